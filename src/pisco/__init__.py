@@ -1,0 +1,48 @@
+"""Semi-decentralized federated learning: PISCO and its relatives on one abstraction.
+
+An *algorithm* trains a *problem* over a *network*, run by an *engine*:
+
+    >>> import pisco
+    >>> net = pisco.Network.ring(10, weights="fdla", server=pisco.bernoulli(0.1))
+    >>> problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10, partition="sorted", rho=0.01)
+    >>> result = pisco.run(pisco.algorithms.pisco(local_lr=0.03, local_steps=1), problem, net,
+    ...                    rounds=20, batch_size=256, seed=0)
+    >>> result
+    Result(finished after 20 rounds, 1 seed(s), loss 0...)
+"""
+
+from pisco import algorithms, data, networks, problems
+from pisco._version import __version__
+from pisco.engines import run, sweep
+from pisco.errors import InputError
+from pisco.networks import Graph, Network, Schedule, always, bernoulli, every, never, per_agent
+from pisco.problems import Problem
+from pisco.results import Result, compare
+from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
+
+__all__ = [
+    "Algorithm",
+    "Grad",
+    "Graph",
+    "InputError",
+    "Mix",
+    "Network",
+    "Pair",
+    "Problem",
+    "Result",
+    "Schedule",
+    "__version__",
+    "algorithm",
+    "algorithms",
+    "always",
+    "bernoulli",
+    "compare",
+    "data",
+    "every",
+    "networks",
+    "never",
+    "per_agent",
+    "problems",
+    "run",
+    "sweep",
+]

@@ -1,0 +1,26 @@
+"""Datasets, and the ways to split them over agents."""
+
+from pisco.data.dataset import Dataset
+from pisco.data.files import load_libsvm, load_npz
+from pisco.data.partition import PARTITIONS, by_label, dirichlet, iid, label_counts, shards, sorted_even
+from pisco.data.picture import plot_labels
+from pisco.data.registry import DATASETS, available, load
+from pisco.data.storage import Record
+
+__all__ = [
+    "DATASETS",
+    "PARTITIONS",
+    "Dataset",
+    "Record",
+    "available",
+    "by_label",
+    "dirichlet",
+    "iid",
+    "label_counts",
+    "load",
+    "load_libsvm",
+    "load_npz",
+    "plot_labels",
+    "shards",
+    "sorted_even",
+]

@@ -1,0 +1,132 @@
+"""What every loader returns: features, labels and, where there is one, the test part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pisco.errors import InputError
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Dataset:
+    """A labelled dataset in memory, checked when it is made.
+
+    Features keep the dtype they come in, so that bits and bytes stay small; a loss casts the batch it uses.
+
+    Args:
+        name: what tables and plots call it.
+        features: array whose first axis runs over the samples.
+        labels: one whole number per sample.
+        test_features: held-out samples of the same shape, or None.
+        test_labels: their labels, or None.
+        classes: names of the labels, in the order of the label values.
+
+    >>> Dataset("two points", [[0.0, 1.0], [2.0, 3.0]], [-1, 1])
+    Dataset('two points', 2 samples of shape (2,) float64, 2 classes)
+    """
+
+    name: str
+    features: np.ndarray
+    labels: np.ndarray
+    test_features: np.ndarray | None = None
+    test_labels: np.ndarray | None = None
+    classes: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        def keep(field: str, value: Any) -> None:
+            object.__setattr__(self, field, value)
+
+        keep("features", _check_features(f"features of {self.name!r}", self.features))
+        keep("labels", check_labels(f"labels of {self.name!r}", self.labels))
+        _check_lengths(self.name, "", self.features, self.labels)
+        if (self.test_features is None) != (self.test_labels is None):
+            missing = "test_labels" if self.test_labels is None else "test_features"
+            raise InputError(f"dataset {self.name!r} has a test part without {missing}; give both or neither")
+        if self.test_features is not None and self.test_labels is not None:
+            keep("test_features", _check_features(f"test_features of {self.name!r}", self.test_features))
+            keep("test_labels", check_labels(f"test_labels of {self.name!r}", self.test_labels))
+            _check_lengths(self.name, "test_", self.test_features, self.test_labels)
+            if self.test_features.shape[1:] != self.features.shape[1:]:
+                raise InputError(
+                    f"a test sample of {self.name!r} has shape {self.test_features.shape[1:]}, expected "
+                    f"{self.features.shape[1:]} as in training; give both parts one shape"
+                )
+        if self.classes is not None:
+            keep("classes", tuple(self.classes))
+            if len(self.classes) < len(self.label_values):
+                raise InputError(
+                    f"dataset {self.name!r} names {len(self.classes)} classes but has "
+                    f"{len(self.label_values)} different labels; name every class or leave `classes` out"
+                )
+
+    @property
+    def num_samples(self) -> int:
+        """How many training samples there are."""
+        return len(self.labels)
+
+    @property
+    def num_classes(self) -> int:
+        """How many classes there are: those named, else those seen."""
+        return len(self.label_values) if self.classes is None else len(self.classes)
+
+    @cached_property
+    def label_values(self) -> np.ndarray:
+        """The different labels of both parts, in increasing order."""
+        return np.unique(
+            self.labels if self.test_labels is None else np.concatenate([self.labels, self.test_labels])
+        )
+
+    def __repr__(self) -> str:
+        samples = f"{self.num_samples} samples of shape {self.features.shape[1:]} {self.features.dtype}"
+        test = "" if self.test_labels is None else f", {len(self.test_labels)} for testing"
+        return f"Dataset({self.name!r}, {samples}{test}, {self.num_classes} classes)"
+
+
+def check_labels(what: str, labels: Any) -> np.ndarray:
+    """Labels as a 1-d integer array; whole floats and booleans are converted, all else is refused."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1:
+        raise InputError(f"{what} have shape {labels.shape}, expected one label per sample; flatten them")
+    if labels.size == 0:
+        raise InputError(f"{what} are empty; give at least one sample")
+    if labels.dtype.kind == "b":
+        return labels.astype(np.int8)
+    if labels.dtype.kind == "f":
+        whole = np.isfinite(labels) & (labels == np.round(labels))
+        if not whole.all():
+            row = int(np.argmin(whole))
+            raise InputError(
+                f"{what} have {labels[row]} at row {row}, expected whole numbers; number the classes"
+            )
+        return labels.astype(np.int64)
+    if labels.dtype.kind not in "iu":
+        raise InputError(f"{what} have dtype {labels.dtype}, expected whole numbers; number the classes")
+    return labels
+
+
+def _check_features(what: str, features: Any) -> np.ndarray:
+    features = np.asarray(features)
+    if features.dtype.kind not in "biuf":
+        raise InputError(
+            f"{what} have dtype {features.dtype}, expected real numbers; cast them to float32, say"
+        )
+    if features.ndim < 1 or features.size == 0:
+        raise InputError(f"{what} have shape {features.shape}, expected at least one sample with one value")
+    if features.dtype.kind == "f":
+        finite = np.isfinite(features).reshape(len(features), -1).all(axis=1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise InputError(f"{what} are not finite at row {row}; remove or fill in such rows first")
+    return features
+
+
+def _check_lengths(name: str, part: str, features: np.ndarray, labels: np.ndarray) -> None:
+    if len(features) != len(labels):
+        raise InputError(
+            f"dataset {name!r} has {len(features)} rows of {part}features and {len(labels)} {part}labels; "
+            "give one label per row"
+        )

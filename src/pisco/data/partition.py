@@ -1,0 +1,189 @@
+"""Who holds which samples: ways to split a dataset over agents.
+
+Each function returns a list with one array of sample indices per agent. No sample is given twice and no
+agent is left without one. Those that draw at random are deterministic for a seed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pisco.data.dataset import check_labels
+from pisco.errors import InputError, check_number, suggest
+
+Parts = list[np.ndarray]
+
+
+def sorted_even(labels: Any, agents: int) -> Parts:
+    """Sort by label and cut into equal runs: the paper's split, as heterogeneous as an even split can be.
+
+    Every agent gets m = N // n samples; the last N - n m of the sorted order go to nobody.
+
+    >>> [part.tolist() for part in sorted_even([1, -1, 1, -1, 1], agents=2)]
+    [[1, 3], [0, 2]]
+    """
+    labels, agents = _check(labels, agents)
+    size = len(labels) // agents
+    return list(np.argsort(labels, kind="stable")[: agents * size].reshape(agents, size))
+
+
+def by_label(labels: Any, agents: int) -> Parts:
+    """Give whole classes to agents, or, with fewer classes than agents, runs of agents to classes.
+
+    With C classes and n agents, n <= C: agent i gets the classes i, i + n, i + 2n, ... With n > C: agent i
+    gets part of class floor(i C / n), whose samples its agents share evenly.
+
+    >>> [part.tolist() for part in by_label([0, 1, 2, 0, 1, 2], agents=2)]
+    [[0, 2, 3, 5], [1, 4]]
+    >>> [part.tolist() for part in by_label([1, -1, 1, -1], agents=4)]
+    [[1], [3], [0], [2]]
+    """
+    labels, agents = _check(labels, agents)
+    values, ranks = np.unique(labels, return_inverse=True)
+    if agents <= len(values):
+        return [np.flatnonzero(ranks % agents == agent) for agent in range(agents)]
+    holders = np.bincount(np.arange(agents) * len(values) // agents)
+    parts = []
+    for rank, count in enumerate(holders):
+        samples = np.flatnonzero(ranks == rank)
+        if len(samples) < count:
+            raise InputError(
+                f"label {values[rank]} has {len(samples)} samples for its {count} agents; "
+                "use fewer agents or the partition 'sorted'"
+            )
+        parts += np.array_split(samples, count)
+    return parts
+
+
+def iid(labels: Any, agents: int, seed: int = 0) -> Parts:
+    """Shuffle and cut evenly: every agent's data look alike; sizes differ by one at most.
+
+    >>> [len(part) for part in iid([0] * 7, agents=3)]
+    [3, 2, 2]
+    """
+    labels, agents = _check(labels, agents)
+    return [np.sort(part) for part in np.array_split(_generator(seed).permutation(len(labels)), agents)]
+
+
+def dirichlet(labels: Any, agents: int, alpha: float = 0.5, seed: int = 0, min_samples: int = 1) -> Parts:
+    """Share out each class in proportions drawn from a Dirichlet distribution: small alpha, uneven shares.
+
+    Agents that end with fewer than `min_samples` samples are given some by those that have most.
+
+    Hsu, Qi and Brown, Measuring the effects of non-identical data distribution for federated visual
+    classification, 2019.
+
+    Args:
+        labels: label of every sample.
+        agents: how many agents share them.
+        alpha: concentration, above 0; 0.1 gives most of a class to few agents, 100 is near `iid`.
+        seed: of the draw.
+        min_samples: the least an agent may hold.
+
+    >>> sum(len(part) for part in dirichlet([0, 1] * 50, agents=4, alpha=0.3))
+    100
+    """
+    labels, agents = _check(labels, agents)
+    check_number("alpha", alpha, low=0, open_low=True, high=1e6)
+    check_number("min_samples", min_samples, low=1, integer=True)
+    if agents * min_samples > len(labels):
+        raise InputError(
+            f"{agents} agents with min_samples {min_samples} need {agents * int(min_samples)} samples, but "
+            f"there are {len(labels)}; make min_samples at most {len(labels) // agents}"
+        )
+    generator = _generator(seed)
+    hands: list[list[np.ndarray]] = [[] for _ in range(agents)]
+    for value in np.unique(labels):
+        samples = generator.permutation(np.flatnonzero(labels == value))
+        shares = generator.dirichlet(np.full(agents, float(alpha)))
+        cuts = np.round(np.cumsum(shares)[:-1] * len(samples)).astype(int)
+        for hand, part in zip(hands, np.split(samples, cuts), strict=True):
+            hand.append(part)
+    parts = [generator.permutation(np.concatenate(hand)) for hand in hands]
+    sizes = np.array([len(part) for part in parts])
+    while sizes.min() < min_samples:
+        poor, rich = int(sizes.argmin()), int(sizes.argmax())
+        count = min(int(min_samples) - sizes[poor], (sizes[rich] - sizes[poor]) // 2)
+        parts[poor] = np.concatenate([parts[poor], parts[rich][:count]])
+        parts[rich] = parts[rich][count:]
+        sizes[poor] += count
+        sizes[rich] -= count
+    return [np.sort(part) for part in parts]
+
+
+def shards(labels: Any, agents: int, shards_per_agent: int = 2, seed: int = 0) -> Parts:
+    """Sort by label, cut into equal shards and deal them out: most agents hold a few labels.
+
+    McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017. The last
+    samples of the sorted order, too few for one more each, go to nobody.
+
+    >>> labels = np.repeat([0, 1, 2, 3], 10)
+    >>> [len(set(labels[part])) <= 2 for part in shards(labels, agents=2)]
+    [True, True]
+    """
+    labels, agents = _check(labels, agents)
+    check_number("shards_per_agent", shards_per_agent, low=1, integer=True)
+    count = agents * int(shards_per_agent)
+    if count > len(labels):
+        raise InputError(
+            f"{agents} agents with {shards_per_agent} shards each need {count} samples, but there are "
+            f"{len(labels)}; make shards_per_agent at most {len(labels) // agents}"
+        )
+    size = len(labels) // count
+    dealt = np.argsort(labels, kind="stable")[: count * size].reshape(count, size)
+    return list(np.sort(_generator(seed).permutation(dealt).reshape(agents, -1), axis=1))
+
+
+def label_counts(labels: Any, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """How many samples of each label each agent holds: (agents, classes), labels in increasing order.
+
+    >>> label_counts([0, 1, 0, 1], [[0, 1], [3]])
+    array([[1, 1], [0, 1]])
+    """
+    values, ranks = np.unique(check_labels("labels", labels), return_inverse=True)
+    counts = [np.bincount(ranks[np.asarray(part, np.intp)], minlength=len(values)) for part in parts]
+    return np.array(counts, np.int64).reshape(len(parts), len(values))
+
+
+def _named(function: Callable[..., Parts]) -> Callable[..., Parts]:
+    """The same split under one keyword signature: agents, seed, and the options the split has."""
+    options = set(inspect.signature(function).parameters) - {"labels", "agents", "seed"}
+    seeded = "seed" in inspect.signature(function).parameters
+
+    def split(labels: Any, *, agents: int, seed: int = 0, **chosen: Any) -> Parts:
+        for name in chosen:
+            if name not in options:
+                hint = suggest(name, options) if options else "it has no options"
+                raise InputError(f"unknown option {name!r} of the partition {function.__name__!r}; {hint}")
+        return function(labels, agents, **chosen, **({"seed": seed} if seeded else {}))
+
+    split.__doc__ = function.__doc__
+    return split
+
+
+PARTITIONS: dict[str, Callable[..., Parts]] = {
+    "sorted": _named(sorted_even),
+    "by_label": _named(by_label),
+    "iid": _named(iid),
+    "dirichlet": _named(dirichlet),
+    "shards": _named(shards),
+}
+
+
+def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:
+    labels = check_labels("labels", labels)
+    check_number("agents", agents, low=1, integer=True)
+    if agents > len(labels):
+        raise InputError(
+            f"{agents} agents cannot share {len(labels)} samples; use at most {len(labels)} agents"
+        )
+    return labels, int(agents)
+
+
+def _generator(seed: Any) -> np.random.Generator:
+    check_number("seed", seed, low=0, integer=True)
+    return np.random.default_rng(int(seed))

@@ -1,0 +1,7 @@
+"""How rounds are run: `scan` on one device, `debug` in plain Python."""
+
+from pisco.engines.driver import Progress
+from pisco.engines.job import Engine
+from pisco.engines.run import ENGINES, run, sweep
+
+__all__ = ["ENGINES", "Engine", "Progress", "run", "sweep"]

@@ -1,0 +1,84 @@
+"""Plain Python, nothing compiled: for people who step through their own loss with a debugger or print."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco.engines.job import Job, Segment, seed_key, streams
+from pisco.metrics import evaluate, glance
+from pisco.networks.network import Links, draw_round
+from pisco.tree import stack_agents
+from pisco.types import Grad
+
+
+def _gradient(job: Job) -> Grad:
+    """One agent after the other, each with its own concrete parameters."""
+
+    def grad(params, key):
+        own = []
+        for agent in range(job.problem.num_agents):
+            mine = jax.tree.map(lambda leaf, i=agent: leaf[i], params)
+            own.append(job.problem.agent_gradient(mine, key, jnp.int32(agent), job.batch_size))
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+
+    return grad
+
+
+def _measure(job: Job, state: Any) -> dict[str, Any]:
+    row = jax.tree.map(lambda x: x[None], glance(state))
+    return jax.tree.map(lambda x: x[0], evaluate(job.problem, row))
+
+
+class DebugEngine:
+    """Engine `debug`: every operation runs as it is written, slowly, on concrete values."""
+
+    name = "debug"
+
+    def start(self, job: Job) -> list[Any]:
+        states = []
+        with jax.disable_jit():
+            for run in job.runs:
+                keys = streams(seed_key(run.seed))
+                params = stack_agents(job.problem.init(keys.start), job.problem.num_agents)
+                states.append(run.algorithm.init(params, jax.random.fold_in(keys.batches, 0), _gradient(job)))
+        return states
+
+    def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
+        with jax.disable_jit():
+            return self.pack([_measure(job, state) for state in states])
+
+    def advance(
+        self, job: Job, states: list[Any], done: int, segment: Segment
+    ) -> tuple[list[Any], dict[str, np.ndarray], Links]:
+        new_states, rows, links = [], [], []
+        with jax.disable_jit():
+            for run, state in zip(job.runs, states, strict=True):
+                state, row, link = self._advance_one(job, run, state, done, segment)
+                new_states.append(state)
+                rows.append(row)
+                links.append(link)
+        return new_states, self.pack(rows), self.pack(links)
+
+    def _advance_one(self, job, run, state, done, segment):
+        keys, grad = streams(seed_key(run.seed)), _gradient(job)
+        rows, links = [], []
+        for _ in range(segment.evals):
+            used = []
+            for k in range(done, done + segment.stride):
+                mix, link = draw_round(job.network.gossip, run.server, keys.coins, k, job.problem.num_agents)
+                state = run.algorithm.round(state, jax.random.fold_in(keys.batches, k + 1), grad, mix)
+                used.append(link)
+            done += segment.stride
+            links.append(Links(*(sum(int(x) for x in column) for column in zip(*used, strict=True))))
+            rows.append(_measure(job, state) if segment.measured else {})
+        return state, self.pack(rows), self.pack(links)
+
+    def pack(self, states: list[Any]) -> Any:
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *states)
+
+    def unpack(self, job: Job, packed: Any) -> list[Any]:
+        return [jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), packed) for i in range(len(job.runs))]

@@ -1,0 +1,204 @@
+"""The loop around an engine: chunks, history, checkpoints, progress, Ctrl-C and divergence."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pisco.costs import cumulative_costs, exchange_bytes
+from pisco.engines import checkpoint
+from pisco.engines.job import Engine, Job, even_chunk, next_segment, state_shapes
+from pisco.errors import InputError, check_number
+from pisco.networks.network import Links
+
+CHECKPOINT_SECONDS = 5.0
+"""A checkpoint is written after the first chunk, then at most this often, and at the end."""
+
+
+@dataclass
+class Progress:
+    """What a caller is told after every chunk."""
+
+    done: int
+    rounds: int
+    row: dict[str, np.ndarray]  # the newest measurement, one value per run
+
+
+@dataclass
+class Outcome:
+    """What a job produced; runs lead every array."""
+
+    params: Any
+    history: dict[str, np.ndarray]
+    diverged_at: list[int | None]
+    done: int
+    interrupted: bool
+    seconds: float
+
+
+class _History:
+    """Rows so far: the measured rounds, their metrics and the links used between them."""
+
+    def __init__(self, runs: int):
+        self.rounds: list[int] = []
+        self.rows: list[dict[str, np.ndarray]] = []
+        self.links: list[np.ndarray] = []
+        self.since = np.zeros((len(Links._fields), runs), np.int64)
+
+    def start(self, row: dict[str, np.ndarray]) -> None:
+        self.rounds, self.rows, self.links = [0], [row], [self.since.copy()]
+
+    def add(self, done: int, stride: int, rows: dict[str, np.ndarray], links: Links) -> None:
+        counts = np.stack([np.asarray(column, np.int64) for column in links])  # (kinds, runs, evals)
+        for index in range(counts.shape[-1]):
+            self.since += counts[..., index]
+            if rows:
+                self.rounds.append(done + stride * (index + 1))
+                self.rows.append({name: values[:, index] for name, values in rows.items()})
+                self.links.append(self.since.copy())
+                self.since[:] = 0
+
+    def save(self) -> dict[str, np.ndarray]:
+        """Arrays for a checkpoint; metrics have runs first."""
+        metrics = {f"metric {n}": np.stack([row[n] for row in self.rows], axis=1) for n in self.rows[0]}
+        links = np.stack(self.links, axis=-1)
+        return {"rounds": np.asarray(self.rounds, np.int64), "links": links, "since": self.since.copy()} | metrics
+
+    def restore(self, saved: dict[str, np.ndarray]) -> None:
+        self.rounds = saved["rounds"].tolist()
+        self.links = list(np.moveaxis(saved["links"], -1, 0))
+        self.since = saved["since"].copy()
+        metrics = {n.removeprefix("metric "): a for n, a in saved.items() if n.startswith("metric ")}
+        self.rows = [{n: a[:, i] for n, a in metrics.items()} for i in range(len(self.rounds))]
+
+    def columns(self, message_bytes: tuple[int, ...]) -> dict[str, np.ndarray]:
+        """The history as users see it, runs first."""
+        rounds = np.asarray(self.rounds, np.int64)
+        out = {"round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()}
+        for name in self.rows[0]:
+            out[name] = np.stack([row[name] for row in self.rows], axis=1).astype(np.float64)
+            if name == "grad_norm_sq":
+                with np.errstate(over="ignore", invalid="ignore"):
+                    running = np.cumsum(out[name], axis=1) / np.arange(1, len(rounds) + 1)
+                out["grad_norm_sq_mean"] = running
+        return out | cumulative_costs(Links(*np.stack(self.links, axis=-1)), message_bytes)
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether every run has left the finite numbers, so that going on is a waste."""
+        newest = self.rows[-1]
+        return not np.any(np.isfinite(newest["loss"]) & np.isfinite(newest["grad_norm_sq"]))
+
+
+def diverged_at(history: dict[str, np.ndarray]) -> list[int | None]:
+    """For every run that ended with infinite or absurd losses, the round from which it was worse than its start."""
+    out: list[int | None] = []
+    for loss, rounds in zip(history["loss"], history["round"], strict=True):
+        absurd = not np.isfinite(loss[-1]) or loss[-1] > 1e6 * (1 + abs(loss[0]))
+        with np.errstate(invalid="ignore"):
+            fine = np.flatnonzero(loss <= loss[0])
+        out.append(int(rounds[min(fine[-1] + 1, len(rounds) - 1)]) if absurd else None)
+    return out
+
+
+@contextmanager
+def _one_polite_interrupt() -> Iterator[Callable[[], bool]]:
+    """The first Ctrl-C only asks to stop after the chunk in flight; the second interrupts at once."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(number, frame):
+        asked.set()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def drive(
+    engine: Engine,
+    job: Job,
+    *,
+    rounds: int,
+    eval_every: int = 1,
+    chunk_rounds: int = 100,
+    checkpoints: Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Run a job to its last round, or to Ctrl-C; what was computed is always returned."""
+    for name, value in (("rounds", rounds), ("eval_every", eval_every), ("chunk_rounds", chunk_rounds)):
+        check_number(name, value, low=1, integer=True)
+    for sentence in {job.network.with_server(run.server).problem_with_reach for run in job.runs} - {None}:
+        warnings.warn(sentence, stacklevel=3)
+    began = time.perf_counter()
+    shapes = state_shapes(job)
+    grad = job.problem.gradient(job.batch_size)
+    message_bytes = exchange_bytes(job.runs[0].algorithm, shapes, grad, job.problem.num_agents)
+    chunk = even_chunk(rounds, eval_every, chunk_rounds)
+
+    history, done, states = _History(len(job.runs)), 0, None
+    if resume:
+        if checkpoints is None:
+            raise InputError("resume needs the folder of the checkpoints; pass checkpoint=")
+        found = checkpoint.latest(checkpoints)
+        if found is not None:
+            checkpoint.check_job(found.job, job.description | {"eval_every": eval_every}, checkpoints)
+            runs = len(job.runs)
+            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
+            done, states = found.round, engine.unpack(job, found.state(like))
+            history.restore(found.history)
+    if states is None:
+        states = engine.start(job)
+        history.start(engine.measure(job, states))
+
+    def save() -> None:
+        assert checkpoints is not None
+        description = job.description | {"eval_every": eval_every}
+        try:
+            checkpoint.save(checkpoints, done, description, history.save(), engine.pack(states))
+        except OSError as error:
+            warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
+
+    saved_at, saved_round = -math.inf, done
+    with _one_polite_interrupt() as asked_to_stop:
+        while done < rounds and not history.hopeless and not asked_to_stop():
+            segment = next_segment(done, rounds, eval_every, chunk)
+            states, rows, links = engine.advance(job, states, done, segment)
+            history.add(done, segment.stride, rows, links)
+            done += segment.rounds
+            if progress:
+                progress(Progress(done, rounds, history.rows[-1]))
+            if checkpoints and time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+                save()
+                saved_at, saved_round = time.monotonic(), done
+        if checkpoints and saved_round != done:
+            save()
+        interrupted = asked_to_stop()
+
+    columns = history.columns(message_bytes)
+    return Outcome(
+        params=engine.pack(states).params,
+        history=columns,
+        diverged_at=diverged_at(columns),
+        done=done,
+        interrupted=interrupted and done < rounds,
+        seconds=time.perf_counter() - began,
+    )

@@ -1,0 +1,169 @@
+"""What an engine is asked to do: one or more runs of one program, and how rounds are cut into chunks."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import numpy as np
+
+from pisco.errors import InputError, check_number
+from pisco.networks.network import Links, Network
+from pisco.networks.schedules import Schedule
+from pisco.problems.problem import Problem
+from pisco.tree import stack_agents
+from pisco.types import Algorithm
+
+
+class Run(NamedTuple):
+    """One trajectory: what may differ between the runs of a job. All of it is traced."""
+
+    algorithm: Algorithm
+    server: Schedule
+    seed: int
+
+
+class Streams(NamedTuple):
+    """The random streams of a seed: the start, the batches, and the server's coin, each on its own."""
+
+    start: jax.Array
+    batches: jax.Array
+    coins: jax.Array
+
+
+def streams(key: jax.Array) -> Streams:
+    """The streams of one run."""
+    return Streams(*(jax.random.fold_in(key, stream) for stream in range(3)))
+
+
+def seed_key(seed: int) -> jax.Array:
+    """The root key of a seed, by a fixed generator whatever the user's jax configuration says."""
+    return jax.random.key(seed, impl="threefry2x32")
+
+
+@dataclass(frozen=True)
+class Job:
+    """Runs that share a problem, a graph and everything static."""
+
+    problem: Problem
+    network: Network
+    runs: tuple[Run, ...]
+    batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.problem.num_agents != self.network.num_agents:
+            raise InputError(
+                f"the problem has {self.problem.num_agents} agents and the network {self.network.num_agents}; "
+                "give both the same number"
+            )
+        if self.batch_size is not None:
+            check_number("batch_size", self.batch_size, low=1, integer=True)
+            if self.batch_size > self.problem.min_size:
+                raise InputError(
+                    f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "
+                    "use a smaller batch, or batch_size=None for the full batch"
+                )
+        if not self.runs:
+            raise InputError("there is nothing to run; give at least one seed")
+        structures = {jax.tree.structure((run.algorithm, run.server)) for run in self.runs}
+        if len(structures) > 1:
+            raise InputError("runs of one job must differ in numbers only (step sizes, probabilities, seeds)")
+        for run in self.runs:
+            check_number("seed", run.seed, low=0, high=2**32 - 1, integer=True)
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        """What identifies this job, readable; a checkpoint of another job is refused by it."""
+        return {
+            "algorithm": [repr(run.algorithm) for run in self.runs],
+            "server": [repr(run.server) for run in self.runs],
+            "seeds": [int(run.seed) for run in self.runs],
+            "batch_size": self.batch_size,
+            "problem": self.problem.name,
+            "data": _digest(self.problem.data, self.problem.sizes),
+            "network": repr(self.network.with_server(self.runs[0].server)),
+            "weights": _digest(self.network.weights.data, self.network.weights.indices),
+        }
+
+
+def state_shapes(job: Job) -> Any:
+    """Shapes and dtypes of one run's state, without computing anything."""
+    problem = job.problem
+
+    def start(key):
+        params = stack_agents(problem.init(key), problem.num_agents)
+        return job.runs[0].algorithm.init(params, key, problem.gradient(job.batch_size))
+
+    return jax.eval_shape(start, seed_key(0))
+
+
+def _digest(*trees: Any) -> str:
+    sha = hashlib.sha256()
+    for leaf in jax.tree.leaves(trees):
+        array = np.ascontiguousarray(leaf)
+        sha.update(f"{array.dtype}{array.shape}".encode())
+        sha.update(array.view(np.uint8).reshape(-1).data)
+    return sha.hexdigest()[:16]
+
+
+class Segment(NamedTuple):
+    """Rounds that run without coming back to Python: `evals` stretches of `stride` rounds."""
+
+    evals: int
+    stride: int
+    measured: bool  # measure after every stretch
+
+    @property
+    def rounds(self) -> int:
+        return self.evals * self.stride
+
+
+def next_segment(done: int, rounds: int, eval_every: int, chunk: int) -> Segment:
+    """The segment after `done` rounds: measurements fall on multiples of `eval_every` and on the last round.
+
+    >>> next_segment(0, 1000, 10, 100), next_segment(990, 995, 10, 100), next_segment(0, 5000, 5000, 100)
+    (Segment(evals=10, stride=10, measured=True), Segment(evals=1, stride=5, measured=True),
+     Segment(evals=1, stride=100, measured=False))
+    """
+    left = rounds - done
+    to_measure = min(eval_every - done % eval_every, left)
+    if to_measure > chunk:
+        return Segment(1, chunk, measured=False)
+    if to_measure < eval_every:
+        return Segment(1, to_measure, measured=True)
+    return Segment(min(left // eval_every, max(1, chunk // eval_every)), eval_every, measured=True)
+
+
+def even_chunk(rounds: int, eval_every: int, chunk: int) -> int:
+    """A chunk near the one asked for that divides the run evenly, so that fewer programs are compiled.
+
+    >>> even_chunk(1000, 1, 300)
+    250
+    """
+    if eval_every > chunk:
+        return chunk
+    total, most = max(1, rounds // eval_every), max(1, chunk // eval_every)
+    best = max(d for d in range(1, most + 1) if total % d == 0)
+    return (best if best >= math.ceil(most / 2) else most) * eval_every
+
+
+class Engine(Protocol):
+    """How rounds are run. `states` is the engine's own form; `pack` and `unpack` stack runs on a leading axis."""
+
+    name: str
+
+    def start(self, job: Job) -> Any: ...
+
+    def measure(self, job: Job, states: Any) -> dict[str, np.ndarray]: ...
+
+    def advance(
+        self, job: Job, states: Any, done: int, segment: Segment
+    ) -> tuple[Any, dict[str, np.ndarray], Links]: ...
+
+    def pack(self, states: Any) -> Any: ...
+
+    def unpack(self, job: Job, packed: Any) -> Any: ...

@@ -1,0 +1,148 @@
+"""`pisco.run`: an algorithm, a problem and a network become a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pisco.engines.debug import DebugEngine
+from pisco.engines.driver import Outcome, Progress, drive
+from pisco.engines.job import Engine, Job, Run
+from pisco.engines.scan import ScanEngine
+from pisco.errors import InputError, choose
+from pisco.networks.network import Network
+from pisco.networks.schedules import Schedule
+from pisco.problems.problem import Problem
+from pisco.results import Result
+from pisco.types import Algorithm
+
+ENGINES: dict[str, Callable[[], Engine]] = {"scan": ScanEngine, "debug": DebugEngine}
+
+
+def run(
+    algorithm: Algorithm,
+    problem: Problem,
+    network: Network,
+    *,
+    rounds: int,
+    batch_size: int | None = None,
+    seed: int | Sequence[int] = 0,
+    eval_every: int = 1,
+    engine: str | Engine = "scan",
+    chunk_rounds: int = 100,
+    checkpoint: str | Path | None = None,
+    resume: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Train `problem` with `algorithm` over `network`.
+
+    Args:
+      algorithm: such as `pisco.algorithms.pisco(local_lr=0.3, local_steps=1)`.
+      problem: loss and data of every agent.
+      network: graph, weights and server schedule.
+      rounds: communication rounds.
+      batch_size: samples per gradient, drawn with replacement; None takes all of an agent's samples.
+      seed: one seed, or several: then every array of the result leads with the seeds.
+      eval_every: rounds between two measurements (round 0 and the last one are always measured).
+      engine: "scan" (compiled, the default), "debug" (plain Python), or an engine object.
+      chunk_rounds: rounds between two looks from Python: progress, checkpoints, Ctrl-C.
+      checkpoint: a folder to keep checkpoints in.
+      resume: continue from the newest checkpoint there, if there is one.
+      progress: called after every chunk.
+
+    Divergence is no error: see `Result.diverged_at`. After Ctrl-C the rounds so far come back with
+    `Result.interrupted` set.
+
+    >>> import pisco
+    >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
+    >>> result = run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=50, seed=[0, 1])
+    >>> result.history["loss"].shape
+    (2, 51)
+    """
+    several = not isinstance(seed, int | np.integer)
+    seeds = tuple(int(s) for s in seed) if several else (int(seed),)  # type: ignore[union-attr, arg-type]
+    if not isinstance(algorithm, Algorithm):
+        raise InputError(f"algorithm is {algorithm!r}, expected one such as pisco.algorithms.dsgd(local_lr=0.1)")
+    job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
+    outcome = drive(
+        choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine,
+        job,
+        rounds=rounds,
+        eval_every=eval_every,
+        chunk_rounds=chunk_rounds,
+        checkpoints=None if checkpoint is None else Path(checkpoint),
+        resume=resume,
+        progress=progress,
+    )
+    settings = _settings(job, algorithm, network.server, rounds, eval_every)
+    return _result(outcome, slice(None) if several else 0, settings, seeds)
+
+
+def sweep(
+    points: Sequence[tuple[Algorithm, Schedule]],
+    problem: Problem,
+    network: Network,
+    *,
+    rounds: int,
+    batch_size: int | None = None,
+    seeds: Sequence[int] = (0,),
+    eval_every: int = 1,
+    engine: str | Engine = "scan",
+    chunk_rounds: int = 100,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Result]:
+    """Many runs of one program: every (algorithm, server schedule) with every seed, one result per point.
+
+    Points may differ in step sizes and probabilities, not in structure (local steps, kind of schedule).
+
+    >>> import pisco
+    >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
+    >>> points = [(pisco.algorithms.dsgd(local_lr=0.1), pisco.bernoulli(p)) for p in (0.1, 0.9)]
+    >>> [r.history["server_rounds"][0, -1] for r in sweep(points, problem, pisco.Network.path(2), rounds=20)]
+    [np.int64(1), np.int64(19)]
+    """
+    seeds = tuple(int(s) for s in seeds)
+    runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)
+    job = Job(problem, network, runs, batch_size)
+    outcome = drive(
+        choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine,
+        job,
+        rounds=rounds,
+        eval_every=eval_every,
+        chunk_rounds=chunk_rounds,
+        progress=progress,
+    )
+    results = []
+    for index, (algorithm, server) in enumerate(points):
+        which = slice(index * len(seeds), (index + 1) * len(seeds))
+        settings = _settings(job, algorithm, server, rounds, eval_every)
+        results.append(_result(outcome, which, settings, seeds))
+    return results
+
+
+def _settings(job: Job, algorithm: Algorithm, server: Schedule, rounds: int, eval_every: int) -> dict[str, Any]:
+    hyperparameters = {k: v for k, v in algorithm.hyperparameters.items()}
+    return {
+        "algorithm": {"name": algorithm.name} | hyperparameters,
+        "problem": job.problem.name,
+        "network": repr(job.network.with_server(server)),
+        "run": {"rounds": rounds, "batch_size": job.batch_size, "eval_every": eval_every},
+    }
+
+
+def _result(outcome: Outcome, which: int | slice, settings: dict[str, Any], seeds: tuple[int, ...]) -> Result:
+    import jax
+
+    return Result(
+        params=jax.tree.map(lambda leaf: leaf[which], outcome.params),
+        history={name: values[which] for name, values in outcome.history.items()},
+        seeds=seeds,
+        settings=settings,
+        diverged_at=outcome.diverged_at[which],
+        rounds=outcome.done,
+        interrupted=outcome.interrupted,
+        seconds=outcome.seconds,
+    )

@@ -1,0 +1,152 @@
+"""One device: agents stacked on a leading axis, chunks of rounds scanned in one compiled program.
+
+Step sizes, probabilities, seeds, data and weights are arguments of the program, so changing their values does not
+compile again. Several runs are one batched program on an accelerator; on a CPU, where batching does not pay, each
+run is a call of the same program and the calls share the cores.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pisco.engines.job import Job, Run, Segment, seed_key, streams
+from pisco.metrics import evaluate, glance
+from pisco.networks.network import Gossip, Links, draw_round
+from pisco.problems.problem import Problem
+from pisco.tree import stack_agents
+
+
+def _start(run: Run, problem: Problem, batch_size: int | None) -> Any:
+    """X⁰ = x⁰1ᵀ and whatever the algorithm makes of it."""
+    keys = streams(run.seed)
+    params = stack_agents(problem.init(keys.start), problem.num_agents)
+    return run.algorithm.init(params, jax.random.fold_in(keys.batches, 0), problem.gradient(batch_size))
+
+
+def _advance(
+    run: Run,
+    state: Any,
+    problem: Problem,
+    gossip: Gossip,
+    done: jax.Array,
+    segment: Segment,
+    batch_size: int | None,
+) -> tuple[Any, dict[str, jax.Array], Links]:
+    """`segment` rounds from round `done` on; the metrics and links after every stretch."""
+    keys = streams(run.seed)
+    grad = problem.gradient(batch_size)
+
+    def one_round(state, k):
+        mix, links = draw_round(gossip, run.server, keys.coins, k, problem.num_agents)
+        key = jax.random.fold_in(keys.batches, k + 1)
+        return run.algorithm.round(state, key, grad, mix), links
+
+    def stretch(state, first):
+        state, links = lax.scan(one_round, state, first + jnp.arange(segment.stride, dtype=jnp.int32))
+        return state, (glance(state) if segment.measured else {}, Links(*(count.sum() for count in links)))
+
+    starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
+    state, (rows, links) = lax.scan(stretch, state, starts)
+    return state, evaluate(problem, rows) if segment.measured else {}, links
+
+
+def _batched(function, shared: int):
+    """The same function over runs stacked on a leading axis, the last `shared` arguments common to all."""
+
+    def call(run, *args):
+        axes = (0, *[0] * (len(args) - shared), *[None] * shared)
+        return jax.vmap(function, in_axes=axes)(run, *args)
+
+    return call
+
+
+@partial(jax.jit, static_argnames=("batch_size", "batched"))
+def start(run, problem, *, batch_size, batched):
+    call = partial(_start, batch_size=batch_size)
+    return (_batched(call, shared=1) if batched else call)(run, problem)
+
+
+@partial(jax.jit, static_argnames=("segment", "batch_size", "batched"), donate_argnames="state")
+def advance(run, state, problem, gossip, done, *, segment, batch_size, batched):
+    call = partial(_advance, segment=segment, batch_size=batch_size)
+    return (_batched(call, shared=3) if batched else call)(run, state, problem, gossip, done)
+
+
+@partial(jax.jit, static_argnames="batched")
+def measure_now(state, problem, *, batched):
+    def one(state):
+        row = jax.tree.map(lambda x: x[None], glance(state))
+        return jax.tree.map(lambda x: x[0], evaluate(problem, row))
+
+    return jax.vmap(one)(state) if batched else one(state)
+
+
+class ScanEngine:
+    """Engine `scan`. `batched` forces or forbids batching the runs; by default only accelerators batch."""
+
+    name = "scan"
+
+    def __init__(self, batched: bool | None = None):
+        self.batched = jax.default_backend() != "cpu" if batched is None else batched
+
+    def start(self, job: Job) -> list[Any]:
+        call = partial(start, problem=job.problem, batch_size=job.batch_size, batched=self.batched)
+        return self._each(call, self._groups(job))
+
+    def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
+        call = partial(measure_now, problem=job.problem, batched=self.batched)
+        return self._stack(self._each(call, states))
+
+    def advance(
+        self, job: Job, states: list[Any], done: int, segment: Segment
+    ) -> tuple[list[Any], dict[str, np.ndarray], Links]:
+        def call(run, state):
+            return advance(
+                run,
+                state,
+                job.problem,
+                job.network.gossip,
+                jnp.int32(done),
+                segment=segment,
+                batch_size=job.batch_size,
+                batched=self.batched,
+            )
+
+        out = self._each(call, self._groups(job), states)
+        return [o[0] for o in out], self._stack([o[1] for o in out]), self._stack([o[2] for o in out])
+
+    def pack(self, states: list[Any]) -> Any:
+        return self._stack(states)
+
+    def unpack(self, job: Job, packed: Any) -> list[Any]:
+        if self.batched:
+            return [jax.tree.map(jnp.asarray, packed)]
+        return [jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), packed) for i in range(len(job.runs))]
+
+    def _groups(self, job: Job) -> list[Run]:
+        """Runs as the program takes them: all stacked into one, or one after the other."""
+        runs = [run._replace(seed=seed_key(run.seed)) for run in job.runs]
+        return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)] if self.batched else runs
+
+    def _stack(self, trees: list[Any]) -> Any:
+        """Host copies with runs on the leading axis."""
+        if self.batched:
+            return jax.tree.map(np.asarray, trees[0])
+        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *trees)
+
+    def _each(self, call, *columns: list[Any]) -> list[Any]:
+        """`call` on every group; on a CPU the groups share the cores."""
+        first, *rest = zip(*columns, strict=True)
+        done = [jax.block_until_ready(call(*first))]  # alone, so that it compiles once
+        if rest:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                done += pool.map(lambda args: jax.block_until_ready(call(*args)), rest)
+        return done

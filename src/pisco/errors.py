@@ -1,0 +1,63 @@
+"""The one error that bad input raises, and the small checks that raise it.
+
+An `InputError` is one sentence that names the value and the fix. The command line prints it and exits
+with code 2; library users catch it as the `ValueError` it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Mapping
+from numbers import Real
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class InputError(ValueError):
+    """Something the caller passed in cannot be used; the message says what and how to mend it."""
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A clause that names the nearest known word, or lists them all when none is near."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+
+
+def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """Look `name` up in a registry.
+
+    >>> choose("graph", "rnig", {"ring": 1, "path": 2})
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: unknown graph 'rnig'; did you mean 'ring'?
+    """
+    if name not in table:
+        raise InputError(f"unknown {kind} {name!r}; {suggest(str(name), table)}")
+    return table[name]
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    integer: bool = False,
+) -> None:
+    """Refuse a concrete number outside [low, high]; traced values pass (they were checked at the edge)."""
+    if not isinstance(value, Real):
+        if hasattr(value, "dtype"):
+            return
+        raise InputError(f"{name} is {value!r}, expected a number")
+    number = float(value)
+    if integer and not number.is_integer():
+        raise InputError(f"{name} is {value!r}, expected a whole number")
+    below = number <= low if open_low else number < low
+    if not math.isfinite(number) or below or number > high:
+        bounds = [f"greater than {low:g}" if open_low else f"at least {low:g}"] if low > -math.inf else []
+        bounds += [f"at most {high:g}"] if high < math.inf else []
+        raise InputError(f"{name} is {value!r}, expected a number {' and '.join(bounds) or 'that is finite'}")

@@ -1,0 +1,43 @@
+"""What is measured of a state: everything at the mean parameters x̄, traced inside the engines' programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import lax
+
+from pisco.problems.problem import Problem
+from pisco.tree import mean_over_agents, spread, squared_norm
+from pisco.types import HasTracker, State
+
+DESCRIPTIONS = {
+    "loss": "f(x̄), the mean over agents of their mean losses",
+    "grad_norm_sq": "‖∇f(x̄)‖²",
+    "grad_norm_sq_mean": "the mean of ‖∇f(x̄)‖² over the measured rounds so far",
+    "consensus_error": "(1/n)·Σᵢ‖xᵢ − x̄‖²",
+    "tracking_error": "(1/n)·Σᵢ‖yᵢ − ȳ‖², for methods with a tracker",
+    "test_accuracy": "the share of test samples classified rightly at x̄",
+}
+
+
+def glance(state: State) -> dict[str, Any]:
+    """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
+    row = {"mean_params": mean_over_agents(state.params), "consensus_error": spread(state.params)}
+    if isinstance(state, HasTracker):
+        row["tracking_error"] = spread(state.tracker)
+    return row
+
+
+def evaluate(problem: Problem, rows: dict[str, Any]) -> dict[str, jax.Array]:
+    """Loss, gradient and test metrics at the mean parameters of many rounds at once.
+
+    Many rounds share one pass over the data: on a9a that is ten times faster than a pass a round.
+    """
+
+    def at(mean):
+        loss, gradient = jax.value_and_grad(problem.objective)(mean)
+        return {"loss": loss, "grad_norm_sq": squared_norm(gradient)} | problem.test_metrics(mean)
+
+    noted = {name: values for name, values in rows.items() if name != "mean_params"}
+    return lax.map(at, rows["mean_params"], batch_size=problem.eval_width) | noted

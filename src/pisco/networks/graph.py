@@ -1,0 +1,121 @@
+"""The graph itself: agents, edges, and the checks that every graph passes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pisco.errors import InputError, check_number
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """An undirected graph without self loops.
+
+    num_agents: n, at least 1.
+    edges: pairs of agents; stored as a read-only (m, 2) array with i < j, sorted, each edge once.
+    name: shown in messages and figures.
+    positions: (n, 2) coordinates for drawing, if the family has natural ones.
+    laplacian_extremes: (λ₂, λ_max) of the Laplacian in closed form. Set it only where equal weights on all
+        edges are the fastest symmetric ones, because `weights.fdla` then uses it instead of solving.
+
+    >>> Graph(3, [(1, 0), (0, 1), (2, 1)]).edges.tolist()
+    [[0, 1], [1, 2]]
+    """
+
+    num_agents: int
+    edges: np.ndarray
+    name: str = "graph"
+    positions: np.ndarray | None = None
+    laplacian_extremes: tuple[float, float] | None = None
+
+    def __post_init__(self) -> None:
+        num_agents = count("num_agents", self.num_agents)
+        edges = _normalised(num_agents, self.edges)
+        object.__setattr__(self, "num_agents", num_agents)
+        object.__setattr__(self, "edges", edges)
+        if self.positions is not None:
+            positions = np.array(self.positions, dtype=float)
+            if positions.shape != (num_agents, 2):
+                raise InputError(f"positions has shape {positions.shape}, expected {(num_agents, 2)}")
+            positions.flags.writeable = False
+            object.__setattr__(self, "positions", positions)
+
+    def __repr__(self) -> str:
+        return f"Graph({self.name}, {self.num_agents} agents, {self.num_edges} edges)"
+
+    @property
+    def num_edges(self) -> int:
+        return len(self.edges)
+
+    @cached_property
+    def degrees(self) -> np.ndarray:
+        """The number of neighbours of each agent."""
+        return np.bincount(self.edges.ravel(), minlength=self.num_agents)
+
+    def adjacency(self) -> csr_array:
+        """The symmetric 0/1 matrix of the edges, as SciPy CSR in float64."""
+        from scipy.sparse import csr_array
+
+        i, j = self.edges.T
+        rows, cols = np.concatenate([i, j]), np.concatenate([j, i])
+        return csr_array((np.ones(len(rows)), (rows, cols)), shape=(self.num_agents, self.num_agents))
+
+    def components(self) -> np.ndarray:
+        """The label 0, 1, … of the connected component that each agent is in.
+
+        >>> Graph(6, [(0, 1), (1, 2), (3, 4), (4, 5)]).components().tolist()
+        [0, 0, 0, 1, 1, 1]
+        """
+        from scipy.sparse.csgraph import connected_components
+
+        return connected_components(self.adjacency(), directed=False)[1]
+
+    @cached_property
+    def is_connected(self) -> bool:
+        return int(self.components().max()) == 0
+
+
+def count(name: str, value: Any, low: int = 1) -> int:
+    """`value` as an int, refused unless it is a whole number ≥ low."""
+    if isinstance(value, np.ndarray) or (isinstance(value, float) and not math.isfinite(value)):
+        raise InputError(f"{name} is {value!r}, expected a whole number")
+    check_number(name, value, low=low, integer=True)
+    return int(value)
+
+
+def _normalised(num_agents: int, edges: Any) -> np.ndarray:
+    try:
+        pairs = np.asarray(edges)
+    except ValueError as error:
+        raise InputError(f"edges cannot be read as pairs of agents: {error}") from None
+    if pairs.size == 0:
+        pairs = np.zeros((0, 2), dtype=np.int64)
+    if pairs.ndim != 2 or pairs.shape[1] != 2:
+        raise InputError(f"edges has shape {pairs.shape}, expected one pair of agents per row, (m, 2)")
+    if not np.issubdtype(pairs.dtype, np.integer):
+        raise InputError(f"edges has dtype {pairs.dtype}, expected integers 0 to {num_agents - 1}")
+    outside = (pairs < 0) | (pairs >= num_agents)
+    if outside.any():
+        i, j = pairs[outside.any(axis=1).argmax()].tolist()
+        raise InputError(
+            f"edge ({i}, {j}) is outside agents 0 to {num_agents - 1}; raise num_agents or drop it"
+        )
+    i, j = pairs.astype(np.int64).T
+    if (i == j).any():
+        agent = int(i[(i == j).argmax()])
+        raise InputError(
+            f"edge ({agent}, {agent}) is a self loop; drop it, an agent always keeps its own value"
+        )
+    keys = np.sort(np.minimum(i, j) * num_agents + np.maximum(i, j))
+    keys = keys[np.diff(keys, prepend=-1) > 0]  # np.unique takes ten times as long
+    out = np.stack(np.divmod(keys, num_agents), axis=1)
+    out.flags.writeable = False
+    return out

@@ -1,0 +1,179 @@
+"""Mixing is something that can be applied: operators chosen by the structure of the weights.
+
+The paper writes X·W with one agent a column. Agents lead here, so every operator applies Wᵀ from the left:
+x_i ← Σ_j w_ji·x_j. Nothing costs n² on a graph with O(n) edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
+
+DENSE_UP_TO = 64
+"""Below this many agents a dense product beats any sparse form."""
+
+GATHER_DEGREE = 64
+"""Up to this many neighbours an operator loops over neighbour slots instead of scattering along edges."""
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dense:
+    """x ← Wᵀx as one matrix product."""
+
+    matrix: jax.Array  # Wᵀ
+
+    def __call__(self, tree: Any) -> Any:
+        def leaf(x):
+            # HIGHEST: accelerators would otherwise mix in reduced precision and lose mean(Y) = mean(G).
+            return jnp.tensordot(self.matrix.astype(x.dtype), x, axes=1, precision=lax.Precision.HIGHEST)
+
+        return jax.tree.map(leaf, tree)
+
+
+@jax.tree_util.register_pytree_node_class
+class Circulant:
+    """x_i ← Σ_s c_s·x_{i−s}: shifts along the agent axis."""
+
+    def __init__(self, coefficients: jax.Array, shifts: tuple[int, ...]):
+        self.coefficients = coefficients
+        self.shifts = shifts
+
+    def __call__(self, tree: Any) -> Any:
+        def leaf(x):
+            scaled = (c.astype(x.dtype) * jnp.roll(x, s, axis=0) for c, s in self._terms())
+            return sum(scaled, start=jnp.zeros_like(x))
+
+        return jax.tree.map(leaf, tree)
+
+    def _terms(self):
+        return [(self.coefficients[k], shift) for k, shift in enumerate(self.shifts)]
+
+    def tree_flatten(self):
+        return (self.coefficients,), self.shifts
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(children[0], aux)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Gather:
+    """x_i ← Σ_slot w[i, slot]·x[neighbour[i, slot]], one slot after the other; for bounded degrees."""
+
+    neighbours: jax.Array  # (n, slots)
+    weights: jax.Array  # (n, slots), zero where an agent has fewer neighbours
+
+    def __call__(self, tree: Any) -> Any:
+        def leaf(x):
+            total = jnp.zeros_like(x)
+            for slot in range(self.neighbours.shape[1]):
+                total += per_agent(self.weights[:, slot], x) * x[self.neighbours[:, slot]]
+            return total
+
+        return jax.tree.map(leaf, tree)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Edges:
+    """x_i ← Σ over incoming edges of w·x[source]; for graphs with a few agents of very high degree."""
+
+    sources: jax.Array
+    targets: jax.Array
+    weights: jax.Array
+
+    def __call__(self, tree: Any) -> Any:
+        def leaf(x):
+            sent = per_agent(self.weights, x) * x[self.sources]
+            return jax.ops.segment_sum(sent, self.targets, num_segments=x.shape[0])
+
+        return jax.tree.map(leaf, tree)
+
+
+Operator = Dense | Circulant | Gather | Edges
+
+
+def per_agent(values: jax.Array, leaf: jax.Array) -> jax.Array:
+    """One value per agent, shaped and typed to multiply a leaf whose leading axis is the agents."""
+    return values.reshape(values.shape + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)
+
+
+def average(tree: Any) -> Any:
+    """The server's J: every agent receives the mean of all."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x.mean(axis=0, keepdims=True), x.shape), tree)
+
+
+def outside_gossip(mask: jax.Array, sources: jax.Array, targets: jax.Array) -> tuple[Edges, jax.Array]:
+    """Metropolis gossip among the agents outside `mask`, and how many directed edges carry it.
+
+    `sources` and `targets` list every directed edge of the graph, sorted by target.
+    """
+    n = mask.shape[0]
+    alive = ~mask[sources] & ~mask[targets]
+    degrees = jax.ops.segment_sum(alive.astype(jnp.int32), targets, num_segments=n)
+    weights = jnp.where(alive, 1.0 / (1.0 + jnp.maximum(degrees[sources], degrees[targets])), 0.0)
+    own = 1.0 - jax.ops.segment_sum(weights, targets, num_segments=n)
+    everyone = jnp.arange(n, dtype=sources.dtype)
+    operator = Edges(
+        jnp.concatenate([everyone, sources]),
+        jnp.concatenate([everyone, targets]),
+        jnp.concatenate([own, weights]),
+    )
+    return operator, degrees.sum()
+
+
+def choose_operator(weights: csr_matrix) -> Operator:
+    """The cheapest operator for this matrix.
+
+    >>> from pisco.networks import graphs, weights
+    >>> type(choose_operator(weights.metropolis(graphs.ring(1000)))).__name__
+    'Circulant'
+    >>> type(choose_operator(weights.metropolis(graphs.star(1000)))).__name__
+    'Edges'
+    """
+    n = weights.shape[0]
+    if n <= DENSE_UP_TO or weights.nnz > 0.25 * n * n:
+        return Dense(jnp.asarray(weights.toarray().T))
+    incoming = weights.T.tocsr()
+    incoming.sort_indices()
+    circulant = _as_circulant(incoming)
+    if circulant is not None:
+        return circulant
+    counts = np.diff(incoming.indptr)
+    slots = int(counts.max())
+    if slots <= GATHER_DEGREE and n * slots <= 3 * incoming.nnz:
+        used = np.arange(slots)[None, :] < counts[:, None]
+        neighbours = np.broadcast_to(np.arange(n, dtype=np.int32)[:, None], (n, slots)).copy()
+        values = np.zeros((n, slots))
+        neighbours[used], values[used] = incoming.indices, incoming.data
+        return Gather(jnp.asarray(neighbours), jnp.asarray(values))
+    targets = np.repeat(np.arange(n, dtype=np.int32), counts)
+    return Edges(
+        jnp.asarray(incoming.indices.astype(np.int32)), jnp.asarray(targets), jnp.asarray(incoming.data)
+    )
+
+
+def _as_circulant(incoming: csr_matrix) -> Circulant | None:
+    """Wᵀ as shifts, where row i holds the same value at column i − s for every i."""
+    n = incoming.shape[0]
+    counts = np.diff(incoming.indptr)
+    if counts.max() > GATHER_DEGREE or counts.min() != counts.max():
+        return None
+    rows = np.repeat(np.arange(n), counts)
+    shifts = (rows - incoming.indices) % n
+    first = dict(zip(shifts[: counts[0]].tolist(), incoming.data[: counts[0]].tolist(), strict=True))
+    expected = np.full(n, np.nan)
+    expected[list(first)] = list(first.values())
+    if not np.array_equal(expected[shifts], incoming.data):
+        return None
+    return Circulant(jnp.asarray(list(first.values())), tuple(int(s) for s in first))

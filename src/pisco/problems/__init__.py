@@ -1,0 +1,10 @@
+"""Losses with every agent's data; `Problem` for your own."""
+
+from pisco.problems.cnn import cnn
+from pisco.problems.logistic import logistic
+from pisco.problems.mlp import mlp
+from pisco.problems.problem import Problem
+from pisco.problems.quadratic import quadratic
+from pisco.problems.registry import PROBLEMS
+
+__all__ = ["PROBLEMS", "Problem", "cnn", "logistic", "mlp", "quadratic"]

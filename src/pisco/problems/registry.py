@@ -1,0 +1,12 @@
+"""Problems on a data set, by name, for configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pisco.problems.cnn import cnn
+from pisco.problems.logistic import logistic
+from pisco.problems.mlp import mlp
+from pisco.problems.problem import Problem
+
+PROBLEMS: dict[str, Callable[..., Problem]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn}

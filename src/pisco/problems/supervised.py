@@ -1,0 +1,53 @@
+"""From a data set and a partition to the agents' arrays: shared by the problems on labelled data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pisco.data import PARTITIONS, Dataset
+from pisco.errors import InputError, check_number, choose
+
+Partition = str | Callable[..., Sequence[np.ndarray]] | Sequence[np.ndarray]
+
+
+def split(
+    dataset: Dataset, agents: int, partition: Partition, options: Mapping[str, Any] | None = None
+) -> list[np.ndarray]:
+    """The sample indices of every agent: by a named rule, by your own function, or as given."""
+    check_number("agents", agents, low=1, integer=True)
+    if isinstance(partition, str):
+        rule = choose("partition", partition, PARTITIONS)
+        parts = rule(dataset.labels, agents=agents, **dict(options or {}))
+    else:
+        parts = partition(dataset.labels, agents=agents) if callable(partition) else partition
+    parts = [np.asarray(part) for part in parts]
+    if len(parts) != agents:
+        raise InputError(f"partition has {len(parts)} parts, expected one for each of the {agents} agents")
+    for agent, part in enumerate(parts):
+        if not part.size:
+            raise InputError(f"partition leaves agent {agent} without samples; use fewer agents or another partition")
+    return parts
+
+
+def agent_data(features: np.ndarray, labels: np.ndarray, parts: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+    """One dictionary of features and labels per agent."""
+    return [{"features": features[part], "labels": labels[part]} for part in parts]
+
+
+def test_data(features: np.ndarray | None, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
+    """The test samples in the same form, or None."""
+    return None if features is None or labels is None else {"features": features, "labels": labels}
+
+
+def class_labels(dataset: Dataset) -> tuple[np.ndarray, np.ndarray | None, int]:
+    """Labels renumbered 0 … classes−1 in increasing order, for training and test, and how many classes."""
+    values = np.unique(dataset.labels)
+    if dataset.test_labels is None:
+        return np.searchsorted(values, dataset.labels), None, len(values)
+    unseen = np.setdiff1d(dataset.test_labels, values)
+    if unseen.size:
+        raise InputError(f"test label {unseen[0]!r} never occurs in the training labels")
+    return np.searchsorted(values, dataset.labels), np.searchsorted(values, dataset.test_labels), len(values)

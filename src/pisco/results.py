@@ -1,0 +1,247 @@
+"""What a run leaves behind: parameters, history, settings; saved as a folder, compared, exported."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import platform
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from pisco._version import __version__
+from pisco.engines.checkpoint import atomic_write
+from pisco.errors import InputError, suggest
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+SUMMARY_FILE, HISTORY_FILE, PARAMS_FILE = "result.json", "history.npz", "params.npz"
+
+
+@dataclass
+class Result:
+    """One run, or the same run with several seeds (then seeds lead every array).
+
+    Attributes:
+      params: the final parameters, agents leading.
+      history: column name to one value per measured round (`metrics.DESCRIPTIONS`, `costs.DESCRIPTIONS`).
+      seeds: the seeds that were run.
+      settings: what was run.
+      diverged_at: the round from which the loss only grew worse, if it blew up; one entry per seed for several.
+      rounds: communication rounds done.
+      interrupted: stopped early by Ctrl-C.
+      seconds: wall-clock time.
+      label: for tables and plots.
+    """
+
+    params: Any
+    history: dict[str, np.ndarray]
+    seeds: tuple[int, ...]
+    settings: dict[str, Any]
+    diverged_at: Any = None
+    rounds: int = 0
+    interrupted: bool = False
+    seconds: float = 0.0
+    label: str = ""
+    versions: dict[str, str] = field(default_factory=lambda: _versions())
+
+    @property
+    def stacked(self) -> bool:
+        """Whether arrays lead with several seeds."""
+        return self.history["round"].ndim == 2
+
+    @property
+    def diverged(self) -> bool:
+        """Whether any seed diverged."""
+        found = self.diverged_at if isinstance(self.diverged_at, list) else [self.diverged_at]
+        return any(at is not None for at in found)
+
+    def column(self, name: str) -> np.ndarray:
+        """A column as (seeds, rows), also for one seed."""
+        if name not in self.history:
+            raise InputError(f"the result has no column {name!r}; {suggest(name, self.history)}")
+        return np.atleast_2d(self.history[name])
+
+    def row_reaching(self, name: str, *, at_most: float | None = None, at_least: float | None = None) -> np.ndarray:
+        """For every seed, the first row whose column is within the bound, or −1."""
+        values = self.column(name)
+        within = values <= at_most if at_most is not None else values >= at_least
+        return np.where(within.any(axis=1), within.argmax(axis=1), -1)
+
+    def at_target(
+        self, name: str, wanted: str = "round", *, at_most: float | None = None, at_least: float | None = None
+    ) -> np.ndarray:
+        """For every seed, the value of column `wanted` when `name` first meets its bound; NaN if it never does.
+
+        >>> import pisco
+        >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
+        >>> result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=50)
+        >>> result.at_target("grad_norm_sq", at_most=0.01)
+        array([22.])
+        """
+        rows = self.row_reaching(name, at_most=at_most, at_least=at_least)
+        values = self.column(wanted).astype(float)
+        return np.where(rows >= 0, values[np.arange(len(rows)), rows], math.nan)
+
+    def final(self, name: str) -> np.ndarray:
+        """The last value of a column for every seed."""
+        return self.column(name)[:, -1]
+
+    def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
+        """Write the result as a folder: `result.json`, `history.npz`, `params.npz`; `config` is kept beside them."""
+        folder = Path(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        named = {_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(self.params)}
+        atomic_write(folder / HISTORY_FILE, _npz(self.history))
+        atomic_write(folder / PARAMS_FILE, _npz(named))
+        summary = {
+            "settings": self.settings,
+            "config": None if config is None else dict(config),
+            "seeds": list(self.seeds),
+            "rounds": self.rounds,
+            "interrupted": self.interrupted,
+            "diverged_at": self.diverged_at,
+            "seconds": round(self.seconds, 3),
+            "label": self.label,
+            "versions": self.versions,
+        }
+        # Last: a folder with a summary is a whole result.
+        atomic_write(folder / SUMMARY_FILE, (json.dumps(summary, indent=2, default=_jsonable) + "\n").encode())
+        return folder
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """Read a folder that `save` wrote. Parameters come back as nested dictionaries and lists of arrays."""
+        folder = Path(path)
+        try:
+            summary = json.loads((folder / SUMMARY_FILE).read_text())
+            history = _read_npz(folder / HISTORY_FILE)
+            params = _nest(_read_npz(folder / PARAMS_FILE))
+            return cls(
+                params=params,
+                history=history,
+                seeds=tuple(summary["seeds"]),
+                settings=summary["settings"] | ({"config": summary["config"]} if summary.get("config") else {}),
+                diverged_at=summary["diverged_at"],
+                rounds=summary["rounds"],
+                interrupted=summary["interrupted"],
+                seconds=summary["seconds"],
+                label=summary["label"],
+                versions=summary["versions"],
+            )
+        except FileNotFoundError as error:
+            name = Path(error.filename or "").name
+            raise InputError(f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one") from error
+        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+            raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
+
+    def to_pandas(self) -> DataFrame:
+        """One row per seed and measured round."""
+        import pandas as pd
+
+        return pd.DataFrame(self._long())
+
+    def to_csv(self, path: str | Path) -> Path:
+        """The same table as a CSV file."""
+        table = self._long()
+        lines = [",".join(table)]
+        lines += [",".join(f"{value:.10g}" for value in row) for row in zip(*table.values(), strict=True)]
+        atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
+        return Path(path)
+
+    def plot(self, path: str | Path | None = None) -> Figure:
+        """The curves against rounds and bytes; saved when a path is given."""
+        from pisco.report.plots import plot_results
+
+        return plot_results([self], path=path)
+
+    def _long(self) -> dict[str, np.ndarray]:
+        rows = self.column("round").shape[1]
+        table = {"seed": np.repeat(np.asarray(self.seeds), rows)}
+        return table | {name: self.column(name).reshape(-1) for name in self.history}
+
+    def __repr__(self) -> str:
+        state = "interrupted" if self.interrupted else "diverged" if self.diverged else "finished"
+        loss = ", ".join(f"{value:.4g}" for value in self.final("loss")[:3])
+        more = ", …" if len(self.seeds) > 3 else ""
+        return f"Result({state} after {self.rounds} rounds, {len(self.seeds)} seed(s), loss {loss}{more})"
+
+
+def compare(results: Sequence[Result], targets: Mapping[str, float]) -> list[dict[str, Any]]:
+    """One record per result: means over seeds of the rounds, messages and bytes at every target.
+
+    `targets` maps a column to its bound; accuracies are to be reached from below, everything else from above.
+    A target that some seed never meets is None.
+    """
+    records = []
+    for result in results:
+        record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}
+        for name, bound in targets.items():
+            kind = {"at_least": bound} if "accuracy" in name else {"at_most": bound}
+            for wanted in ("round", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip"):
+                mean = float(np.mean(result.at_target(name, wanted, **kind)))
+                record[f"{wanted} to {name}"] = None if math.isnan(mean) else mean
+        record |= {f"final {name}": float(np.mean(result.final(name))) for name in ("loss", *targets)}
+        records.append(record | {"diverged": result.diverged})
+    return records
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "pisco": __version__,
+        "jax": jax.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "device": jax.devices()[0].device_kind,
+    }
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, np.generic | np.ndarray | jax.Array):
+        return np.asarray(value).tolist()
+    return str(value)
+
+
+def _name(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "."
+
+
+def _npz(arrays: Mapping[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    return buffer.getvalue()
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def _nest(flat: Mapping[str, np.ndarray]) -> Any:
+    """Names such as `conv1/kernel` and `layers/0` back into dictionaries and lists."""
+    if set(flat) == {"."}:
+        return flat["."]
+    tree: dict[str, Any] = {}
+    for name, leaf in flat.items():
+        *parents, last = name.split("/")
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[last] = leaf
+
+    def listed(node: Any) -> Any:
+        if not isinstance(node, dict):
+            return node
+        if all(key.isdigit() for key in node):
+            return [listed(node[key]) for key in sorted(node, key=int)]
+        return {key: listed(value) for key, value in node.items()}
+
+    return listed(tree)

@@ -1,0 +1,63 @@
+"""The handful of leafwise operations that algorithms, engines and metrics share.
+
+Scalars are cast to each leaf's dtype, so a step size never changes the precision of the parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Tree = Any
+
+
+def _like(scalar: Any, leaf: jax.Array) -> jax.Array:
+    return jnp.asarray(scalar, dtype=leaf.dtype)
+
+
+def descend(params: Tree, lr: Any, direction: Tree) -> Tree:
+    """`params − lr·direction`.
+
+    >>> descend({"w": jnp.array([1.0])}, 0.5, {"w": jnp.array([2.0])})
+    {'w': Array([0.], dtype=float32)}
+    """
+    return jax.tree.map(lambda x, d: x - _like(lr, x) * d, params, direction)
+
+
+def lerp(start: Tree, end: Tree, weight: Any) -> Tree:
+    """`(1 − weight)·start + weight·end`."""
+    return jax.tree.map(lambda a, b: _like(1 - weight, a) * a + _like(weight, b) * b, start, end)
+
+
+def track(tracker: Tree, new: Tree, old: Tree) -> Tree:
+    """`tracker + new − old`: the gradient-tracking correction."""
+    return jax.tree.map(lambda y, g, h: y + g - h, tracker, new, old)
+
+
+def stack_agents(params: Tree, num_agents: int) -> Tree:
+    """The same parameters for every agent, on a new leading axis: X⁰ = x⁰1ᵀ."""
+    return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), params)
+
+
+def mean_over_agents(tree: Tree) -> Tree:
+    """The average over the leading (agent) axis."""
+    return jax.tree.map(lambda x: x.mean(axis=0), tree)
+
+
+def squared_norm(tree: Tree) -> jax.Array:
+    """The squared Euclidean norm of all leaves together."""
+    return sum((jnp.vdot(x, x) for x in jax.tree.leaves(tree)), start=jnp.zeros(()))
+
+
+def spread(tree: Tree) -> jax.Array:
+    """(1/n)·Σᵢ‖xᵢ − x̄‖²: how far the agents are from their mean."""
+    centred = jax.tree.map(lambda x: x - x.mean(axis=0), tree)
+    count = jax.tree.leaves(tree)[0].shape[0]
+    return squared_norm(centred) / count
+
+
+def num_bytes(tree: Tree) -> int:
+    """Bytes of all leaves, from their shapes alone."""
+    return sum(leaf.size * jnp.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))

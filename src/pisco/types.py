@@ -1,0 +1,154 @@
+"""The abstraction everything shares: an algorithm is a pair of pure functions.
+
+An algorithm sees two capabilities and nothing else. `grad(params, key)` is the mini-batch **mean** gradient of
+the agent (or of every agent, stacked on a leading axis); `mix(tree)` is this round's communication. All other
+operations are leafwise, so the same functions serve agents stacked on one device, agents sharded over devices
+and a single agent in a process of its own: engines differ only in the `grad` and `mix` they pass in.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, Protocol, runtime_checkable
+
+import jax
+
+Params = Any
+"""Any pytree of arrays. In an engine that stacks agents, every leaf leads with the agent axis."""
+
+Key = jax.Array
+"""A typed key of `jax.random`."""
+
+State = Any
+"""What the next round needs, a pytree with at least a `params` field (see `HasParams`)."""
+
+
+class Grad(Protocol):
+    """The mini-batch mean gradient at `params`, on the batch that `key` draws."""
+
+    def __call__(self, params: Params, key: Key, /) -> Params: ...
+
+
+class Mix(Protocol):
+    """One exchange of this round: every call is one message per link, holding the whole tree.
+
+    The round's matrix is drawn once; each call applies the same one. Call it outside `lax.scan` and
+    `lax.cond`, so that what a round sends can be counted from its structure.
+    """
+
+    def __call__(self, tree: Any, /) -> Any: ...
+
+
+@runtime_checkable
+class HasParams(Protocol):
+    """Every state: the agents' current parameters."""
+
+    params: Params
+
+
+@runtime_checkable
+class HasTracker(Protocol):
+    """The state of a gradient-tracking method: `tracker` follows the mean of the agents' gradients."""
+
+    params: Params
+    tracker: Params
+
+
+class Pair(NamedTuple):
+    """What an algorithm's factory returns: `init(params, key, grad)` and `round(state, key, grad, mix)`."""
+
+    init: Callable[[Params, Key, Grad], State]
+    round: Callable[[State, Key, Grad, Mix], State]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Algorithm:
+    """An update rule with its hyperparameters.
+
+    A pytree whose leaves are the hyperparameters that its factory annotates as `float`, so step sizes can be
+    traced and batched without compiling again; the others (`local_steps: int`, …) are structure.
+
+    >>> from pisco import algorithms
+    >>> algorithms.dsgd(local_lr=0.1)
+    dsgd(local_lr=0.1, combine_first=False)
+    >>> jax.tree.leaves(algorithms.dsgd(local_lr=0.1))
+    [0.1]
+    """
+
+    def __init__(self, factory: Callable[..., Pair], hyperparameters: dict[str, Any]):
+        self.factory = factory
+        self.hyperparameters = hyperparameters
+
+    @functools.cached_property
+    def _pair(self) -> Pair:
+        return self.factory(**self.hyperparameters)
+
+    @property
+    def init(self) -> Callable[[Params, Key, Grad], State]:
+        """`init(params, key, grad)`: the state before the first round."""
+        return self._pair.init
+
+    @property
+    def round(self) -> Callable[[State, Key, Grad, Mix], State]:
+        """`round(state, key, grad, mix)`: the state after one communication round."""
+        return self._pair.round
+
+    @property
+    def name(self) -> str:
+        """The factory's name."""
+        return self.factory.__name__
+
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{name}={value!r}" for name, value in self.hyperparameters.items())
+        return f"{self.name}({listed})"
+
+    def tree_flatten_with_keys(self):
+        traced = _traced_names(self.factory)
+        children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in traced]
+        fixed = tuple((k, v) for k, v in self.hyperparameters.items() if k not in traced)
+        return children, (self.factory, fixed)
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        factory, fixed = aux
+        values = dict(fixed) | dict(zip(_traced_names(factory), children, strict=True))
+        return cls(factory, {name: values[name] for name in inspect.signature(factory).parameters})
+
+
+@functools.cache
+def _traced_names(factory: Callable[..., Pair]) -> tuple[str, ...]:
+    parameters = inspect.signature(factory).parameters.values()
+    return tuple(p.name for p in parameters if p.annotation in (float, "float"))
+
+
+P = ParamSpec("P")
+
+
+def algorithm(factory: Callable[P, Pair]) -> Callable[P, Algorithm]:
+    """Turn a factory of keyword-only hyperparameters into one that returns an `Algorithm`.
+
+    The factory runs once here, so that its checks speak at once.
+
+    >>> @algorithm
+    ... def descent(*, local_lr: float):
+    ...     def init(params, key, grad):
+    ...         return params
+    ...     def one_round(state, key, grad, mix):
+    ...         return state
+    ...     return Pair(init, one_round)
+    >>> descent(local_lr=0.5)
+    descent(local_lr=0.5)
+    """
+    signature = inspect.signature(factory)
+
+    @functools.wraps(factory)
+    def build(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        made = Algorithm(factory, dict(bound.arguments))
+        _ = made._pair
+        return made
+
+    return build
