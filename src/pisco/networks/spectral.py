@@ -12,7 +12,7 @@ A path of 100,000 agents has 1 − μ₂ ≈ 5·10⁻¹⁰, far below what an ei
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,6 +25,9 @@ Apply = Callable[[np.ndarray], np.ndarray]
 
 DENSE_UP_TO = 1000
 """Up to this many agents the spectrum is computed densely."""
+
+SETTLED = 1e-6
+"""A Lanczos value counts when its residual, relative to the gap, is below this; its error is far smaller."""
 
 
 def mixing_rate(weights: Any) -> float:
@@ -48,12 +51,8 @@ def mixing_rate(weights: Any) -> float:
         return _circulant_rate(n, *steps)
     if not _is_symmetric(matrix):
         square = matrix.T @ matrix
-        return _upper_gap(square) if _is_connected(square) else 0.0
-    upper, bound = _upper_gap(matrix), _gershgorin_gap(matrix)
-    if bound >= upper:
-        return upper * (2 - upper)
-    lower = _lower_gap(matrix)
-    return min(upper * (2 - upper), lower * (2 - lower))
+        return _gaps(square, binding=True)[0]
+    return min(gap * (2 - gap) for gap in _gaps(matrix, binding=True))
 
 
 def expected_mixing_rate(mixing_rate: float, server_prob: float) -> float:
@@ -89,8 +88,8 @@ def eigenvalue_extremes(weights: Any) -> tuple[float, float]:
     if steps is not None:
         spectrum = 1 - _circulant_gaps(n, *steps)[0]
         return float(spectrum.min()), float(spectrum.max())
-    second = 1 - _upper_gap(matrix) if _is_connected(matrix) else 1.0
-    return _lower_gap(matrix) - 1, second
+    upper, lower = _gaps(matrix)
+    return lower - 1, 1 - upper
 
 
 def laplacian_extremes(laplacian: csr_array) -> tuple[float, float]:
@@ -98,10 +97,10 @@ def laplacian_extremes(laplacian: csr_array) -> tuple[float, float]:
     if laplacian.shape[0] <= 2 * DENSE_UP_TO:
         values = np.linalg.eigvalsh(laplacian.toarray())
         return float(values[1]), float(values[-1])
-    # I − L/scale has its eigenvalues in [0, 1], so its gaps are what the machinery for W knows.
-    scale = 2 * float(laplacian.diagonal().max())
-    flat = _identity(laplacian) - laplacian / scale
-    return scale * _upper_gap(flat), scale * (2 - _lower_gap(flat))
+    # I − L/d_max has its eigenvalues in [−1, 1], where the gaps say it all.
+    scale = float(laplacian.diagonal().max())
+    upper, lower = _gaps(_identity(laplacian) - laplacian / scale)
+    return scale * upper, scale * (2 - lower)
 
 
 # ------------------------------------------------------------------------------------------ structure
@@ -172,33 +171,35 @@ def _circulant_rate(n: int, steps: np.ndarray, values: np.ndarray) -> float:
 # ----------------------------------------------------------------------------------------------- gaps
 
 
-def _upper_gap(matrix: csr_array) -> float:
-    """1 − (largest eigenvalue of W across 1), W symmetric and connected with rows that sum to 1."""
-    n = matrix.shape[0]
-    quick = _lanczos(lambda x: matrix @ x - 2 * x.mean(), n, "LA")
-    if quick is not None:
-        return 1 - quick
+def _gaps(matrix: csr_array, *, binding: bool = False) -> tuple[float, float]:
+    """(1 − μ₂, 1 + μ_min) of a symmetric W whose rows sum to 1; if `binding`, only the smaller one is exact."""
+
+    def settled(low: End, high: End) -> bool:
+        return low.error <= SETTLED * abs(1 + low.value) and high.error <= SETTLED * abs(1 - high.value)
+
+    low, high = _lanczos(lambda x: matrix @ x, matrix.shape[0], settled, most=1000)
+    upper, lower = 1 - high.value, 1 + low.value
+    if not _is_connected(matrix):
+        upper = 0.0
+    elif high.error > SETTLED * abs(upper):
+        upper = _crowded_upper_gap(matrix)
+    bound = _gershgorin_gap(matrix)
+    if low.error > SETTLED * abs(lower) and not (binding and bound > upper):
+        lower = _crowded_lower_gap(matrix, bound)
+    return upper, lower
+
+
+def _crowded_upper_gap(matrix: csr_array) -> float:
     # The Laplacian from the off-diagonal entries alone: no 1 − w_ii that would cancel. Without agent 0 it is
     # regular, and P·[0 0; 0 L₀⁻¹]·P is its pseudo-inverse, P = I − J.
     solve = _factor(_laplacian(matrix)[1:, 1:])
-
-    def pseudo_inverse(x: np.ndarray) -> np.ndarray:
-        x = np.concatenate([[0.0], solve((x - x.mean())[1:])])
-        return x - x.mean()
-
-    return 1 / _largest(pseudo_inverse, n)
+    return 1 / _largest(lambda x: np.concatenate([[0.0], solve(x[1:])]), matrix.shape[0])
 
 
-def _lower_gap(matrix: csr_array) -> float:
-    """1 + μ_min of a symmetric W."""
-    n = matrix.shape[0]
-    quick = _lanczos(lambda x: matrix @ x, n, "SA")
-    if quick is not None:
-        return 1 + quick
+def _crowded_lower_gap(matrix: csr_array, bound: float) -> float:
     # Where eigenvalues crowd at the end, Gershgorin's bound is all but attained; a hair below it is regular.
-    bound = _gershgorin_gap(matrix) - 1e-12
-    solve = _factor(matrix + (1 - bound) * _identity(matrix))
-    return bound + 1 / _largest(solve, n)
+    below = bound - 1e-12
+    return below + 1 / _largest(_factor(matrix + (1 - below) * _identity(matrix)), matrix.shape[0])
 
 
 def _gershgorin_gap(matrix: csr_array) -> float:
@@ -224,25 +225,44 @@ def _factor(matrix: csr_array) -> Apply:
     return splu(matrix.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options).solve
 
 
-def _lanczos(apply: Apply, n: int, which: str) -> float | None:
-    """The largest ("LA") or smallest ("SA") eigenvalue, or None when it does not settle soon."""
-    from scipy.sparse.linalg import ArpackNoConvergence
+class End(NamedTuple):
+    """One end of a spectrum: the value found, and the residual that bounds its error."""
 
-    try:
-        return _arpack(apply, n, which, ncv=40, maxiter=12, tol=1e-9)
-    except ArpackNoConvergence:
-        return None
+    value: float
+    error: float
 
 
 def _largest(apply: Apply, n: int) -> float:
-    """The eigenvalue of largest modulus of an inverse, which stands clear of the others."""
-    return _arpack(apply, n, "LM", ncv=20, maxiter=1000, tol=1e-10)
+    """The largest eigenvalue across 1 of an inverse; it stands clear of the others, so few steps are needed."""
+    return _lanczos(apply, n, lambda _, high: high.error <= 1e-7 * abs(high.value), most=200)[1].value
 
 
-def _arpack(apply: Apply, n: int, which: str, **options: Any) -> float:
-    from scipy.sparse.linalg import LinearOperator, eigsh
+def _lanczos(apply: Apply, n: int, settled: Callable[[End, End], bool], most: int) -> tuple[End, End]:
+    """The smallest and the largest eigenvalue across 1 of a symmetric map of which 1 is an eigenvector.
 
-    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that the answer is too
-    operator = LinearOperator((n, n), matvec=lambda x: apply(x.ravel()), dtype=float)
-    found = eigsh(operator, k=1, which=which, v0=start - start.mean(), return_eigenvectors=False, **options)
-    return float(found[0])
+    The three-term recurrence without reorthogonalisation: copies of an eigenvalue may appear, but its value is
+    right, and a step costs little more than the product.
+    """
+    from scipy.linalg import eigh_tridiagonal
+
+    new = np.random.default_rng(0).standard_normal(n)  # fixed, so that the answer is too
+    new -= new.mean()
+    old, beta = np.zeros(n), float(np.linalg.norm(new))
+    alphas: list[float] = []
+    betas: list[float] = []
+    while True:
+        old, new = new / beta, -beta * old if alphas else np.zeros(n)
+        new += apply(old)
+        new -= new.mean()
+        alphas.append(float(new @ old))
+        new -= alphas[-1] * old
+        beta = float(np.linalg.norm(new))
+        last = len(alphas) == most or beta <= 1e-13 * max(map(abs, alphas))
+        if last or len(alphas) % 20 == 0:
+            ends = []
+            for index in (0, len(alphas) - 1):
+                value, vector = eigh_tridiagonal(alphas, betas, select="i", select_range=(index, index))
+                ends.append(End(float(value[0]), beta * abs(float(vector[-1, 0]))))
+            if last or settled(*ends):
+                return ends[0], ends[1]
+        betas.append(beta)

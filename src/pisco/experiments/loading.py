@@ -1,0 +1,88 @@
+"""Finding and reading experiments: files, packaged ones, and settings replaced from the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pisco.data.registry import DATASETS
+from pisco.errors import InputError, suggest
+from pisco.experiments import options, toml
+from pisco.experiments.config import Config
+
+PRESETS = Path(__file__).parent / "presets"
+
+
+def presets() -> dict[str, Path]:
+    """The packaged experiments by name."""
+    return {path.stem: path for path in sorted(PRESETS.glob("*.toml"), key=lambda path: path.stem)}
+
+
+def load(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read an experiment file or a packaged one, with settings replaced as in `network.server_prob=0.2`.
+
+    >>> load("quick", ["network.server_prob=0.2"]).network.schedule()
+    bernoulli(0.2)
+    >>> load("quick", ["network.sever_prob=0.2"])
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: network.sever_prob is not a setting; did you mean 'server_prob'?
+    """
+    path = _find(path_or_preset)
+    tables = toml.read(path)
+    if path.parent != PRESETS:
+        _locate_dataset(tables, path.parent)
+    tables.setdefault("name", path.stem)
+    _override(tables, overrides)
+    return Config.from_dict(tables, str(path_or_preset))
+
+
+def _find(path_or_preset: str | Path) -> Path:
+    known, path = presets(), Path(path_or_preset)
+    if str(path_or_preset) in known:
+        return known[str(path_or_preset)]
+    if path.is_dir():
+        raise InputError(
+            f"{path} is a folder; give the TOML file, or `--resume {path}` for a run that was cut short"
+        )
+    if path.exists():
+        return path
+    if path.suffix == ".toml" or len(path.parts) > 1:
+        raise InputError(f"there is no file {path}; check the path, or take a preset: {', '.join(known)}")
+    raise InputError(
+        f"unknown experiment {str(path)!r}, neither a file nor a preset; {suggest(str(path), known)}"
+    )
+
+
+def _override(tables: dict[str, Any], overrides: Sequence[str]) -> None:
+    changed: dict[str, set[str]] = {}
+    for text in overrides:
+        where, equals, value = text.partition("=")
+        *parents, last = [part.strip() for part in where.split(".")]
+        if not equals or not last or not all(parents):
+            raise InputError(f"{text!r} sets nothing; write table.key=value, as in network.server_prob=0.2")
+        table = tables
+        for parent in parents:
+            table = table.setdefault(parent, {})
+            if not isinstance(table, dict):
+                raise InputError(f"{where.strip()} cannot be set: {parent} is a value, not a table")
+        table[last] = toml.value(value.strip())
+        changed.setdefault(parents[0] if parents else "", set()).add(parents[1] if len(parents) > 1 else last)
+    for table, keys in changed.items():
+        if any(choice.key in keys for choice in options.choices(table)):
+            options.drop_stale(table, tables[table], keys)
+        if table == "problem" and "partition" in keys and "partition_options" not in keys:
+            tables[table].pop("partition_options", None)
+    if "dataset" in changed.get("problem", ()):
+        _locate_dataset(tables, Path.cwd())
+
+
+def _locate_dataset(tables: dict[str, Any], folder: Path) -> None:
+    """Make the path of a data file absolute: a stored configuration may be read from another folder."""
+    problem = tables.get("problem")
+    named = problem.get("dataset") if isinstance(problem, dict) else None
+    if isinstance(named, str) and named and named not in DATASETS:
+        path = folder / Path(named).expanduser()
+        if path.exists() or len(Path(named).parts) > 1 or path.suffix:
+            problem["dataset"] = str(path.resolve())

@@ -1,0 +1,20 @@
+"""Shared fixtures."""
+
+import os
+
+# One XLA thread pool per pytest-xdist worker is plenty; must be set before jax is imported.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import jax
+import pytest
+from hypothesis import settings
+
+settings.register_profile("pisco", deadline=None, max_examples=25, derandomize=True)
+settings.load_profile("pisco")
+
+
+@pytest.fixture
+def x64():
+    """Double precision for one test."""
+    with jax.enable_x64(True):
+        yield

@@ -1,0 +1,63 @@
+"""Small worlds the tests share: quadratics, doubly stochastic matrices, and trajectories state by state."""
+
+import jax
+import numpy as np
+
+import pisco
+from pisco.engines.job import Job, Run, Segment, seed_key, streams
+from pisco.engines.scan import ScanEngine
+
+UNMEASURED = Segment(1, 1, measured=False)
+
+
+class Quadratics:
+    """Heterogeneous strongly convex quadratics with their matrices at hand."""
+
+    def __init__(self, agents=6, dim=4, seed=0):
+        rng = np.random.default_rng(seed)
+        roots = rng.normal(size=(agents, dim, dim))
+        self.hessians = roots @ roots.transpose(0, 2, 1) / dim + 0.5 * np.eye(dim)
+        self.minimizers = rng.normal(size=(agents, dim))
+        self.x0 = rng.normal(size=dim)
+        total = self.hessians.sum(axis=0)
+        self.optimum = np.linalg.solve(total, np.einsum("nij,nj->i", self.hessians, self.minimizers))
+
+    def problem(self):
+        return pisco.problems.quadratic(self.hessians, self.minimizers, init=self.x0)
+
+    def gradient(self, X):
+        """Column by column, as the paper stacks agents."""
+        return np.stack([A @ (x - b) for A, b, x in zip(self.hessians, self.minimizers, X.T, strict=True)], axis=1)
+
+
+def doubly_stochastic(n, seed=0, symmetric=True):
+    """A random convex combination of permutations; plus its transpose when it should be symmetric."""
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.ones(4))
+    W = sum(share * np.eye(n)[rng.permutation(n)] for share in shares)
+    W = 0.5 * np.eye(n) + 0.5 * W
+    return (W + W.T) / 2 if symmetric else W
+
+
+def coins(server, rounds, seed=0):
+    """What the server schedule decides in every round."""
+    key = streams(seed_key(seed)).coins
+    return [np.asarray(server.participants(key, k)) for k in range(rounds)]
+
+
+def mixes(W, server, rounds, seed=0):
+    """The matrices W⁰, W¹, … of a schedule that decides for everybody at once."""
+    n = W.shape[0]
+    return [np.full((n, n), 1 / n) if coin else W for coin in coins(server, rounds, seed)]
+
+
+def trajectory(algorithm, problem, network, rounds, seed=0, engine=None, batch_size=None):
+    """The state after every round, as NumPy arrays with agents leading."""
+    engine = engine or ScanEngine()
+    job = Job(problem, network, (Run(algorithm, network.server, seed),), batch_size)
+    states = engine.start(job)
+    out = [jax.tree.map(lambda x: np.array(x[0]), engine.pack(states))]
+    for k in range(rounds):
+        states, _, _ = engine.advance(job, states, k, UNMEASURED)
+        out.append(jax.tree.map(lambda x: np.array(x[0]), engine.pack(states)))
+    return out
