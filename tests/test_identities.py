@@ -178,7 +178,9 @@ def test_expected_contraction_is_lambda_p(x64, p):
 
 
 @pytest.mark.parametrize("one_exchange", [False, True])
-@pytest.mark.parametrize("server", [pisco.never(), pisco.bernoulli(0.2), pisco.per_agent([0.3] * 6)], ids=repr)
+@pytest.mark.parametrize(
+    "server", [pisco.never(), pisco.bernoulli(0.2), pisco.per_agent([0.3] * 6)], ids=repr
+)
 def test_pisco_finds_the_optimum_of_heterogeneous_quadratics(x64, server, one_exchange):
     world = Quadratics()
     rule = pisco_rule(local_lr=0.05, local_steps=1, one_exchange=one_exchange)

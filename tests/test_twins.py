@@ -41,7 +41,9 @@ def test_pisco(x64, one_exchange, local_steps, comm_lr, server_prob, symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("server", [pisco.never(), pisco.bernoulli(0.3), pisco.every(4), pisco.always()], ids=repr)
+@pytest.mark.parametrize(
+    "server", [pisco.never(), pisco.bernoulli(0.3), pisco.every(4), pisco.always()], ids=repr
+)
 @pytest.mark.parametrize("combine_first", [False, True])
 def test_dsgd(x64, combine_first, server, symmetric):
     assert_twins_agree("dsgd", {"local_lr": 0.05, "combine_first": combine_first}, server, symmetric)

@@ -27,7 +27,9 @@ class Quadratics:
 
     def gradient(self, X):
         """Column by column, as the paper stacks agents."""
-        return np.stack([A @ (x - b) for A, b, x in zip(self.hessians, self.minimizers, X.T, strict=True)], axis=1)
+        return np.stack(
+            [A @ (x - b) for A, b, x in zip(self.hessians, self.minimizers, X.T, strict=True)], axis=1
+        )
 
 
 def doubly_stochastic(n, seed=0, symmetric=True):

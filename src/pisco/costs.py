@@ -9,7 +9,7 @@ import numpy as np
 
 from pisco.networks.network import Links
 from pisco.tree import num_bytes
-from pisco.types import Algorithm, Grad, State
+from pisco.types import Algorithm, Key, Params, State
 
 DESCRIPTIONS = {
     "server": "rounds since the previous row that reached the server",
@@ -23,10 +23,11 @@ DESCRIPTIONS = {
 }
 
 
-def exchange_bytes(algorithm: Algorithm, state: State, grad: Grad, num_agents: int) -> tuple[int, ...]:
+def exchange_bytes(algorithm: Algorithm, state: State, num_agents: int) -> tuple[int, ...]:
     """Bytes that one agent sends over one link in every exchange of a round, in order.
 
-    The round is traced, not run: every call of `mix` is one exchange that carries its whole tree.
+    The round is traced, not run: every call of `mix` is one exchange that carries its whole tree. A gradient has
+    the shapes of its parameters, so the loss is not even traced.
     """
     sent: list[int] = []
 
@@ -34,7 +35,10 @@ def exchange_bytes(algorithm: Algorithm, state: State, grad: Grad, num_agents: i
         sent.append(num_bytes(tree) // num_agents)
         return tree
 
-    jax.eval_shape(lambda s, key: algorithm.round(s, key, grad, record), state, jax.random.key(0))
+    def gradient(params: Params, key: Key) -> Params:
+        return params
+
+    jax.eval_shape(lambda s, key: algorithm.round(s, key, gradient, record), state, jax.random.key(0))
     return tuple(sent)
 
 

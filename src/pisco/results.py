@@ -70,7 +70,9 @@ class Result:
             raise InputError(f"the result has no column {name!r}; {suggest(name, self.history)}")
         return np.atleast_2d(self.history[name])
 
-    def row_reaching(self, name: str, *, at_most: float | None = None, at_least: float | None = None) -> np.ndarray:
+    def row_reaching(
+        self, name: str, *, at_most: float | None = None, at_least: float | None = None
+    ) -> np.ndarray:
         """For every seed, the first row whose column is within the bound, or −1."""
         values = self.column(name)
         within = values <= at_most if at_most is not None else values >= at_least
@@ -114,7 +116,9 @@ class Result:
             "versions": self.versions,
         }
         # Last: a folder with a summary is a whole result.
-        atomic_write(folder / SUMMARY_FILE, (json.dumps(summary, indent=2, default=_jsonable) + "\n").encode())
+        atomic_write(
+            folder / SUMMARY_FILE, (json.dumps(summary, indent=2, default=_jsonable) + "\n").encode()
+        )
         return folder
 
     @classmethod
@@ -129,7 +133,8 @@ class Result:
                 params=params,
                 history=history,
                 seeds=tuple(summary["seeds"]),
-                settings=summary["settings"] | ({"config": summary["config"]} if summary.get("config") else {}),
+                settings=summary["settings"]
+                | ({"config": summary["config"]} if summary.get("config") else {}),
                 diverged_at=summary["diverged_at"],
                 rounds=summary["rounds"],
                 interrupted=summary["interrupted"],
@@ -139,7 +144,9 @@ class Result:
             )
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
-            raise InputError(f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one") from error
+            raise InputError(
+                f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one"
+            ) from error
         except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
 
@@ -216,7 +223,9 @@ def _name(path: Any) -> str:
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    np.savez_compressed(
+        buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()}
+    )
     return buffer.getvalue()
 
 

@@ -37,7 +37,9 @@ class Checkpoint(NamedTuple):
         expected = {jax.tree_util.keystr(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(like)}
         odd = sorted(expected.keys() ^ self.leaves.keys())
         if odd:
-            raise InputError(f"the checkpoint holds another state (differs in {', '.join(odd[:3])}); start anew")
+            raise InputError(
+                f"the checkpoint holds another state (differs in {', '.join(odd[:3])}); start anew"
+            )
         for name, want in expected.items():
             found = self.leaves[name]
             if found.shape != want.shape or found.dtype != want.dtype:

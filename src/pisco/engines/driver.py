@@ -73,7 +73,11 @@ class _History:
         """Arrays for a checkpoint; metrics have runs first."""
         metrics = {f"metric {n}": np.stack([row[n] for row in self.rows], axis=1) for n in self.rows[0]}
         links = np.stack(self.links, axis=-1)
-        return {"rounds": np.asarray(self.rounds, np.int64), "links": links, "since": self.since.copy()} | metrics
+        return {
+            "rounds": np.asarray(self.rounds, np.int64),
+            "links": links,
+            "since": self.since.copy(),
+        } | metrics
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         self.rounds = saved["rounds"].tolist()
@@ -150,8 +154,7 @@ def drive(
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
     shapes = state_shapes(job)
-    grad = job.problem.gradient(job.batch_size)
-    message_bytes = exchange_bytes(job.runs[0].algorithm, shapes, grad, job.problem.num_agents)
+    message_bytes = exchange_bytes(job.runs[0].algorithm, shapes, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
     history, done, states = _History(len(job.runs)), 0, None

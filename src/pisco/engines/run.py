@@ -65,7 +65,9 @@ def run(
     several = not isinstance(seed, int | np.integer)
     seeds = tuple(int(s) for s in seed) if several else (int(seed),)  # type: ignore[union-attr, arg-type]
     if not isinstance(algorithm, Algorithm):
-        raise InputError(f"algorithm is {algorithm!r}, expected one such as pisco.algorithms.dsgd(local_lr=0.1)")
+        raise InputError(
+            f"algorithm is {algorithm!r}, expected one such as pisco.algorithms.dsgd(local_lr=0.1)"
+        )
     job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
     outcome = drive(
         choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine,
@@ -123,7 +125,9 @@ def sweep(
     return results
 
 
-def _settings(job: Job, algorithm: Algorithm, server: Schedule, rounds: int, eval_every: int) -> dict[str, Any]:
+def _settings(
+    job: Job, algorithm: Algorithm, server: Schedule, rounds: int, eval_every: int
+) -> dict[str, Any]:
     hyperparameters = {k: v for k, v in algorithm.hyperparameters.items()}
     return {
         "algorithm": {"name": algorithm.name} | hyperparameters,

@@ -147,6 +147,12 @@ class ScanEngine:
         first, *rest = zip(*columns, strict=True)
         done = [jax.block_until_ready(call(*first))]  # alone, so that it compiles once
         if rest:
+            double = jax.config.jax_enable_x64  # a context of the calling thread, unknown to the workers
+
+            def work(args):
+                with jax.enable_x64(double):
+                    return jax.block_until_ready(call(*args))
+
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                done += pool.map(lambda args: jax.block_until_ready(call(*args)), rest)
+                done += pool.map(work, rest)
         return done

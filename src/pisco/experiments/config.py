@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -202,6 +202,9 @@ class RunTable(_Table):
         return self.seed if count == 1 else list(range(self.seed, self.seed + count))
 
 
+T = TypeVar("T", bound=BaseModel)
+
+
 class Config(_Table):
     """A whole experiment."""
 
@@ -260,10 +263,15 @@ class Config(_Table):
     @classmethod
     def from_dict(cls, tables: dict[str, Any], source: str = "the configuration") -> Config:
         """Check the tables; the first mistake is one `InputError`."""
-        try:
-            return cls.model_validate(tables)
-        except ValidationError as error:
-            raise InputError(_sentence(error, source)) from error
+        return checked(cls, tables, source)
+
+
+def checked(model: type[T], tables: dict[str, Any], source: str) -> T:
+    """The tables as a model; the first mistake is one `InputError`."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        raise InputError(_sentence(error, source)) from error
 
 
 def _sentence(error: ValidationError, source: str) -> str:

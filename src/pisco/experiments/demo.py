@@ -21,7 +21,7 @@ from pisco.problems.logistic import logistic
 from pisco.results import Result
 
 ROUNDS = 500
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1, 2, 3, 4)
 TRAINING_TARGET = 0.05
 ACCURACY_TARGET = 0.8
 
@@ -34,12 +34,13 @@ class Point(NamedTuple):
     local_lr: float
 
 
-# η_l: of 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5 the one with the fewest mean rounds to the training target over
-# the seeds 100 to 109, among those with which every seed got there within 1000 rounds. The demo runs other seeds.
+# η_l: of 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.3, 0.5 the one with the fewest mean rounds to the training
+# target over the seeds 100 to 109, among those with which every seed got there within 1000 rounds. The demo runs
+# other seeds. Larger ones are faster until a long stretch without the server lets the gossip modes blow up.
 POINTS = (
     Point("0", 0.0, 0.01),
     Point("10^-1.25", 10**-1.25, 0.02),
-    Point("0.1", 0.1, 0.05),
+    Point("0.1", 0.1, 0.03),
     Point("10^-0.5", 10**-0.5, 0.1),
     Point("1", 1.0, 0.5),
 )
@@ -106,8 +107,8 @@ def point_of(records: Sequence[dict[str, Any]]) -> str:
     return (
         f"Reaching the server in one round of ten, {tenth['server_rounds']:.0f} times in all, saves "
         f"{tenth['gossip_saved']:.0%} of the gossip: {tenth['gossip_rounds']:.0f} gossip rounds instead of "
-        f"{alone['gossip_rounds']:.0f}, while a server in every round would be asked "
-        f"{federated['server_rounds']:.0f} times."
+        f"{alone['gossip_rounds']:.0f}; with the server in every round, {federated['server_rounds']:.0f} server "
+        "rounds do it."
     )
 
 

@@ -183,11 +183,14 @@ def clusters(
         right = (left + 1) % many
         k = np.arange(bridges)
         edges.append(np.stack([starts[left] + counts[left] - 1 - k, starts[right] + k], axis=1))
-    # Each cluster on its own small circle, all of them on a large one.
+    # Each cluster on its own small circle, all of them on a large one, ends facing inwards.
     radius = 0.8 * math.sin(math.pi / many) if many > 1 else 1.0
     centres = _circle(many) * (many > 1)
-    positions = [c + radius * _circle(members) for c, members in zip(centres, counts, strict=True)]
-    return Graph(total, _stack(edges), f"{many} clusters of {total}", np.concatenate(positions))
+    positions = []
+    for c, members in enumerate(counts):
+        angle = 1.5 * np.pi - 2 * np.pi * (c / many + (np.arange(members) + 0.5) / members)
+        positions.append(centres[c] + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1))
+    return Graph(total, _stack(edges), f"{total} agents in {many} clusters", np.concatenate(positions))
 
 
 # ------------------------------------------------------------------------------------ random families

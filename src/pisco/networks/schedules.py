@@ -57,7 +57,9 @@ class Schedule:
         if self.rule is _per_agent:
             low, high = np.min(self.values), np.max(self.values)
             return f"per_agent({len(self.values)} values from {low:g} to {high:g})"
-        return f"{self.name}({self.values:g})" if self.rule in (_bernoulli, _every) else f"custom({self.name})"
+        return (
+            f"{self.name}({self.values:g})" if self.rule in (_bernoulli, _every) else f"custom({self.name})"
+        )
 
     def tree_flatten(self):
         if self.rule is _every:
@@ -132,7 +134,9 @@ def per_agent(server_probs: Sequence[float]) -> Schedule:
         raise InputError(f"server_probs has shape {values.shape}, expected one probability per agent")
     for agent, value in enumerate(values):
         if not 0 <= value <= 1:
-            raise InputError(f"server_probs[{agent}] is {value!r}, expected a number at least 0 and at most 1")
+            raise InputError(
+                f"server_probs[{agent}] is {value!r}, expected a number at least 0 and at most 1"
+            )
     return Schedule(_per_agent, values, name="per_agent")
 
 

@@ -11,6 +11,7 @@ A path of 100,000 agents has 1 − μ₂ ≈ 5·10⁻¹⁰, far below what an ei
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -172,7 +173,7 @@ def _circulant_rate(n: int, steps: np.ndarray, values: np.ndarray) -> float:
 
 
 def _gaps(matrix: csr_array, *, binding: bool = False) -> tuple[float, float]:
-    """(1 − μ₂, 1 + μ_min) of a symmetric W whose rows sum to 1; if `binding`, only the smaller one is exact."""
+    """(1 − μ₂, 1 + μ_min) of a symmetric W whose rows sum to 1; if `binding`, only the smaller is exact."""
 
     def settled(low: End, high: End) -> bool:
         return low.error <= SETTLED * abs(1 + low.value) and high.error <= SETTLED * abs(1 - high.value)
@@ -225,6 +226,10 @@ def _factor(matrix: csr_array) -> Apply:
     return splu(matrix.tocsc(), permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=options).solve
 
 
+def _inner(x: np.ndarray, y: np.ndarray) -> float:
+    return float(np.einsum("i,i->", x, y))  # in one thread: waking the others for each step costs more
+
+
 class End(NamedTuple):
     """One end of a spectrum: the value found, and the residual that bounds its error."""
 
@@ -233,31 +238,35 @@ class End(NamedTuple):
 
 
 def _largest(apply: Apply, n: int) -> float:
-    """The largest eigenvalue across 1 of an inverse; it stands clear of the others, so few steps are needed."""
+    """The largest eigenvalue across 1 of an inverse; it stands clear, so few steps are needed."""
     return _lanczos(apply, n, lambda _, high: high.error <= 1e-7 * abs(high.value), most=200)[1].value
 
 
 def _lanczos(apply: Apply, n: int, settled: Callable[[End, End], bool], most: int) -> tuple[End, End]:
     """The smallest and the largest eigenvalue across 1 of a symmetric map of which 1 is an eigenvector.
 
-    The three-term recurrence without reorthogonalisation: copies of an eigenvalue may appear, but its value is
+    The three-term recurrence without reorthogonalisation: an eigenvalue may appear twice, but its value is
     right, and a step costs little more than the product.
     """
     from scipy.linalg import eigh_tridiagonal
 
     new = np.random.default_rng(0).standard_normal(n)  # fixed, so that the answer is too
     new -= new.mean()
-    old, beta = np.zeros(n), float(np.linalg.norm(new))
+    old, beta = np.zeros(n), math.sqrt(_inner(new, new))
     alphas: list[float] = []
     betas: list[float] = []
     while True:
         old, new = new / beta, -beta * old if alphas else np.zeros(n)
         new += apply(old)
         new -= new.mean()
-        alphas.append(float(new @ old))
+        alphas.append(_inner(new, old))
         new -= alphas[-1] * old
-        beta = float(np.linalg.norm(new))
-        last = len(alphas) == most or beta <= 1e-13 * max(map(abs, alphas))
+        # Once more: what rounding leaves of 1 and of the last vector is amplified by 1/beta.
+        new -= new.mean()
+        new -= _inner(new, old) * old
+        beta = math.sqrt(_inner(new, new))
+        # A tiny beta: the vectors so far span what there is (a star has three eigenvalues), more is noise.
+        last = len(alphas) == most or beta <= 1e-10 * max(map(abs, alphas))
         if last or len(alphas) % 20 == 0:
             ends = []
             for index in (0, len(alphas) - 1):

@@ -64,8 +64,8 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
             return _solve(part, nonnegative)
         if part.laplacian_extremes is None and part.num_edges > 1:
             warnings.warn(
-                f"the fastest weights of {part.name} ({part.num_agents} agents) take long to solve for, so the "
-                "best constant weight is used; ask for 'best-constant' or 'metropolis' to say so yourself",
+                f"the fastest weights of {part.name} ({part.num_agents} agents) take long to solve for, so "
+                "the best constant weight is used; ask for best_constant or metropolis to avoid this warning",
                 UserWarning,
                 stacklevel=4,
             )

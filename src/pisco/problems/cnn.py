@@ -86,9 +86,7 @@ class _Start:
     def __call__(self, key: Key) -> Params:
         widths = [self.inputs, *[c for c in CHANNELS for _ in range(2)]]
         names = [f"conv{block + 1}{half}" for block in range(len(CHANNELS)) for half in "ab"]
-        shapes = {
-            name: (3, 3, a, b) for name, a, b in zip(names, widths[:-1], widths[1:], strict=True)
-        }
+        shapes = {name: (3, 3, a, b) for name, a, b in zip(names, widths[:-1], widths[1:], strict=True)}
         flattened = (self.side // 2 ** len(CHANNELS)) ** 2 * CHANNELS[-1]
         shapes |= {"dense1": (flattened, 128), "dense2": (128, self.outputs)}
         keys = jax.random.split(key, len(shapes))
@@ -120,7 +118,9 @@ def cnn(
     check_number("dropout", dropout, low=0, high=0.99)
     shape = dataset.features.shape
     if len(shape) != 4 or shape[1] != shape[2] or shape[1] % 8:
-        raise InputError(f"features have shape {shape}, expected (samples, side, side, channels), side divisible by 8")
+        raise InputError(
+            f"features have shape {shape}, expected (samples, side, side, channels), side divisible by 8"
+        )
     start = _Start(shape[1], shape[3], len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
     return classifier(
         _Model(float(dropout)),

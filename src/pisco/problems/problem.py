@@ -105,7 +105,9 @@ class Problem:
             batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), self.data)
             return jax.grad(self.batch_loss)(params, batch, own_key)
         if self.min_size == self.max_size:
-            batch = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, offset, self.max_size), self.data)
+            batch = jax.tree.map(
+                lambda leaf: lax.dynamic_slice_in_dim(leaf, offset, self.max_size), self.data
+            )
             return jax.grad(self.batch_loss)(params, batch, own_key)
 
         slots = jnp.arange(self.max_size)
@@ -131,9 +133,7 @@ class Problem:
         if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
-        agent_of = jnp.repeat(
-            jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples
-        )
+        agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * self.sizes[agent_of])
         return self._blockwise(lambda batch: self.sample_losses(params, batch), self.data, weights)
 
@@ -171,7 +171,9 @@ class Problem:
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 where = jax.tree_util.keystr(path) or "params"
-                raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
+                raise InputError(
+                    f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats"
+                )
         batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype), self.data)
         try:
             out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, batch)
@@ -185,7 +187,9 @@ class Problem:
             ) from error
         shape = getattr(out, "shape", None)
         if shape not in ((), (2,)):
-            raise InputError(f"loss returns shape {shape} for 2 samples, expected one loss a sample or their mean")
+            raise InputError(
+                f"loss returns shape {shape} for 2 samples, expected one loss a sample or their mean"
+            )
         return shape == (2,)
 
     def __repr__(self) -> str:
@@ -220,20 +224,26 @@ def _flatten_agents(data: Any) -> tuple[Any, list[int]]:
     arrays = jax.tree.map(np.asarray, data)
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim < 2 for leaf in leaves):
-        raise InputError("data needs leaves that lead with (agents, samples); or give a list with one entry per agent")
+        raise InputError(
+            "data needs leaves that lead with (agents, samples); or give a list with one entry per agent"
+        )
     leading = {leaf.shape[:2] for leaf in leaves}
     if len(leading) > 1:
         raise InputError(f"data leaves lead with different (agents, samples): {sorted(leading)}")
     ((agents, samples),) = leading
     if not agents or not samples:
-        raise InputError(f"data has {agents} agents with {samples} samples each; every agent needs at least one")
+        raise InputError(
+            f"data has {agents} agents with {samples} samples each; every agent needs at least one"
+        )
     return jax.tree.map(lambda x: x.reshape(agents * samples, *x.shape[2:]), arrays), [samples] * agents
 
 
 def _common_length(what: str, part: Any) -> int:
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(part)}
     if len(lengths) != 1 or 0 in lengths:
-        raise InputError(f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1")
+        raise InputError(
+            f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1"
+        )
     return lengths.pop()
 
 
@@ -243,4 +253,6 @@ def _check_finite(what: str, tree: Any) -> None:
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             where = jax.tree_util.keystr(path)
-            raise InputError(f"{what}{where} holds NaN or infinity (first in row {row}); remove or fill such rows")
+            raise InputError(
+                f"{what}{where} holds NaN or infinity (first in row {row}); remove or fill such rows"
+            )

@@ -28,11 +28,15 @@ def split(
         raise InputError(f"partition has {len(parts)} parts, expected one for each of the {agents} agents")
     for agent, part in enumerate(parts):
         if not part.size:
-            raise InputError(f"partition leaves agent {agent} without samples; use fewer agents or another partition")
+            raise InputError(
+                f"partition leaves agent {agent} without samples; use fewer agents or another partition"
+            )
     return parts
 
 
-def agent_data(features: np.ndarray, labels: np.ndarray, parts: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
+def agent_data(
+    features: np.ndarray, labels: np.ndarray, parts: Sequence[np.ndarray]
+) -> list[dict[str, np.ndarray]]:
     """One dictionary of features and labels per agent."""
     return [{"features": features[part], "labels": labels[part]} for part in parts]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pisco.errors import InputError, suggest
-from pisco.report.style import COLOURS, curve, save, tidy
+from pisco.report.style import curve, save, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -70,7 +70,7 @@ def plot_results(
         _draw(ax, panel, results, labels)
     for ax in places[len(panels) :]:
         ax.set_visible(False)
-    _legend(figure, places[: len(panels)], len(results))
+    _legend(figure, places[: len(panels)])
     if path is not None:
         save(figure, path)
     return figure
@@ -83,7 +83,9 @@ def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Pa
             raise InputError(f"no result has a column {name!r}; {suggest(name, known)}")
     chosen = list(columns) if columns else [name for name in _USUAL if name in known]
     if not chosen:
-        raise InputError(f"the results hold none of {', '.join(_USUAL)}; choose among {', '.join(sorted(known))}")
+        raise InputError(
+            f"the results hold none of {', '.join(_USUAL)}; choose among {', '.join(sorted(known))}"
+        )
     panels = [Panel(name, _TITLES.get(name, name.replace("_", " ")), name in _LOG) for name in chosen]
     if columns is None and {"bytes_gossip", "bytes_server"} <= known:
         panels.append(panels[0]._replace(against_bytes=True))
@@ -105,6 +107,9 @@ def _draw(ax: Axes, panel: Panel, results: Sequence[Result], labels: Sequence[st
     tidy(ax)
     if panel.log and drawn:
         ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        # A server round leaves a consensus error of rounding only, which would flatten everything else.
+        ax.set_ylim(bottom=max(low, high * 1e-10))
     if not drawn:
         ax.text(0.5, 0.5, "nothing finite to draw", transform=ax.transAxes, ha="center", color="#777777")
     ax.set_title(panel.title, fontsize=10)
@@ -124,15 +129,18 @@ def _labels(results: Sequence[Result]) -> list[str]:
     return out
 
 
-def _legend(figure: Figure, places: np.ndarray, count: int) -> None:
+def _legend(figure: Figure, places: np.ndarray) -> None:
     handles = {}
     for ax in places:
         for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     if handles:
-        across = 1 if max(map(len, handles)) > 40 else min(count, 4, len(COLOURS))
+        across = max(1, min(len(handles), 110 // (max(map(len, handles)) + 6)))
         figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=across, frameon=False, fontsize=9
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=across,
+            frameon=False,
+            fontsize=9,
         )
-
-

@@ -1,0 +1,146 @@
+"""How commands speak: answers on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from pisco.engines.driver import Progress
+
+
+def out() -> Console:
+    """The console of stdout, made anew so that redirection is seen."""
+    from rich.console import Console
+
+    return Console()
+
+
+def err() -> Console:
+    """The console of stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def say(message: str) -> None:
+    """One line on stdout as it is: nothing wrapped, coloured or interpreted."""
+    out().print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(message: str) -> None:
+    """One line on stderr as it is."""
+    err().print(message, markup=False, highlight=False, soft_wrap=True)
+
+
+def say_json(value: Any) -> None:
+    """One JSON object, and nothing else, on stdout; what is not finite becomes null."""
+    typer.echo(json.dumps(_finite(value), ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    if isinstance(value, Path):
+        return str(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
+    """An empty table; `right` names the columns of numbers."""
+    from rich.table import Table
+
+    made = Table(title=title, title_justify="left", header_style="bold")
+    for index, column in enumerate(columns):
+        made.add_column(column, justify="right" if index in right else "left", overflow="fold")
+    return made
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(999), size(1_500), size(257_920)
+    ('999 B', '1.5 kB', '258 kB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5 or unit == "GB":
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    raise AssertionError
+
+
+@contextmanager
+def warnings_as_lines() -> Iterator[None]:
+    """Warnings meant for users become one line each; those for programmers are dropped."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        note(f"warning: {message}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextmanager
+def progress_bar(rounds: int, words: str) -> Iterator[Callable[[Progress], None]]:
+    """A bar on stderr that shows rounds, loss and accuracy after every chunk."""
+    import numpy as np
+    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[news]}"), console=err()) as bar:
+        task = bar.add_task(words, total=rounds, news="compiling…")
+
+        def update(progress: Progress) -> None:
+            news = [f"loss {np.mean(progress.row['loss']):.4g}"]
+            if "test_accuracy" in progress.row:
+                news.append(f"accuracy {np.mean(progress.row['test_accuracy']):.1%}")
+            bar.update(task, completed=progress.done, news=", ".join(news))
+
+        yield update
+
+
+def use_compilation_cache() -> None:
+    """Keep compiled programs in the user's cache, so that a second run starts at once."""
+    import jax
+
+    from pisco.data.storage import cache_folder
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+def wants_traceback() -> bool:
+    """Whether errors are to show where they come from."""
+    return os.environ.get("PISCO_TRACEBACK", "") not in ("", "0")
+
+
+def key_values(pairs: list[str] | None) -> dict[str, Any]:
+    """Options given as KEY=VALUE, values as TOML reads them."""
+    from pisco.errors import InputError
+    from pisco.experiments import toml
+
+    found = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key.strip():
+            raise InputError(f"{pair!r} sets nothing; write key=value, as in alpha=0.3")
+        found[key.strip()] = toml.value(value.strip())
+    return found

@@ -1,0 +1,89 @@
+"""`pisco`: the commands, and what becomes of errors."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from pisco.cli.catalogue import data, list_names
+from pisco.cli.console import note, wants_traceback, warnings_as_lines
+from pisco.cli.demo import demo
+from pisco.cli.network import network
+from pisco.cli.results import export, plot, show
+from pisco.cli.run import run
+
+
+class _Commands(TyperGroup):
+    """Errors that a user can mend end as one line on stderr and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        from pisco.errors import InputError
+
+        if wants_traceback():
+            with warnings_as_lines():
+                return super().invoke(ctx)
+        try:
+            with warnings_as_lines():
+                return super().invoke(ctx)
+        except InputError as error:
+            note(f"error: {error}")
+            raise typer.Exit(2) from None
+        except BrokenPipeError:
+            raise typer.Exit(0) from None
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            note(f"error: {where}{error.strerror or error}; what had been written before is kept")
+            raise typer.Exit(2) from None
+        except MemoryError:
+            note("error: out of memory; use fewer agents, a smaller batch or a smaller run.chunk_rounds")
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            note("interrupted; type the command again, or `pisco run --resume DIR` for a run")
+            raise typer.Exit(130) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Semi-decentralized federated learning: PISCO and its relatives. Start with `pisco demo`.",
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from pisco._version import __version__
+
+        typer.echo(f"pisco {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+for _name, _command in {
+    "demo": demo,
+    "run": run,
+    "network": network,
+    "plot": plot,
+    "show": show,
+    "export": export,
+    "list": list_names,
+    "data": data,
+}.items():
+    app.command(_name)(_command)
+
+
+def main() -> None:
+    """The entry point of the command `pisco`."""
+    app()

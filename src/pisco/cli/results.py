@@ -1,0 +1,95 @@
+"""`pisco plot`, `pisco show` and `pisco export`: what to do with results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from pisco.cli.console import out, say, say_json, table
+
+if TYPE_CHECKING:
+    from pisco.results import Result
+
+Folders = Annotated[list[Path], typer.Argument(metavar="RESULT…", help="Folders that `pisco run` wrote.")]
+
+
+def plot(
+    folders: Folders,
+    picture: Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")] = Path(
+        "pisco-plot.png"
+    ),
+    columns: Annotated[
+        list[str] | None, typer.Option("--column", "-c", help="What to draw; see `pisco list metrics`.")
+    ] = None,
+) -> None:
+    """Draw results side by side, against rounds and against bytes.
+
+    Example:
+
+      pisco plot results/a9a results/dsgd -o compared.png
+    """
+    from pisco.report import plot_results
+
+    plot_results(_read(folders), picture, columns)
+    say(f"picture: {picture}")
+
+
+def show(
+    folders: Folders,
+    target: Annotated[float, typer.Option(help="Bound for the running mean of ‖∇f(x̄)‖².")] = 0.05,
+    accuracy: Annotated[float, typer.Option(help="Test accuracy to reach.")] = 0.8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
+) -> None:
+    """Compare results: rounds and bytes to a training target and to a test accuracy.
+
+    Example:
+
+      pisco show results/a9a results/dsgd --target 0.02
+    """
+    from pisco.results import compare
+
+    results = _read(folders)
+    targets = {"grad_norm_sq_mean": target, "test_accuracy": accuracy}
+    common = {name: bound for name, bound in targets.items() if all(name in r.history for r in results)}
+    records = compare(results, common)
+    if as_json:
+        say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
+        return
+    fields = [name for name in records[0] if name not in ("label", "diverged")]
+    shown = table("Results, means over seeds", "", *(record["label"] for record in records))
+    shown.add_row("folder", *(str(folder) for folder in folders))
+    shown.add_row("rounds run", *(str(result.rounds) for result in results))
+    for name in fields:
+        shown.add_row(
+            name.replace("_", " "),
+            *("not reached" if record[name] is None else f"{record[name]:,.6g}" for record in records),
+        )
+    shown.add_row("diverged", *("yes" if record["diverged"] else "no" for record in records))
+    out().print(shown)
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(metavar="RESULT", help="A folder that `pisco run` wrote.")],
+    file: Annotated[Path, typer.Option("--out", "-o", help="The CSV file to write.")],
+) -> None:
+    """Write a result's history as CSV: one row per seed and measured round.
+
+    Example:
+
+      pisco export results/a9a -o a9a.csv
+    """
+    _read([folder])[0].to_csv(file)
+    say(f"written: {file}")
+
+
+def _read(folders: list[Path]) -> list[Result]:
+    from pisco.results import Result
+
+    results = []
+    for folder in folders:
+        result = Result.load(folder)
+        result.label = result.label or folder.name
+        results.append(result)
+    return results

@@ -1,0 +1,147 @@
+"""`pisco run`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pisco.cli.console import note, out, progress_bar, say, say_json, size, table, use_compilation_cache
+
+if TYPE_CHECKING:
+    from pisco.experiments import Config
+    from pisco.results import Result
+
+
+def run(
+    experiment: Annotated[str | None, typer.Argument(help="A TOML file, or the name of a preset.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be given often."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Run this many seeds.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for the result [default: results/NAME-TIME].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
+    engine: Annotated[str | None, typer.Option(help="How rounds are run; see `pisco list engines`.")] = None,
+) -> None:
+    """Run an experiment and keep its result.
+
+    Examples:
+
+      pisco run a9a --set network.server_prob=0.2 --seeds 5 --out results/a9a
+
+      pisco run --resume results/a9a --set run.rounds=2000
+    """
+    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, reopen
+    from pisco.errors import InputError
+    from pisco.experiments import load
+
+    overrides = list(settings or ())
+    overrides += [] if seeds is None else [f"run.seeds={seeds}"]
+    overrides += [] if engine is None else [f"run.engine={engine}"]
+    if resume is not None:
+        if experiment is not None or folder is not None:
+            raise InputError("--resume continues what its folder holds; leave out the experiment and --out")
+        folder, config = resume, reopen(resume, overrides)
+        whole = finished(folder, config)
+        if whole is not None:
+            _report(whole, folder, config, as_json, note_first=f"{folder} is complete; nothing to do")
+            return
+    else:
+        if experiment is None:
+            raise InputError("there is nothing to run; name a TOML file or a preset, as in `pisco run quick`")
+        config = load(experiment, overrides)
+        folder = folder or Path("results") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}"
+        claim(folder, config)
+
+    use_compilation_cache()
+    try:
+        with progress_bar(config.run.rounds, config.name) as progress:
+            result = config.execute(
+                checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=progress
+            )
+    except KeyboardInterrupt:
+        note(f"interrupted; continue with `pisco run --resume {folder}`")
+        raise typer.Exit(130) from None
+    keep(result, folder, config)
+    _report(result, folder, config, as_json)
+    if result.interrupted:
+        note(
+            f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
+            f"continue with `pisco run --resume {folder}`"
+        )
+        raise typer.Exit(130)
+
+
+_SHOWN = {
+    "loss": "loss",
+    "grad_norm_sq_mean": "running mean of ‖∇f(x̄)‖²",
+    "test_accuracy": "test accuracy",
+    "consensus_error": "consensus error",
+    "server_rounds": "server rounds",
+    "gossip_rounds": "gossip rounds",
+    "bytes_server": "sent to and from the server",
+    "bytes_gossip": "sent between agents",
+}
+
+
+def _report(
+    result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None
+) -> None:
+    if note_first:
+        note(note_first)
+    if result.diverged:
+        note(f"warning: {_advice(result)}")
+    if as_json:
+        say_json(_record(result, folder, config))
+        return
+    seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
+    shown = table(f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s", "at the end", "")
+    for name, words in _SHOWN.items():
+        if name in result.history:
+            shown.add_row(words, _value(name, result))
+    out().print(shown)
+    say(f"saved in {folder}")
+    say(f"next: pisco plot {folder}")
+
+
+def _value(name: str, result: Result) -> str:
+    values = result.final(name)
+
+    def text(value: float) -> str:
+        if name.startswith("bytes_"):
+            return size(value)
+        return f"{value:.2%}" if name == "test_accuracy" else f"{value:.4g}"
+
+    mean = text(float(values.mean()))
+    return mean if len(values) == 1 else f"{mean}  ({text(values.min())} to {text(values.max())})"
+
+
+def _advice(result: Result) -> str:
+    began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
+    when = ", ".join(
+        f"seed {seed} from round {at}" for seed, at in zip(result.seeds, began, strict=True) if at is not None
+    )
+    return (
+        f"the run diverged ({when}); try a smaller algorithm.local_lr, network.weights=metropolis, "
+        "algorithm.one_exchange=true or a larger network.server_prob"
+    )
+
+
+def _record(result: Result, folder: Path, config: Config) -> dict[str, Any]:
+    return {
+        "name": config.name,
+        "folder": str(folder),
+        "rounds": result.rounds,
+        "seeds": list(result.seeds),
+        "interrupted": result.interrupted,
+        "diverged_at": result.diverged_at,
+        "seconds": round(result.seconds, 3),
+        "final": {name: result.final(name).tolist() for name in result.history},
+        "config": config.to_dict(),
+    }

@@ -1,0 +1,133 @@
+"""Checkpoints: bit-identical continuation, atomic writes, damage noticed, other experiments refused."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_engines import PROBLEM, RULE, assert_same, ring
+
+import pisco
+from pisco.engines import checkpoint as files
+
+
+def run(folder=None, **changes):
+    options = {"rounds": 40, "batch_size": 5, "seed": [0, 1], "chunk_rounds": 10} | changes
+    return pisco.run(RULE, PROBLEM, ring(), checkpoint=folder, **options)
+
+
+class Killed(Exception):
+    pass
+
+
+def killed_after(rounds):
+    def progress(update):
+        if update.done > rounds:
+            raise Killed
+
+    return progress
+
+
+@pytest.fixture(autouse=True)
+def every_chunk(monkeypatch):
+    """A checkpoint after every chunk."""
+    monkeypatch.setattr("pisco.engines.driver.CHECKPOINT_SECONDS", -1.0)
+
+
+@pytest.mark.parametrize("eval_every", [1, 4, 25])
+@pytest.mark.parametrize("stop", [10, 30])
+def test_a_stopped_run_continues_as_if_nothing_had_happened(tmp_path, stop, eval_every):
+    whole = run(eval_every=eval_every)
+    with pytest.raises(Killed):
+        run(tmp_path, eval_every=eval_every, progress=killed_after(stop))
+    assert files.latest(tmp_path).round > 0
+    assert_same(run(tmp_path, eval_every=eval_every, resume=True), whole)
+
+
+def test_resuming_a_finished_run_computes_nothing_and_may_extend_it(tmp_path):
+    first = run(tmp_path, rounds=20)
+    seen = []
+    assert_same(run(tmp_path, rounds=20, resume=True, progress=seen.append), first)
+    assert not seen
+    assert_same(run(tmp_path, rounds=40, resume=True), run())
+
+
+def test_resuming_without_a_checkpoint_starts_at_the_beginning(tmp_path):
+    assert_same(run(tmp_path / "new", resume=True), run())
+
+
+def damage_cut(path):
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def damage_flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def damage_empty(path):
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [damage_cut, damage_flip, damage_empty])
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, damage):
+    with pytest.raises(Killed):
+        run(tmp_path, progress=killed_after(30))
+    newest = sorted(tmp_path.glob("*.ckpt"))[-1]
+    before = files.latest(tmp_path).round
+    damage(newest)
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        assert files.latest(tmp_path).round < before
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        resumed = run(tmp_path, resume=True)
+    assert_same(resumed, run())
+
+
+def test_only_two_are_kept_and_no_temporary_file_stays(tmp_path):
+    run(tmp_path)
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["round-000000030.ckpt", "round-000000040.ckpt"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [({"seed": [0, 2]}, "seeds"), ({"batch_size": 6}, "batch_size"), ({"eval_every": 2}, "eval_every")],
+)
+def test_a_checkpoint_of_another_experiment_is_refused(tmp_path, changes, named):
+    run(tmp_path, rounds=10)
+    with pytest.raises(pisco.InputError, match=f"another experiment: {named} was"):
+        run(tmp_path, resume=True, **changes)
+
+
+def test_other_data_or_weights_are_noticed(tmp_path):
+    run(tmp_path, rounds=10)
+    other = pisco.Problem(
+        PROBLEM.loss,
+        jnp.zeros(3),
+        {k: np.asarray(v).reshape(4, 30, *v.shape[1:]) * 2 for k, v in PROBLEM.data.items()},
+    )
+    options = {"rounds": 10, "batch_size": 5, "seed": [0, 1], "checkpoint": tmp_path, "resume": True}
+    with pytest.raises(pisco.InputError, match="another experiment: data was"):
+        pisco.run(RULE, other, ring(), **options)
+    with pytest.raises(
+        pisco.InputError, match="another experiment: weights was|another experiment: network was"
+    ):
+        pisco.run(RULE, PROBLEM, pisco.Network.ring(4, weights="max-degree", server=ring().server), **options)
+
+
+def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
+    def full(path, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files, "atomic_write", full)
+    with pytest.warns(UserWarning, match="No space left on device; the run goes on"):
+        result = run(tmp_path)
+    assert_same(result, run())
+
+
+def test_states_of_another_shape_are_refused(tmp_path):
+    files.save(tmp_path, 3, {"a": 1}, {"rounds": np.arange(2)}, {"x": np.zeros((2, 3), jnp.bfloat16)})
+    found = files.latest(tmp_path)
+    assert found.round == 3 and found.leaves["['x']"].dtype == jnp.bfloat16
+    with pytest.raises(pisco.InputError, match=r"\['x'\] is bfloat16\(2, 3\) in the checkpoint, expected"):
+        found.state({"x": np.zeros((2, 4))})
+    with pytest.raises(pisco.InputError, match="another state"):
+        found.state({"y": np.zeros((2, 3))})

@@ -1,0 +1,192 @@
+"""Problems: losses, gradients, unequal sizes, and the paper's network architectures."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import Quadratics
+
+import pisco
+from pisco.problems.cnn import _as_matrix_product, convolve
+from pisco.problems.sampling import batch_indices
+
+
+def uneven(scalar_loss, sizes=(1, 3, 6), dim=2):
+    rng = np.random.default_rng(0)
+    data = [{"a": rng.normal(size=(m, dim)), "y": rng.normal(size=m)} for m in sizes]
+
+    def loss(params, batch, key):
+        losses = (batch["a"] @ params - batch["y"]) ** 2
+        return losses.mean() if scalar_loss else losses
+
+    return pisco.Problem(loss, jnp.ones(dim), data, eval_batch=4), data
+
+
+@pytest.mark.parametrize("scalar_loss", [True, False])
+def test_unequal_sizes_full_batch_and_objective(scalar_loss, x64):
+    problem, data = uneven(scalar_loss)
+    x = np.array([0.3, -0.7])
+    residuals = [part["a"] @ x - part["y"] for part in data]
+    losses = [np.mean(r**2) for r in residuals]
+    gradients = [2 * part["a"].T @ r / len(r) for part, r in zip(data, residuals, strict=True)]
+    np.testing.assert_allclose(problem.objective(jnp.asarray(x)), np.mean(losses), atol=1e-12)
+    stacked = problem.gradient(None)(jnp.asarray(np.tile(x, (3, 1))), jax.random.key(0))
+    np.testing.assert_allclose(stacked, gradients, atol=1e-12)
+    np.testing.assert_allclose(jax.grad(problem.objective)(jnp.asarray(x)), np.mean(gradients, 0), atol=1e-12)
+
+
+def test_mini_batches_come_from_the_agents_own_samples(x64):
+    problem, data = uneven(scalar_loss=False)
+    key, x = jax.random.key(3), jnp.array([0.3, -0.7])
+    stacked = problem.gradient(1)(jnp.tile(x, (3, 1)), key)
+    for agent, part in enumerate(data):
+        chosen = int(batch_indices(key, agent, len(part["y"]), 1)[0])
+        a, y = part["a"][chosen], part["y"][chosen]
+        np.testing.assert_allclose(stacked[agent], 2 * a * (a @ x - y), atol=1e-12)
+
+
+def test_batch_indices_look_uniform_and_independent():
+    size, batch, keys = 97, 256, jax.random.split(jax.random.key(0), 400)
+    draw = jax.jit(
+        jax.vmap(lambda k: jax.vmap(lambda agent: batch_indices(k, agent, size, batch))(jnp.arange(4)))
+    )
+    drawn = np.asarray(draw(keys))
+    assert drawn.min() == 0 and drawn.max() == size - 1
+    counts = np.bincount(drawn.ravel(), minlength=size)
+    expected = drawn.size / size
+    chi2 = np.sum((counts - expected) ** 2 / expected)
+    assert abs(chi2 - (size - 1)) < 5 * np.sqrt(2 * (size - 1))
+    slots = np.stack([np.bincount(drawn[:, :, s].ravel(), minlength=size) for s in (0, 1, 255)])
+    assert slots.max() < 4 * drawn[:, :, 0].size / size
+    flat = drawn.reshape(-1, batch).astype(float)
+    for a, b in [(flat[:-1, 0], flat[1:, 0]), (flat[:, 0], flat[:, 1]), (drawn[:, 0, 0], drawn[:, 1, 0])]:
+        assert abs(np.corrcoef(a, b)[0, 1]) < 5 / np.sqrt(len(a))
+
+
+def test_logistic_matches_its_formula(x64):
+    dataset = pisco.data.Dataset(
+        "toy", np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8), np.array([-1, -1, 1, 1])
+    )
+    problem = pisco.problems.logistic(dataset, agents=2, rho=0.1, dtype=jnp.float64)
+    x = np.array([0.5, -1.0, 0.2])
+    a = np.c_[dataset.features, np.ones(4)]
+    expected = np.mean(np.log1p(np.exp(-dataset.labels * (a @ x)))) + 0.1 * np.sum(x**2 / (1 + x**2))
+    np.testing.assert_allclose(problem.objective(jnp.asarray(x)), expected, atol=1e-12)
+
+
+def test_a9a_is_as_the_paper_says():
+    problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
+    assert problem.init(jax.random.key(0)).shape == (124,)
+    np.testing.assert_array_equal(problem.sizes, 3256)
+    np.testing.assert_allclose(problem.objective(jnp.zeros(124)), np.log(2), rtol=1e-6)
+
+
+def test_mlp_learns_and_measures():
+    rng = np.random.default_rng(0)
+    features = rng.integers(0, 256, (120, 4, 4)).astype(np.uint8)
+    labels = (features.reshape(120, -1).mean(1) > 127).astype(int) + (features[:, 0, 0] > 127)
+    dataset = pisco.data.Dataset("toy", features, labels, features, labels)
+    problem = pisco.problems.mlp(dataset, agents=3, hidden=8, partition="iid")
+    shapes = jax.tree.map(np.shape, problem.init(jax.random.key(0)))
+    assert shapes == {"w1": (16, 8), "c1": (8,), "w2": (8, 3), "c2": (3,)}
+    rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=2)
+    result = pisco.run(rule, problem, pisco.Network.ring(3), rounds=200, batch_size=20, eval_every=50)
+    assert result.history["loss"][-1] < 0.7 * result.history["loss"][0]
+    assert result.history["test_accuracy"][-1] > result.history["test_accuracy"][0]
+
+
+def test_convolution_as_a_matrix_product():
+    rng = np.random.default_rng(0)
+    images, kernel = jnp.asarray(rng.normal(size=(2, 8, 8, 3))), jnp.asarray(rng.normal(size=(3, 3, 3, 5)))
+    native = jax.lax.conv_general_dilated(
+        images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+    np.testing.assert_allclose(_as_matrix_product(images, kernel), native, atol=1e-4)
+    np.testing.assert_allclose(jax.jit(convolve)(images, kernel), native, atol=1e-4)
+
+
+def toy_images(count=20, side=8):
+    rng = np.random.default_rng(0)
+    labels = np.arange(count) % 10
+    features = rng.integers(0, 256, (count, side, side, 3)).astype(np.uint8)
+    return pisco.data.Dataset("images", features, labels, features, labels)
+
+
+def test_cnn_is_the_papers():
+    problem = pisco.problems.cnn(toy_images(side=32), agents=5)
+    shapes = jax.eval_shape(problem.init, jax.random.key(0))
+    kernels = {name: layer["kernel"].shape for name, layer in shapes.items()}
+    assert kernels == {
+        "conv1a": (3, 3, 3, 32),
+        "conv1b": (3, 3, 32, 32),
+        "conv2a": (3, 3, 32, 64),
+        "conv2b": (3, 3, 64, 64),
+        "conv3a": (3, 3, 64, 128),
+        "conv3b": (3, 3, 128, 128),
+        "dense1": (2048, 128),
+        "dense2": (128, 10),
+    }
+
+
+def test_dropout_is_for_training_alone():
+    problem = pisco.problems.cnn(toy_images(), agents=5, dropout=0.5)
+    params, batch = problem.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[:4], problem.data)
+    still = [problem.batch_loss(params, batch) for _ in range(2)]
+    noisy = [problem.batch_loss(params, batch, jax.random.key(k)) for k in range(2)]
+    assert still[0] == still[1] and noisy[0] != noisy[1]
+
+
+def test_cnn_trains_inside_the_scan():
+    problem = pisco.problems.cnn(toy_images(), agents=5, dropout=0.0)
+    rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    net = pisco.Network.ring(5, server=pisco.bernoulli(0.5))
+    result = pisco.run(rule, problem, net, rounds=12, batch_size=4, eval_every=6)
+    assert result.history["loss"][-1] < result.history["loss"][0]
+
+
+@given(st.integers(1, 9), st.integers(1, 30))
+def test_blockwise_sums_do_not_depend_on_the_block(block, total):
+    problem, _ = uneven(scalar_loss=False)
+    problem.eval_batch = block
+    values = jnp.arange(total, dtype=jnp.float32)
+    assert float(problem._blockwise(lambda batch: batch, values, jnp.ones(total))) == total * (total - 1) / 2
+
+
+def bad_problem(**changes):
+    given = {"loss": lambda p, b, k: (b @ p) ** 2, "init": jnp.zeros(2), "data": np.ones((3, 4, 2))} | changes
+    return pisco.Problem(given["loss"], given["init"], given["data"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"init": jnp.zeros(3)}, "check that the start fits the data"),
+        ({"init": jnp.zeros(2, int)}, "has dtype int32, expected a floating dtype"),
+        ({"data": np.full((3, 4, 2), np.nan)}, "holds NaN or infinity"),
+        ({"data": []}, "no agents"),
+        ({"data": [np.ones((2, 2)), np.ones((0, 2))]}, "agent 1's data has leaves of lengths"),
+        ({"data": np.ones(3)}, "lead with"),
+        ({"loss": lambda p, b, k: b @ p[:, None]}, "loss returns shape"),
+        ({"loss": lambda p, b, k: jax.random.normal(k) + b @ p}, "the loss works without a key"),
+    ],
+)
+def test_bad_problems_are_refused(changes, sentence):
+    with pytest.raises(pisco.InputError, match=sentence):
+        bad_problem(**changes)
+
+
+def test_quadratic_shapes_are_checked():
+    with pytest.raises(pisco.InputError, match="expected \\(agents, d, d\\)"):
+        pisco.problems.quadratic(np.ones((2, 3, 3)), np.ones((2, 2)))
+    with pytest.raises(pisco.InputError, match="init has shape"):
+        pisco.problems.quadratic(np.ones((2, 1, 1)), np.ones((2, 1)), init=[1.0, 2.0])
+    world = Quadratics()
+    assert float(world.problem().objective(jnp.asarray(world.optimum))) > 0
+
+
+def test_logistic_wants_two_classes():
+    three = pisco.data.Dataset("three", np.eye(3), np.arange(3))
+    with pytest.raises(pisco.InputError, match=r"needs 2 classes, three has 3; use problems\.mlp"):
+        pisco.problems.logistic(three, agents=1)

@@ -1,0 +1,73 @@
+"""Results: saved, loaded, compared, exported."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from test_engines import run
+
+import pisco
+
+
+def test_save_and_load_keep_everything(tmp_path):
+    result = run(seed=[0, 1])
+    result.label = "mine"
+    loaded = pisco.Result.load(result.save(tmp_path / "r", config={"name": "x"}))
+    for name in result.history:
+        np.testing.assert_array_equal(loaded.history[name], result.history[name])
+    np.testing.assert_array_equal(loaded.params, result.params)
+    assert (loaded.seeds, loaded.label, loaded.rounds) == ((0, 1), "mine", 30)
+    summary = json.loads((tmp_path / "r" / "result.json").read_text())
+    assert summary["versions"]["jax"] == jax.__version__ and summary["config"] == {"name": "x"}
+
+
+def test_nested_parameters_come_back_nested(tmp_path):
+    start = {"layers": [{"w": jnp.ones((2, 2))}, {"w": jnp.ones(2)}], "b": jnp.zeros(())}
+    problem = pisco.Problem(
+        lambda p, x, key: (x @ p["layers"][0]["w"] @ p["layers"][1]["w"] + p["b"]) ** 2,
+        start,
+        np.ones((3, 1, 2), np.float32),
+    )
+    result = pisco.run(pisco.algorithms.dsgd(local_lr=0.01), problem, pisco.Network.ring(3), rounds=1)
+    loaded = pisco.Result.load(result.save(tmp_path))
+    assert jax.tree.structure(loaded.params) == jax.tree.structure(result.params)
+
+
+def test_damaged_and_missing_results_say_so(tmp_path):
+    with pytest.raises(pisco.InputError, match=r"holds no result: result\.json is missing"):
+        pisco.Result.load(tmp_path)
+    run().save(tmp_path)
+    (tmp_path / "history.npz").write_bytes(b"rubbish")
+    with pytest.raises(pisco.InputError, match="damaged result"):
+        pisco.Result.load(tmp_path)
+    (tmp_path / "result.json").write_text("{")
+    with pytest.raises(pisco.InputError, match="damaged result"):
+        pisco.Result.load(tmp_path)
+
+
+def test_targets_and_comparison():
+    result = run(seed=[0, 1])
+    reached = result.at_target("loss", at_most=float(result.history["loss"][:, 10].max()))
+    assert np.all(reached <= 10)
+    assert np.isnan(result.at_target("loss", at_most=-1.0)).all()
+    record = pisco.compare([result], {"loss": 0.0})[0]
+    assert record["round to loss"] is None and record["final loss"] > 0
+    with pytest.raises(pisco.InputError, match="no column 'los'; did you mean 'loss'"):
+        result.column("los")
+
+
+def test_export(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    result = run(seed=[0, 1], rounds=3)
+    frame = result.to_pandas()
+    assert list(frame["seed"]) == [0] * 4 + [1] * 4 and list(frame["round"]) == [0, 1, 2, 3] * 2
+    read = pandas.read_csv(result.to_csv(tmp_path / "h.csv"))
+    np.testing.assert_allclose(read["loss"], frame["loss"], rtol=1e-9)
+
+
+def test_running_mean_is_over_measured_rounds():
+    history = run().history
+    expected = np.cumsum(history["grad_norm_sq"]) / np.arange(1, 32)
+    np.testing.assert_allclose(history["grad_norm_sq_mean"], expected, rtol=1e-12)
