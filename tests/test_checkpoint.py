@@ -3,10 +3,11 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_engines import PROBLEM, RULE, assert_same, ring
 
 import pisco
 from pisco.engines import checkpoint as files
+
+from test_engines import PROBLEM, RULE, assert_same, ring
 
 
 def run(folder=None, **changes):

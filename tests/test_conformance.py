@@ -4,11 +4,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from worlds import Quadratics, trajectory
 
 import pisco
 from pisco.algorithms import ALGORITHMS, build
 from pisco.engines.debug import DebugEngine
+
+from worlds import Quadratics, trajectory
 
 USUAL = {"local_lr": 0.02, "local_steps": 2}
 NAMES = sorted(ALGORITHMS)

@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from worlds import Quadratics
 
 import pisco
 from pisco.engines.job import Segment, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
+
+from worlds import Quadratics
 
 
 def noisy_problem(agents=4, samples=30):

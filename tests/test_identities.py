@@ -1,15 +1,18 @@
 """The identities of PISCO and DSGD as properties, in float64 with deterministic gradients."""
 
+import itertools
+
 import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import Quadratics, coins, doubly_stochastic, mixes, trajectory
 
 import pisco
 from pisco.algorithms import dsgd
 from pisco.algorithms import pisco as pisco_rule
+
+from worlds import Quadratics, coins, doubly_stochastic, mixes, trajectory
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
 
@@ -55,7 +58,7 @@ def test_mean_moves_by_the_mean_gradients_of_the_round(world, p, local_steps, co
         lr = 0.02
         rule = pisco_rule(local_lr=lr, comm_lr=comm_lr, local_steps=local_steps)
         states = trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 4)
-        for before, after in zip(states[:-1], states[1:], strict=True):
+        for before, after in itertools.pairwise(states):
             x, y, g = before.params.T, before.tracker.T, before.grads.T
             total = g.mean(1)
             for _ in range(local_steps):

@@ -86,7 +86,17 @@ def test_the_core_needs_jax_and_numpy_alone():
 
 
 def test_import_loads_nothing_heavy():
-    heavy = "networkx cvxpy matplotlib pandas pooch pydantic rich typer scipy.sparse.linalg".split()
+    heavy = [
+        "networkx",
+        "cvxpy",
+        "matplotlib",
+        "pandas",
+        "pooch",
+        "pydantic",
+        "rich",
+        "typer",
+        "scipy.sparse.linalg",
+    ]
     program = f"import sys, pisco; print([m for m in {heavy!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import coins, doubly_stochastic
 
 import pisco
 from pisco.networks import draw_round, graphs, mixing, weights
+
+from worlds import coins, doubly_stochastic
 
 KEY = jax.random.key(7)
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import Quadratics
 
 import pisco
 from pisco.problems.cnn import _as_matrix_product, convolve
 from pisco.problems.sampling import batch_indices
+
+from worlds import Quadratics
 
 
 def uneven(scalar_loss, sizes=(1, 3, 6), dim=2):

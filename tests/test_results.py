@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_engines import run
 
 import pisco
+
+from test_engines import run
 
 
 def test_save_and_load_keep_everything(tmp_path):

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from twins import TWINS
-from worlds import Quadratics, doubly_stochastic, mixes, trajectory
 
 import pisco
+
+from twins import TWINS
+from worlds import Quadratics, doubly_stochastic, mixes, trajectory
 
 ROUNDS = 50
 

@@ -61,9 +61,11 @@ def _finite(value: Any) -> Any:
 
 def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
     """An empty table; `right` names the columns of numbers."""
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", header_style="bold")
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    made.show_header = any(columns)
     for index, column in enumerate(columns):
         made.add_column(column, justify="right" if index in right else "left", overflow="fold")
     return made
@@ -103,7 +105,7 @@ def progress_bar(rounds: int, words: str) -> Iterator[Callable[[Progress], None]
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(18), MofNCompleteColumn())
     with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[news]}"), console=err()) as bar:
         task = bar.add_task(words, total=rounds, news="compiling…")
 

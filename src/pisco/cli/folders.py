@@ -24,7 +24,7 @@ def writable(folder: Path, probe: str = ".pisco", content: bytes = b"") -> None:
             (folder / probe).unlink()
     except OSError as error:
         raise InputError(
-            f"cannot write to {folder} ({error.strerror or error}); nothing was computed, choose another --out"
+            f"cannot write to {folder} ({error.strerror or error}); nothing was computed, take another --out"
         ) from error
 
 
@@ -81,8 +81,8 @@ def keep(result: Result, folder: Path, config: Config) -> Path:
             result.save(spare, config=config.to_dict())
         except OSError:
             raise InputError(
-                f"cannot save to {folder} ({error.strerror or error}); the checkpoints in {folder / CHECKPOINTS} "
-                f"are kept: free some space and type `pisco run --resume {folder}`"
+                f"cannot save to {folder} ({error.strerror or error}); the checkpoints in "
+                f"{folder / CHECKPOINTS} are kept: free some space and type `pisco run --resume {folder}`"
             ) from error
         raise InputError(
             f"cannot save to {folder} ({error.strerror or error}); the result was kept in {spare} instead"

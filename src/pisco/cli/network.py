@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from pisco.networks.network import Network
 
 PROBABILITIES = (0.0, 0.01, 0.1, 0.316, 1.0)
-DRAWN_UP_TO = 2000
-"""Larger graphs are drawn only when a picture is asked for by name."""
 
 
 def network(
@@ -42,7 +40,7 @@ def network(
       pisco network erdos-renyi --agents 10 --prob 0.3 --seed 12 --option lazy=true
     """
     from pisco.experiments.config import NetworkTable, checked
-    from pisco.networks.drawing import draw
+    from pisco.networks.drawing import DRAW_UP_TO, draw
     from pisco.report.style import save
 
     named = {"prob": prob, "rows": rows, "seed": seed}
@@ -59,9 +57,9 @@ def network(
             f"warning: {built.graph.name} has {numbers['components']} components, so agents can only agree "
             "through the server; use another seed, more edges, or a server schedule"
         )
-    if picture is not None or agents <= DRAWN_UP_TO:
+    if picture is not None or agents <= DRAW_UP_TO:
         picture = picture or Path(f"{family}-{agents}.png")
-        save(draw(built), picture)
+        save(draw(built.graph, built.weights), picture)
         (note if as_json else say)(f"picture: {picture}")
 
 
@@ -98,5 +96,5 @@ def _print(built: Network, numbers: dict[str, Any]) -> None:
     shown.add_row("mixing rate λ_w", f"{numbers['mixing_rate']:.6g}")
     for p, rate in numbers["expected_mixing_rate"].items():
         shown.add_row(f"λ_p with the server at p = {p}", f"{rate:.6g}")
-    shown.add_row("smallest eigenvalue of W", f"{numbers['smallest_eigenvalue']:.6g}")
+    shown.add_row("smallest eigenvalue of W", f"{round(numbers['smallest_eigenvalue'], 12):.6g}")
     out().print(shown)

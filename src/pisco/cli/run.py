@@ -101,7 +101,7 @@ def _report(
         say_json(_record(result, folder, config))
         return
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
-    shown = table(f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s", "at the end", "")
+    shown = table(f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s", "", "")
     for name, words in _SHOWN.items():
         if name in result.history:
             shown.add_row(words, _value(name, result))

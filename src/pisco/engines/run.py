@@ -128,7 +128,7 @@ def sweep(
 def _settings(
     job: Job, algorithm: Algorithm, server: Schedule, rounds: int, eval_every: int
 ) -> dict[str, Any]:
-    hyperparameters = {k: v for k, v in algorithm.hyperparameters.items()}
+    hyperparameters = dict(algorithm.hyperparameters.items())
     return {
         "algorithm": {"name": algorithm.name} | hyperparameters,
         "problem": job.problem.name,

@@ -47,8 +47,8 @@ def plot_results(
     Args:
       results: curves are labelled with `Result.label`.
       path: file to write, in the format its ending names; None writes none.
-      columns: what to draw against rounds; None draws the usual ones, where some result has them, and the first
-        of them against bytes as well.
+      columns: what to draw against rounds; None draws the usual ones, where some result has them, and the
+        first of them against bytes as well.
 
     >>> import pisco
     >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])

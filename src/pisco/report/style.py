@@ -1,4 +1,4 @@
-"""What all figures share: colours that any colour vision tells apart, quiet axes, curves with bands, saving."""
+"""What all figures share: colours that any colour vision tells apart, quiet axes, curves with bands."""
 
 from __future__ import annotations
 
