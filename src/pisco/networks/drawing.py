@@ -110,7 +110,8 @@ def _draw_links(ax: Axes, graph: Graph, places: np.ndarray, weights: Any) -> Non
     values = _edge_weights(graph, weights)
     largest = max(float(np.abs(values).max()), 1e-12)
     widths = base * (0.3 + 2.7 * np.abs(values) / largest)
-    legend = []
+    legend: list[Any] = []
+    style: Any
     for sign, colour, style, word in (
         (1, LINK, "solid", "largest"),
         (-1, NEGATIVE, "dashed", "most negative"),
@@ -126,7 +127,7 @@ def _draw_links(ax: Axes, graph: Graph, places: np.ndarray, weights: Any) -> Non
                     zorder=1,
                 )
             )
-            extreme = chosen[np.abs(values[chosen]).argmax()]
+            extreme = int(chosen[np.abs(values[chosen]).argmax()])
             label = f"{word} weight {values[extreme]:.3f}".replace("-", "−")
             legend.append(
                 Line2D([], [], color=colour, linewidth=widths[extreme], linestyle=style, label=label)

@@ -31,7 +31,7 @@ class Graph:
     """
 
     num_agents: int
-    edges: np.ndarray
+    edges: Any
     name: str = "graph"
     positions: np.ndarray | None = None
     laplacian_extremes: tuple[float, float] | None = None

@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_array
 
 DENSE_UP_TO = 64
 """Below this many agents a dense product beats any sparse form."""
@@ -132,7 +132,7 @@ def outside_gossip(mask: jax.Array, sources: jax.Array, targets: jax.Array) -> t
     return operator, degrees.sum()
 
 
-def choose_operator(weights: csr_matrix) -> Operator:
+def choose_operator(weights: csr_array) -> Operator:
     """The cheapest operator for this matrix.
 
     >>> from pisco.networks import graphs, weights
@@ -163,7 +163,7 @@ def choose_operator(weights: csr_matrix) -> Operator:
     )
 
 
-def _as_circulant(incoming: csr_matrix) -> Circulant | None:
+def _as_circulant(incoming: csr_array) -> Circulant | None:
     """Wᵀ as shifts, where row i holds the same value at column i − s for every i."""
     n = incoming.shape[0]
     counts = np.diff(incoming.indptr)

@@ -27,7 +27,7 @@ from pisco.networks.schedules import Schedule, as_schedule, never
 from pisco.types import Mix
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_matrix
+    from scipy.sparse import csr_array
 
 WeightRule = Callable[[Graph], Any]
 
@@ -125,7 +125,7 @@ class Network:
             graph = graphs.from_networkx(graph)
         if callable(rule):
             assert graph is not None
-            self.weights: csr_matrix = weighting.check(rule(graph), graph)
+            self.weights: csr_array = weighting.check(rule(graph), graph)
             self.weights_name = weights if isinstance(weights, str) else rule.__name__
         else:
             self.weights = weighting.check(rule, graph)
@@ -250,7 +250,7 @@ class Network:
         )
 
 
-def _graph_of(weights: csr_matrix) -> Graph:
+def _graph_of(weights: csr_array) -> Graph:
     """The undirected graph on which a matrix lives: linked when either direction carries a weight."""
     entries = weights.tocoo()
     off = (entries.row != entries.col) & (entries.data != 0)

@@ -20,7 +20,7 @@ import numpy as np
 from pisco.errors import InputError, check_number
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
 
 Apply = Callable[[np.ndarray], np.ndarray]
 
@@ -51,8 +51,7 @@ def mixing_rate(weights: Any) -> float:
     if steps is not None:
         return _circulant_rate(n, *steps)
     if not _is_symmetric(matrix):
-        square = matrix.T @ matrix
-        return _gaps(square, binding=True)[0]
+        return _one_sided_rate(matrix)
     return min(gap * (2 - gap) for gap in _gaps(matrix, binding=True))
 
 
@@ -110,7 +109,7 @@ def laplacian_extremes(laplacian: csr_array) -> tuple[float, float]:
 def _csr(weights: Any) -> csr_array:
     from scipy.sparse import csr_array, issparse
 
-    matrix = csr_array(weights if issparse(weights) else np.asarray(weights, dtype=float), dtype=float)
+    matrix: Any = csr_array(weights if issparse(weights) else np.asarray(weights, dtype=float), dtype=float)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"weights has shape {matrix.shape}, expected n × n")
     if matrix.count_nonzero() < matrix.nnz:
@@ -188,6 +187,21 @@ def _gaps(matrix: csr_array, *, binding: bool = False) -> tuple[float, float]:
     if low.error > SETTLED * abs(lower) and not (binding and bound > upper):
         lower = _crowded_lower_gap(matrix, bound)
     return upper, lower
+
+
+def _one_sided_rate(matrix: csr_array) -> float:
+    """1 − ‖W − J‖₂² of a W that is not symmetric: the upper gap of WᵀW."""
+    fill = int((np.diff(matrix.indptr).astype(np.int64) ** 2).sum())
+    if fill <= 50_000_000:
+        return _gaps(matrix.T @ matrix, binding=True)[0]
+    # A hub would make WᵀW all but full: apply the two factors instead.
+    _, high = _lanczos(
+        lambda x: matrix.T @ (matrix @ x),
+        matrix.shape[0],
+        lambda _, high: high.error <= SETTLED * abs(1 - high.value),
+        most=5000,
+    )
+    return 1 - high.value
 
 
 def _crowded_upper_gap(matrix: csr_array) -> float:

@@ -21,7 +21,7 @@ from pisco.networks.registry import checked
 from pisco.networks.spectral import laplacian_extremes
 
 if TYPE_CHECKING:
-    from scipy.sparse import csr_array
+    csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
 
 SOLVE_UP_TO = 70
 """The largest component whose fastest weights are solved for: about ten seconds, growing like n⁶."""
@@ -211,11 +211,16 @@ def _solve(graph: Graph, nonnegative: bool) -> np.ndarray:
     w, s = cp.Variable(m), cp.Variable()
     identity = np.eye(n)
     deviation = identity - 1 / n - cp.reshape(to_laplacian @ w, (n, n), order="C")
-    constraints = [s * identity - deviation >> 0, s * identity + deviation >> 0]
+    constraints: list[Any] = [s * identity - deviation >> 0, s * identity + deviation >> 0]
     if nonnegative:
         loads = csc_array((np.ones(2 * m), (np.concatenate([i, j]), np.tile(edge, 2))), shape=(n, m))
         constraints += [w >= 0, loads @ w <= 1]
-    cp.Problem(cp.Minimize(s), constraints).solve(solver=cp.CLARABEL)
+    problem = cp.Problem(cp.Minimize(s), constraints)
+    problem.solve(solver=cp.CLARABEL)
+    if w.value is None:
+        raise InputError(
+            f"no fastest weights found for {graph.name} ({problem.status}); use `weights.metropolis`"
+        )
     found = np.asarray(w.value, dtype=float)
     found[np.abs(found) < 1e-9] = 0.0
     if nonnegative:
