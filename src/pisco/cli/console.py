@@ -67,7 +67,8 @@ def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
     made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     made.show_header = any(columns)
     for index, column in enumerate(columns):
-        made.add_column(column, justify="right" if index in right else "left", overflow="fold")
+        justify = "right" if index in right else "left"
+        made.add_column(column, justify=justify, overflow="fold", no_wrap=index == 0)
     return made
 
 
@@ -107,7 +108,7 @@ def progress_bar(rounds: int, words: str) -> Iterator[Callable[[Progress], None]
 
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(18), MofNCompleteColumn())
     with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[news]}"), console=err()) as bar:
-        task = bar.add_task(words, total=rounds, news="compiling…")
+        task = bar.add_task(words, total=rounds, news="compiling, measuring the start…")
 
         def update(progress: Progress) -> None:
             news = [f"loss {np.mean(progress.row['loss']):.4g}"]
@@ -124,9 +125,15 @@ def use_compilation_cache() -> None:
 
     from pisco.data.storage import cache_folder
 
-    if jax.config.jax_compilation_cache_dir is None:
-        jax.config.update("jax_compilation_cache_dir", str(cache_folder() / "xla"))
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    if jax.config.jax_compilation_cache_dir is not None:  # pyright: ignore[reportAttributeAccessIssue]
+        return
+    folder = cache_folder() / "xla"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:  # a convenience only: without a place for it, compile every time
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def wants_traceback() -> bool:

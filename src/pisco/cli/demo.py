@@ -13,11 +13,9 @@ FOLDER = Path("pisco-demo")
 
 
 def demo(
-    folder: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for the picture and the results.")
-    ] = Path("pisco-demo"),
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of every run [default: 500].")] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every run [default: 5].")] = None,
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for picture and results.")] = FOLDER,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of every run (default: 500).")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds of every run (default: 5).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
     """See the point in half a minute: a few server rounds save most of the gossip.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from pisco.engines.checkpoint import atomic_write
@@ -41,6 +43,22 @@ def claim(folder: Path, config: Config) -> None:
             "choose another --out"
         )
     writable(folder, CONFIG_FILE, config.to_toml().encode())
+
+
+def release(folder: Path) -> None:
+    """Give a claimed folder back when its experiment could not be started."""
+    if not (folder / CHECKPOINTS).exists():
+        (folder / CONFIG_FILE).unlink(missing_ok=True)
+        with suppress(OSError):  # other files of the user's are there
+            folder.rmdir()
+
+
+def unused(folder: Path) -> Path:
+    """The folder itself, or the first of folder-2, folder-3, … that is not there yet."""
+    tries = (
+        folder if count == 1 else folder.with_name(f"{folder.name}-{count}") for count in itertools.count(1)
+    )
+    return next(path for path in tries if not path.exists())
 
 
 def reopen(folder: Path, overrides: list[str]) -> Config:

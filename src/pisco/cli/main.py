@@ -14,6 +14,9 @@ from pisco.cli.network import network
 from pisco.cli.results import export, plot, show
 from pisco.cli.run import run
 
+# Usage errors and exits. Typer may carry a click of its own, so click's classes are reached through typer.
+_TYPERS_OWN: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, *typer.BadParameter.__mro__[:3])
+
 
 class _Commands(TyperGroup):
     """Errors that a user can mend end as one line on stderr and an exit code."""
@@ -39,6 +42,12 @@ class _Commands(TyperGroup):
         except MemoryError:
             note("error: out of memory; use fewer agents, a smaller batch or a smaller run.chunk_rounds")
             raise typer.Exit(2) from None
+        except _TYPERS_OWN:
+            raise
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            note(f"error: {what} — this should not happen; PISCO_TRACEBACK=1 shows where, please report it")
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             note("interrupted; type the command again, or `pisco run --resume DIR` for a run")
             raise typer.Exit(130) from None
@@ -87,3 +96,7 @@ for _name, _command in {
 def main() -> None:
     """The entry point of the command `pisco`."""
     app()
+
+
+if __name__ == "__main__":
+    main()

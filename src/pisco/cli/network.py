@@ -27,7 +27,7 @@ def network(
         typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--out", "-o", help="File for the picture [default: FAMILY-AGENTS.png].")
+        Path | None, typer.Option("--out", "-o", help="File for the picture (default: FAMILY-AGENTS.png).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:

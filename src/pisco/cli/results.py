@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pisco.cli.console import out, say, say_json, table
+from pisco.cli.console import out, say, say_json, size, table
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -62,10 +62,7 @@ def show(
     shown.add_row("folder", *(str(folder) for folder in folders))
     shown.add_row("rounds run", *(str(result.rounds) for result in results))
     for name in fields:
-        shown.add_row(
-            name.replace("_", " "),
-            *("not reached" if record[name] is None else f"{record[name]:,.6g}" for record in records),
-        )
+        shown.add_row(name.replace("_", " "), *(_cell(name, record[name]) for record in records))
     shown.add_row("diverged", *("yes" if record["diverged"] else "no" for record in records))
     out().print(shown)
 
@@ -82,6 +79,12 @@ def export(
     """
     _read([folder])[0].to_csv(file)
     say(f"written: {file}")
+
+
+def _cell(name: str, value: float | None) -> str:
+    if value is None:
+        return "not reached"
+    return size(value) if name.startswith("bytes") else f"{value:,.5g}"
 
 
 def _read(folders: list[Path]) -> list[Result]:

@@ -23,7 +23,7 @@ def run(
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Run this many seeds.")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for the result [default: results/NAME-TIME].")
+        Path | None, typer.Option("--out", "-o", help="Folder for the result (default: results/NAME-TIME).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
@@ -37,7 +37,7 @@ def run(
 
       pisco run --resume results/a9a --set run.rounds=2000
     """
-    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, reopen
+    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
     from pisco.errors import InputError
     from pisco.experiments import load
 
@@ -56,7 +56,7 @@ def run(
         if experiment is None:
             raise InputError("there is nothing to run; name a TOML file or a preset, as in `pisco run quick`")
         config = load(experiment, overrides)
-        folder = folder or Path("results") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}"
+        folder = folder or unused(Path("results") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
         claim(folder, config)
 
     use_compilation_cache()
@@ -65,6 +65,10 @@ def run(
             result = config.execute(
                 checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=progress
             )
+    except InputError:
+        if resume is None:
+            release(folder)
+        raise
     except KeyboardInterrupt:
         note(f"interrupted; continue with `pisco run --resume {folder}`")
         raise typer.Exit(130) from None
@@ -95,12 +99,13 @@ def _report(
 ) -> None:
     if note_first:
         note(note_first)
-    if result.diverged:
-        note(f"warning: {_advice(result)}")
+    trouble = _trouble(result)
+    if trouble:
+        note(f"warning: {trouble}")
     if as_json:
         say_json(_record(result, folder, config))
         return
-    seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {result.seeds[0]}"
+    seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {next(iter(result.seeds))}"
     shown = table(f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s", "", "")
     for name, words in _SHOWN.items():
         if name in result.history:
@@ -119,17 +124,25 @@ def _value(name: str, result: Result) -> str:
         return f"{value:.2%}" if name == "test_accuracy" else f"{value:.4g}"
 
     mean = text(float(values.mean()))
-    return mean if len(values) == 1 else f"{mean}  ({text(values.min())} to {text(values.max())})"
+    return mean if values.min() == values.max() else f"{mean}  ({text(values.min())} to {text(values.max())})"
 
 
-def _advice(result: Result) -> str:
+def _trouble(result: Result) -> str | None:
+    """What went wrong with the training and what to try, if anything did."""
     began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
     when = ", ".join(
         f"seed {seed} from round {at}" for seed, at in zip(result.seeds, began, strict=True) if at is not None
     )
+    loss = result.column("loss")
+    if when:
+        what = f"the run diverged ({when})"
+    elif (loss[:, -1] > loss[:, 0]).any():
+        what = f"the loss ended above its start ({loss[:, -1].max():.4g} after {loss[:, 0].max():.4g})"
+    else:
+        return None
     return (
-        f"the run diverged ({when}); try a smaller algorithm.local_lr, network.weights=metropolis, "
-        "algorithm.one_exchange=true or a larger network.server_prob"
+        f"{what}; try a smaller algorithm.local_lr, network.weights=metropolis, algorithm.one_exchange=true or "
+        "a larger network.server_prob"
     )
 
 

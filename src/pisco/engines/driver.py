@@ -112,7 +112,8 @@ def diverged_at(history: dict[str, np.ndarray]) -> list[int | None]:
         absurd = not np.isfinite(loss[-1]) or loss[-1] > 1e6 * (1 + abs(loss[0]))
         with np.errstate(invalid="ignore"):
             fine = np.flatnonzero(loss <= loss[0])
-        out.append(int(rounds[min(fine[-1] + 1, len(rounds) - 1)]) if absurd else None)
+        worse = fine[-1] + 1 if fine.size else 0  # a start that is not a number compares with nothing
+        out.append(int(rounds[min(worse, len(rounds) - 1)]) if absurd else None)
     return out
 
 

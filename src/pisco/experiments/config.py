@@ -279,7 +279,8 @@ def _sentence(error: ValidationError, source: str) -> str:
     first = error.errors(include_url=False)[0]
     where, given, kind = [str(part) for part in first["loc"]], first["input"], first["type"]
     place = ".".join(where)
-    cause = first.get("ctx", {}).get("error")
+    context = first.get("ctx", {})
+    cause = context.get("error")
     if isinstance(cause, InputError):
         return str(cause)
     if kind == "extra_forbidden":
@@ -293,7 +294,7 @@ def _sentence(error: ValidationError, source: str) -> str:
     if kind in ("model_type", "dict_type"):
         return f"{place} is {given!r}, expected a table [{place}] with keys of its own"
     if kind == "literal_error":
-        return f"{place} is {given!r}, expected {first['ctx']['expected']}"
+        return f"{place} is {given!r}, expected {context['expected']}"
     expected = {
         "int_parsing": "expected a whole number",
         "int_type": "expected a whole number",

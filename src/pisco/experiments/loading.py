@@ -81,7 +81,9 @@ def _override(tables: dict[str, Any], overrides: Sequence[str]) -> None:
 def _locate_dataset(tables: dict[str, Any], folder: Path) -> None:
     """Make the path of a data file absolute: a stored configuration may be read from another folder."""
     problem = tables.get("problem")
-    named = problem.get("dataset") if isinstance(problem, dict) else None
+    if not isinstance(problem, dict):
+        return
+    named = problem.get("dataset")
     if isinstance(named, str) and named and named not in DATASETS:
         path = folder / Path(named).expanduser()
         if path.exists() or len(Path(named).parts) > 1 or path.suffix:

@@ -55,13 +55,13 @@ def plot_demo(
 
 
 def _bars(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
-    at = np.arange(len(records))
+    at = np.arange(float(len(records)))
     gossip = np.array([record["gossip_rounds"] or 0.0 for record in records])
     server = np.array([record["server_rounds"] or 0.0 for record in records])
     ax.bar(at, gossip, color=_GOSSIP, width=0.72, label="gossip rounds")
     ax.bar(at, server, bottom=gossip, color=_SERVER, width=0.72, label="server rounds")
     top = float((gossip + server).max(initial=1.0))
-    for x, record, height in zip(at, records, gossip + server, strict=True):
+    for x, record, height in zip(at.tolist(), records, (gossip + server).tolist(), strict=True):
         if record["rounds"] is None:
             ax.text(x, 0.02 * top, "target\nnot reached", ha="center", va="bottom", fontsize=9)
             continue
@@ -72,6 +72,7 @@ def _bars(ax: Axes, records: Sequence[Mapping[str, Any]]) -> None:
         ax.text(x, height + 0.015 * top, "\n".join(lines), ha="center", va="bottom", fontsize=8.5)
     ax.set_ylim(0, 1.16 * top)
     ax.set_xticks(at, [f"p = {_symbol(record['p'])}" for record in records])
+    ax.set_xlabel(f"chance that a round reaches the server (median of {records[0]['seeds']} seeds)")
     ax.set_ylabel("rounds until the target (bold: gossip saved)")
     ax.set_title("A few server rounds save most of the gossip", fontsize=11, weight="bold")
     tidy(ax)

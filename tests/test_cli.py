@@ -1,0 +1,403 @@
+"""The command as a user meets it: what it prints, its exit codes, its files, and what survives a kill."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pisco import Result, __version__
+from pisco.cli import run as run_command
+from pisco.cli.main import app
+from pisco.experiments import load
+
+TINY = """
+[algorithm]
+name = "pisco"
+local_lr = 0.1
+local_steps = 1
+
+[problem]
+dataset = "points.npz"
+partition = "iid"
+
+[network]
+agents = 4
+server_prob = 0.5
+
+[run]
+rounds = 20
+batch_size = 2
+chunk_rounds = 5
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small experiment in an empty current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run_command, "use_compilation_cache", lambda: None)
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(40, 3)).astype(np.float32)
+    labels = (features[:, 0] > 0).astype(int)
+    np.savez("points.npz", features=features, labels=labels, test_features=features, test_labels=labels)
+    Path("tiny.toml").write_text(TINY)
+    return tmp_path
+
+
+def pisco(*words: str):
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(words), catch_exceptions=False)
+
+
+def fails(*words: str, saying: str) -> None:
+    """The command ends with one sentence on stderr and exit code 2, and prints nothing else."""
+    done = pisco(*words)
+    assert done.exit_code == 2, done.output
+    lines = done.stderr.strip().splitlines()
+    assert lines[-1].startswith("error: ") and saying in lines[-1], done.stderr
+    assert not done.stdout and "Traceback" not in done.stderr
+
+
+def shell(*words: str, **options) -> subprocess.CompletedProcess:
+    """Run a command as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pisco.cli.main", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ run
+
+
+def test_run_saves_a_whole_result_and_says_what_is_next(tiny):
+    done = pisco("run", "tiny.toml", "--out", "here", "--seeds", "2", "--set", "network.server_prob=0.25")
+    assert done.exit_code == 0, done.output
+    assert "saved in here" in done.stdout and "next: pisco plot here" in done.stdout
+    result = Result.load("here")
+    assert result.rounds == 20 and result.seeds == (0, 1) and result.label == "tiny"
+    assert load(Path("here/config.toml")).network.schedule().probability == 0.25
+    assert result.settings["config"]["network"]["server_prob"] == 0.25
+
+
+def test_run_json_is_one_object_and_nothing_else(tiny):
+    done = pisco("run", "tiny.toml", "--json")
+    record = json.loads(done.stdout)
+    assert record["rounds"] == 20 and record["seeds"] == [0] and record["diverged_at"] is None
+    assert Path(record["folder"]).parent == Path("results") and Path(record["folder"], "result.json").exists()
+    assert record["config"]["run"]["batch_size"] == 2 and record["final"]["round"] == [20]
+
+
+def test_results_are_not_overwritten_but_can_be_extended(tiny):
+    assert pisco("run", "tiny.toml", "--out", "here").exit_code == 0
+    fails("run", "tiny.toml", "--out", "here", saying="already holds a result")
+    again = pisco("run", "--resume", "here")
+    assert again.exit_code == 0 and "here is complete" in again.stderr
+    fails(
+        "run",
+        "--resume",
+        "here",
+        "--set",
+        "algorithm.local_lr=0.2",
+        saying="cannot change algorithm.local_lr",
+    )
+    assert pisco("run", "--resume", "here", "--set", "run.rounds=30").exit_code == 0
+    assert pisco("run", "tiny.toml", "--out", "straight", "--set", "run.rounds=30").exit_code == 0
+    assert_same_result("here", "straight")
+
+
+def assert_same_result(first: str | Path, second: str | Path) -> None:
+    one, two = Result.load(first), Result.load(second)
+    assert one.history.keys() == two.history.keys()
+    for name in one.history:
+        np.testing.assert_array_equal(one.history[name], two.history[name], err_msg=name)
+    np.testing.assert_array_equal(one.params, two.params)
+
+
+def test_default_folders_do_not_collide(tiny):
+    folders = {json.loads(pisco("run", "tiny.toml", "--json").stdout)["folder"] for _ in range(3)}
+    assert len(folders) == 3
+
+
+def test_engines_by_name(tiny):
+    assert pisco("run", "tiny.toml", "--engine", "debug", "--set", "run.rounds=1", "-o", "x").exit_code == 0
+    fails("run", "tiny.toml", "--engine", "scam", saying="unknown engine 'scam'; did you mean 'scan'?")
+
+
+def test_divergence_is_visible_and_no_error(tiny):
+    settings = ["--set", "algorithm.name=dsgd", "--set", "algorithm.local_lr=1e30"]
+    done = pisco("run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0")
+    assert done.exit_code == 0 and Result.load("x").diverged
+    assert "warning: the run diverged (seed 0 from round 1)" in done.stderr
+    assert "smaller algorithm.local_lr" in done.stderr
+
+
+def test_a_loss_that_grew_is_pointed_out(tiny):
+    done = pisco("run", "tiny.toml", "--out", "x", "--set", "algorithm.local_lr=500", "--set", "run.rounds=5")
+    assert done.exit_code == 0 and "warning: the loss ended above its start" in done.stderr
+
+
+def test_disconnected_network_warns_in_one_line(tiny):
+    done = pisco(
+        *("run", "tiny.toml", "--out", "x", "--set", "network.graph=clusters", "--set", "network.clusters=2"),
+        *("--set", "network.server=never"),
+    )
+    assert done.exit_code == 0
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("warning: ")]
+    assert "2 components" in line or "components" in line
+
+
+def test_own_libsvm_file(tiny):
+    rows = [f"{'+1' if i % 2 else '-1'} 1:{i % 5} 3:{i / 40}" for i in range(40)]
+    Path("mine.txt").write_text("\n".join(rows) + "\n")
+    done = pisco("run", "tiny.toml", "--set", "problem.dataset=mine.txt", "--out", "x")
+    assert done.exit_code == 0, done.output
+    assert Result.load("x").rounds == 20
+
+
+# ------------------------------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (["network.server_prob=-0.1"], "server_prob is -0.1, expected a number at least 0 and at most 1"),
+        (["network.server_prob=1.5"], "server_prob is 1.5"),
+        (["algorithm.name=picso"], "unknown algorithm 'picso'; did you mean 'pisco'?"),
+        (["network.graph=rnig"], "unknown graph 'rnig'; did you mean 'ring'?"),
+        (["network.weights=fdal"], "unknown weights 'fdal'; did you mean 'fdla'?"),
+        (["network.sever_prob=1"], "did you mean 'server_prob'?"),
+        (["run.batch_size=11"], "batch_size is 11, but an agent has only 10 samples"),
+        (["network.agents=41"], "41 agents cannot share 40 samples"),
+        (["problem.dataset=nowhere.npz"], "there is no file"),
+    ],
+)
+def test_bad_settings(tiny, settings, sentence):
+    fails("run", "tiny.toml", "--out", "x", *[w for s in settings for w in ("--set", s)], saying=sentence)
+    assert not Path("x").exists()
+
+
+def test_bad_files(tiny):
+    fails("run", "quik", saying="did you mean 'quick'?")
+    fails("run", "nowhere.toml", saying="there is no file nowhere.toml")
+    Path("empty.toml").write_text("")
+    fails("run", "empty.toml", saying="empty.toml is empty")
+    Path("bad.toml").write_text("[run]\nrounds = = 3")
+    fails("run", "bad.toml", saying="line 2")
+    np.savez("nan.npz", features=np.full((40, 2), np.nan), labels=np.arange(40) % 2)
+    fails("run", "tiny.toml", "--set", "problem.dataset=nan.npz", saying="not finite at row 0")
+    Path("mine.txt").write_text("+1 1:x\n")
+    fails("run", "tiny.toml", "--set", "problem.dataset=mine.txt", saying="line 1 of")
+    fails("run", saying="nothing to run")
+    fails("run", "--resume", "nowhere", saying="nowhere holds no run to resume")
+    fails("run", "tiny.toml", "--resume", "x", saying="leave out the experiment")
+
+
+def test_folder_that_cannot_be_written_is_noticed_before_computing(tiny, monkeypatch):
+    monkeypatch.setattr("pisco.experiments.Config.execute", lambda *_, **__: pytest.fail("computed"))
+    Path("file").write_text("")
+    fails("run", "tiny.toml", "--out", "file/x", saying="cannot write to file/x (Not a directory)")
+    fails("demo", "--out", "file/x", saying="cannot write to file/x")
+
+
+def test_full_disk_at_the_end_keeps_the_result_elsewhere(tiny, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tiny))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    real = Result.save
+
+    def full(self, path, **options):
+        if Path(path).name == "x":
+            raise OSError(28, "No space left on device", str(path))
+        return real(self, path, **options)
+
+    monkeypatch.setattr(Result, "save", full)
+    fails("run", "tiny.toml", "--out", "x", saying="No space left on device); the result was kept in")
+    (spare,) = tiny.glob("pisco-*")
+    assert Result.load(spare).rounds == 20
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_output_to_a_full_disk():
+    with Path("/dev/full").open("w") as full:
+        words = [sys.executable, "-m", "pisco.cli.main", "list", "engines"]
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.startswith("error: No space left on device")
+
+
+# ------------------------------------------------------------------------------------ kill and Ctrl-C
+
+LONG = ["--set", "run.rounds=60000", "--set", "run.chunk_rounds=500", "--set", "run.eval_every=500"]
+
+
+def start(folder: Path, *words: str) -> subprocess.Popen:
+    command = [
+        sys.executable,
+        "-m",
+        "pisco.cli.main",
+        "run",
+        "tiny.toml",
+        *LONG,
+        "--out",
+        str(folder),
+        *words,
+    ]
+    environment = os.environ | {"PISCO_CACHE": str(folder.parent / "cache")}
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
+
+
+def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
+    while process.poll() is None and not list((folder / "checkpoints").glob("round-*.ckpt")):
+        time.sleep(0.005)
+
+
+def test_after_kill_9_a_resumed_run_is_bit_identical(tiny):
+    for attempt in range(5):
+        folder = tiny / f"killed-{attempt}"
+        process = start(folder)
+        wait_for_checkpoint(process, folder)
+        process.kill()
+        process.communicate()
+        if process.returncode == -signal.SIGKILL and not (folder / "result.json").exists():
+            break
+    else:
+        pytest.fail("no kill fell into a run")
+    done = shell("run", "--resume", str(folder), "--json", cwd=tiny)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rounds"] == 60000
+    straight = tiny / "straight"
+    uninterrupted = start(straight)
+    uninterrupted.communicate(timeout=120)
+    assert uninterrupted.returncode == 0
+    assert_same_result(folder, straight)
+
+
+def test_ctrl_c_keeps_what_was_computed_and_says_how_to_resume(tiny):
+    for attempt in range(5):
+        folder = tiny / f"stopped-{attempt}"
+        process = start(folder)
+        wait_for_checkpoint(process, folder)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        if process.returncode:
+            break
+    assert process.returncode == 130, said
+    assert f"pisco run --resume {folder}" in said and "Traceback" not in said
+    result = Result.load(folder)
+    assert result.interrupted and 0 < result.rounds < 60000
+    done = shell("run", "--resume", str(folder), cwd=tiny)
+    assert done.returncode == 0 and Result.load(folder).rounds == 60000, done.stderr
+
+
+# --------------------------------------------------------------------------------------- other commands
+
+
+def test_plot_show_and_export(tiny):
+    for folder, name in (("a", "pisco"), ("b", "dsgd")):
+        assert pisco("run", "tiny.toml", "--out", folder, "--set", f"algorithm.name={name}").exit_code == 0
+    assert pisco("plot", "a", "b", "-o", "x.png").exit_code == 0 and Path("x.png").stat().st_size > 10_000
+    shown = pisco("show", "a", "b")
+    assert shown.exit_code == 0 and "round to grad norm sq mean" in shown.stdout
+    assert len(json.loads(pisco("show", "a", "b", "--json").stdout)) == 2
+    assert pisco("export", "a", "-o", "a.csv").exit_code == 0
+    assert Path("a.csv").read_text().startswith("seed,round,")
+    fails("plot", "nowhere", saying="nowhere holds no result")
+    fails("plot", "a", "--column", "los", saying="did you mean 'loss'?")
+    fails("plot", "a", "-o", "x.nonsense", saying="cannot write the picture x.nonsense")
+    fails("export", "a", "-o", "nowhere/a.csv", saying="No such file or directory")
+    Path("a/history.npz").write_bytes(b"broken")
+    fails("show", "a", saying="a holds a damaged result")
+
+
+def test_network(tiny):
+    done = pisco("network", "ring", "--agents", "10", "--weights", "fdla", "--out", "ring.png")
+    assert done.exit_code == 0 and "0.318278" in done.stdout and "-0.825665" in done.stdout
+    assert Path("ring.png").stat().st_size > 5_000
+    numbers = json.loads(pisco("network", "torus", "-n", "16", "--rows", "4", "--json").stdout)
+    assert numbers["edges"] == 32 and numbers["mixing_rate"] == pytest.approx(0.64)
+    assert numbers["expected_mixing_rate"]["1"] == 1
+    apart = pisco("network", "clusters", "-n", "6", "--option", "clusters=2")
+    assert apart.exit_code == 0 and "warning: " in apart.stderr and "2 components" in apart.stderr
+    fails("network", "rnig", saying="unknown graph 'rnig'; did you mean 'ring'?")
+    fails("network", "ring", "--prob", "0.3", saying="network.prob does not go with graph = 'ring'")
+    fails(
+        "network",
+        "erdos-renyi",
+        "--prob",
+        "1.5",
+        saying="prob is 1.5, expected a number at least 0 and at most 1",
+    )
+    fails("network", "ring", "--agents", "0", saying="agents is 0, expected a whole number at least 1")
+
+
+def test_lists_name_everything(tiny):
+    from pisco.cli.catalogue import KINDS
+
+    everything = json.loads(pisco("list", "--json").stdout)
+    assert everything.keys() == KINDS.keys()
+    assert all(words for kind in everything.values() for words in kind.values())
+    assert "quick" in everything["presets"] and "erdos-renyi" in everything["graphs"]
+    assert "bernoulli" in pisco("list", "schedules").stdout
+    fails("list", "graph", saying="did you mean 'graphs'?")
+
+
+def test_data(tiny):
+    where = pisco("data")
+    assert where.exit_code == 0 and "a9a" in where.stdout and "PISCO_DATA" in where.stdout
+    done = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4", "--out", "labels.png")
+    assert done.exit_code == 0 and "10 to 10 samples" in done.stdout and Path("labels.png").exists()
+    fails("data", "mnits", saying="did you mean 'mnist'?")
+    crowded = pisco("data", "points.npz", "--partition", "iid", "--agents", "41")
+    assert crowded.exit_code == 2 and "41 agents cannot share 40 samples" in crowded.stderr
+
+
+def test_surprises_are_one_line_too(monkeypatch):
+    monkeypatch.setattr("pisco.data.available", lambda: 1 / 0)
+    done = pisco("data")
+    assert done.exit_code == 1 and done.stderr.startswith("error: ZeroDivisionError: division by zero")
+    wrong = pisco("run", "--sett", "x=1")
+    assert wrong.exit_code == 2 and "--sett" in wrong.stderr
+    assert pisco("rnu").exit_code == 2
+
+
+def test_every_command_has_help_with_an_example():
+    listed = pisco("--help")
+    assert listed.exit_code == 0
+    for command in ("demo", "run", "network", "plot", "show", "export", "list", "data"):
+        assert command in listed.stdout
+        shown = pisco(command, "--help")
+        assert shown.exit_code == 0 and f"pisco {command}" in shown.stdout.split("Example", 1)[1]
+
+
+def test_a_short_demo(tiny, monkeypatch):
+    monkeypatch.setattr("pisco.cli.demo.use_compilation_cache", lambda: None)
+    done = pisco("demo", "--rounds", "25", "--seeds", "1", "--out", "d", "--json")
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert [point["p"] for point in record["points"]] == ["0", "10^-1.25", "0.1", "10^-0.5", "1"]
+    assert record["points"][-1]["rounds"] == 13 and record["points"][0]["rounds"] is None
+    assert Path("d/demo.png").stat().st_size > 10_000 and Result.load("d/p-0.1").rounds == 25
+
+
+def test_as_a_process(tmp_path):
+    version = shell("--version")
+    assert version.stdout.strip() == f"pisco {__version__}" and version.returncode == 0
+    environment = os.environ | {"PISCO_CACHE": str(tmp_path / "cache")}
+    done = shell("run", "quick", "--json", "--set", "run.rounds=10", cwd=tmp_path, env=environment)
+    assert done.returncode == 0 and json.loads(done.stdout)["rounds"] == 10
+    assert (tmp_path / "cache" / "xla").is_dir()
+    wrong = shell("run", "quick", "--set", "network.server_prob=2", cwd=tmp_path)
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
+    traced = shell("run", "quik", cwd=tmp_path, env=os.environ | {"PISCO_TRACEBACK": "1"})
+    assert "Traceback" in traced.stderr and traced.returncode == 1

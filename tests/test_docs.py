@@ -1,0 +1,146 @@
+"""The documentation holds: its Python runs, its commands and files exist, its tables agree with the code."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import typer
+
+import pisco
+from pisco.algorithms import ALGORITHMS
+from pisco.cli.main import app
+from pisco.experiments import Config
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
+PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SLOW = {"compare_schedules.py"}  # one program per schedule to compile
+COMMANDS = typer.main.get_command(app).commands
+
+pytestmark = pytest.mark.skipif(
+    not DOCS.is_dir(), reason="the documentation is not part of this installation"
+)
+
+
+def named(path):
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page, language):
+    """The fenced blocks of a language, each with the line it starts on."""
+    text = page.read_text()
+    return [
+        (text.count("\n", 0, found.start()) + 2, found[2])
+        for found in FENCE.finditer(text)
+        if found[1] == language
+    ]
+
+
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = {"__name__": f"docs_{page.stem}"}
+    for line, code in blocks(page, "python"):
+        # Padded, so that a traceback points at the line of the page.
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize(
+    "example",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=named(path)) for path in EXAMPLES],
+)
+def test_examples_run(example, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", example],
+        cwd=tmp_path,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+def test_every_algorithm_has_an_entry():
+    headings = re.findall(r"^## `(.+)`$", (DOCS / "algorithms.md").read_text(), re.MULTILINE)
+    assert sorted(headings) == sorted(ALGORITHMS)
+
+
+def test_every_command_has_an_entry():
+    headings = re.findall(r"^## `pisco (.+)`$", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    assert sorted(headings) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "bash")], ids=named)
+def test_shell_blocks_name_real_commands_and_options(page):
+    for line, text in blocks(page, "bash"):
+        for words in (shlex.split(each, comments=True) for each in text.splitlines()):
+            if words[:1] != ["pisco"] or words[1].startswith("-"):
+                continue
+            where = f"{page.name}, block at line {line}: {' '.join(words)}"
+            assert words[1] in COMMANDS, where
+            known = {flag for option in COMMANDS[words[1]].params for flag in option.opts}
+            assert {word for word in words if word.startswith("-")} <= known | {"--help"}, where
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=named)
+def test_experiment_files_are_valid(page):
+    for _, text in blocks(page, "toml"):
+        Config.from_dict(tomllib.loads(text))
+
+
+def _anchors(page):
+    """The anchors of a page's headings, as the site makes them."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    plain = [re.sub(r"[^\w\s-]", "", title.lower()).strip() for title in titles]
+    return {re.sub(r"[-\s]+", "-", title) for title in plain}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_links_and_pictures_exist(page):
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text()))
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        assert not anchor or anchor in _anchors(linked), target
+
+
+def test_pictures_are_small():
+    for picture in (DOCS / "images").iterdir():
+        assert picture.stat().st_size <= 200_000, picture.name
+
+
+def test_algorithm_1_is_quoted_from_the_code():
+    text = (DOCS / "paper-to-code.md").read_text()
+    section = text.split("## Algorithm 1, line by line")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| [\d, XGY]+ \|.*\| `(.+)` \| `(.+\.py)` \|$", section, re.MULTILINE)
+    assert len(rows) == 11
+    for quoted, file in rows:
+        source = (ROOT / "src" / "pisco" / file).read_text()
+        assert "".join(quoted.split()) in "".join(source.split()), f"{file} has no {quoted}"
+
+
+def test_changelog_and_citation_name_this_version():
+    assert f"## [{pisco.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {pisco.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r"^  - .+: (.+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {page.name for page in DOCS.glob("*.md")}
