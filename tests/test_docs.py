@@ -18,20 +18,25 @@ from pisco.experiments import Config
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+if not (ROOT / "mkdocs.yml").is_file():
+    pytest.skip("only a checkout has the documentation", allow_module_level=True)
 TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW = {"compare_schedules.py"}  # one program per schedule to compile
+SLOW = {"compare_schedules.py", "performance.md"}  # many programs to compile
 COMMANDS = typer.main.get_command(app).commands
-
-pytestmark = pytest.mark.skipif(
-    not DOCS.is_dir(), reason="the documentation is not part of this installation"
-)
 
 
 def named(path):
     return str(path.relative_to(ROOT))
+
+
+def run_here(paths):
+    """One test for each file, marked where it takes long."""
+    return [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=named(path)) for path in paths
+    ]
 
 
 def blocks(page, language):
@@ -47,7 +52,7 @@ def blocks(page, language):
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=named)
+@pytest.mark.parametrize("page", run_here(WITH_PYTHON))
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": f"docs_{page.stem}"}
@@ -56,10 +61,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize(
-    "example",
-    [pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=named(path)) for path in EXAMPLES],
-)
+@pytest.mark.parametrize("example", run_here(EXAMPLES))
 def test_examples_run(example, tmp_path):
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
