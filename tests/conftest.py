@@ -18,3 +18,10 @@ def x64():
     """Double precision for one test."""
     with jax.enable_x64(True):
         yield
+
+
+@pytest.fixture(autouse=True)
+def single_precision_again():
+    """An experiment in float64 switches jax for good; the next test starts in float32 again."""
+    yield
+    jax.config.update("jax_enable_x64", False)

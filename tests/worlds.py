@@ -58,8 +58,33 @@ def trajectory(algorithm, problem, network, rounds, seed=0, engine=None, batch_s
     engine = engine or ScanEngine()
     job = Job(problem, network, (Run(algorithm, network.server, seed),), batch_size)
     states = engine.start(job)
-    out = [jax.tree.map(lambda x: np.array(x[0]), engine.pack(states))]
+    out = [jax.tree.map(lambda x: np.array(x[0]), engine.pack(states).state)]
     for k in range(rounds):
         states, _, _ = engine.advance(job, states, k, UNMEASURED)
-        out.append(jax.tree.map(lambda x: np.array(x[0]), engine.pack(states)))
+        out.append(jax.tree.map(lambda x: np.array(x[0]), engine.pack(states).state))
     return out
+
+
+def network_for(method, agents=6, server=None):
+    """The network that a published method is defined on, small."""
+    wanted = dict(method.network)
+    graph = pisco.networks.graphs.ring(agents)
+    groups = None
+    if wanted.get("graph") == "clusters":
+        graph = pisco.networks.graphs.clusters(wanted["clusters"], agents // wanted["clusters"])
+        groups = graph.components().tolist()
+    schedules = {
+        "never": pisco.never,
+        "always": pisco.always,
+        "every": lambda: pisco.every(wanted["period"]),
+        "adaptive": lambda: pisco.adaptive(wanted["period"]),
+    }
+    chosen = schedules[wanted["server"]]() if "server" in wanted else pisco.bernoulli(0.3)
+    sampling = pisco.sample_groups(wanted["reporters"], groups=groups) if "reporters" in wanted else None
+    return pisco.Network(
+        graph,
+        server=server or chosen,
+        sampling=sampling,
+        gossip_steps=wanted.get("gossip_steps", 1),
+        gossip_before_server=wanted.get("gossip_before_server", False),
+    )

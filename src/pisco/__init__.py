@@ -15,7 +15,22 @@ from pisco import algorithms, data, networks, problems
 from pisco._version import __version__
 from pisco.engines import run, sweep
 from pisco.errors import InputError
-from pisco.networks import Graph, Network, Schedule, always, bernoulli, every, never, per_agent
+from pisco.networks import (
+    Graph,
+    Network,
+    Schedule,
+    adaptive,
+    always,
+    bernoulli,
+    edge_dropout,
+    every,
+    never,
+    one_peer_exponential,
+    per_agent,
+    random_matching,
+    sample,
+    sample_groups,
+)
 from pisco.problems import Problem
 from pisco.results import Result, compare
 from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
@@ -32,17 +47,23 @@ __all__ = [
     "Result",
     "Schedule",
     "__version__",
+    "adaptive",
     "algorithm",
     "algorithms",
     "always",
     "bernoulli",
     "compare",
     "data",
+    "edge_dropout",
     "every",
     "networks",
     "never",
+    "one_peer_exponential",
     "per_agent",
     "problems",
+    "random_matching",
     "run",
+    "sample",
+    "sample_groups",
     "sweep",
 ]

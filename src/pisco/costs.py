@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from pisco.networks.network import Links
+from pisco.networks.rounds import Links, RoundMix
 from pisco.tree import num_bytes
-from pisco.types import Algorithm, Key, Params, State
+from pisco.types import Algorithm, Compressor, Key, Params, StartMix, State
 
 DESCRIPTIONS = {
     "server": "rounds since the previous row that reached the server",
@@ -23,39 +23,71 @@ DESCRIPTIONS = {
 }
 
 
-def exchange_bytes(algorithm: Algorithm, state: State, num_agents: int) -> tuple[int, ...]:
-    """Bytes that one agent sends over one link in every exchange of a round, in order.
+class MessageSizes(NamedTuple):
+    """Bytes of one agent's messages: in every exchange of a round, as sent and whole, and before the first round.
 
-    The round is traced, not run: every call of `mix` is one exchange that carries its whole tree. A gradient has
+    A compressed message travels between agents and up to the server; what comes down is an average, sent whole.
+    """
+
+    agents: int
+    sent: list[int]
+    whole: list[int]
+    start_server: list[int]
+    start_gossip: list[int]
+
+
+class _Recorder(RoundMix):
+    """A mix that only notes what it is given."""
+
+    def __init__(self, sizes: MessageSizes):
+        everyone = np.ones(sizes.agents, bool)
+        super().__init__(lambda tree: tree, everyone, 1.0, everyone)
+        self.sizes = sizes
+
+    def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
+        whole = num_bytes(tree) // self.sizes.agents
+        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+        self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(one))
+        self.sizes.whole.append(whole)
+        return tree
+
+
+def message_sizes(algorithm: Algorithm, state: State, num_agents: int) -> MessageSizes:
+    """What a round and the start send, in order.
+
+    They are traced, not run: every call of `mix` is one exchange that carries its whole tree. A gradient has
     the shapes of its parameters, so the loss is not even traced.
     """
-    sent: list[int] = []
-
-    def record(tree: Any) -> Any:
-        sent.append(num_bytes(tree) // num_agents)
-        return tree
+    sizes = MessageSizes(num_agents, [], [], [], [])
 
     def gradient(params: Params, key: Key) -> Params:
         return params
 
-    jax.eval_shape(lambda s, key: algorithm.round(s, key, gradient, record), state, jax.random.key(0))
-    return tuple(sent)
+    def note(into: list[int]) -> Any:
+        return lambda tree: (into.append(num_bytes(tree) // num_agents), tree)[1]
+
+    start = StartMix(note(sizes.start_server), note(sizes.start_gossip))
+    key = jax.random.key(0)
+    jax.eval_shape(lambda s, key: algorithm.round(s, key, gradient, _Recorder(sizes)), state, key)
+    jax.eval_shape(lambda s, key: algorithm.init(s.params, key, gradient, start), state, key)
+    return sizes
 
 
-def cumulative_costs(links: Links, message_bytes: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """Columns of the history from links summed between rows, rows on the last axis."""
-    total = {name: np.cumsum(np.asarray(value, np.int64), axis=-1) for name, value in links._asdict().items()}
-    exchanges, size = len(message_bytes), sum(message_bytes)
-    # A round counts its exchanges once, whichever links it uses; a split round uses both kinds.
-    rounds = np.asarray(links.rounds, np.int64)
-    server_messages = total["uplinks"] + total["downlinks"]
+def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
+    """Columns of the history from links summed between rows; runs first, rows last.
+
+    `start_edges` is how many directed edges a gossip exchange before the first round uses, for every run.
+    """
+    total = Links(*(np.cumsum(np.asarray(column, np.int64), axis=-1) for column in links))
+    exchanges, sent, whole = len(sizes.sent), sum(sizes.sent), sum(sizes.whole)
+    edges, before = np.asarray(start_edges)[:, None], 2 * sizes.agents
     return {
         "server": np.asarray(links.server, np.int64),
-        "server_rounds": total["server"],
-        "gossip_rounds": total["gossip"],
-        "exchanges": np.cumsum(rounds, axis=-1) * exchanges,
-        "messages_gossip": total["edges"] * exchanges,
-        "messages_server": server_messages * exchanges,
-        "bytes_gossip": total["edges"] * size,
-        "bytes_server": server_messages * size,
+        "server_rounds": total.server,
+        "gossip_rounds": total.gossip,
+        "exchanges": total.rounds * exchanges + len(sizes.start_server) + len(sizes.start_gossip),
+        "messages_gossip": total.edges * exchanges + edges * len(sizes.start_gossip),
+        "messages_server": (total.uplinks + total.downlinks) * exchanges + before * len(sizes.start_server),
+        "bytes_gossip": total.edges * sent + edges * sum(sizes.start_gossip),
+        "bytes_server": total.uplinks * sent + total.downlinks * whole + before * sum(sizes.start_server),
     }

@@ -9,7 +9,7 @@ from jax import lax
 
 from pisco.problems.problem import Problem
 from pisco.tree import mean_over_agents, spread, squared_norm
-from pisco.types import HasTracker, State
+from pisco.types import HasInner, HasTracker, State
 
 DESCRIPTIONS = {
     "loss": "f(x̄), the mean over agents of their mean losses",
@@ -23,6 +23,8 @@ DESCRIPTIONS = {
 
 def glance(state: State) -> dict[str, Any]:
     """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
+    while isinstance(state, HasInner):
+        state = state.inner
     row = {"mean_params": mean_over_agents(state.params), "consensus_error": spread(state.params)}
     if isinstance(state, HasTracker):
         row["tracking_error"] = spread(state.tracker)

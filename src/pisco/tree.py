@@ -36,6 +36,36 @@ def track(tracker: Tree, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda y, g, h: y + g - h, tracker, new, old)
 
 
+def add(first: Tree, second: Tree, weight: Any = 1) -> Tree:
+    """`first + weight·second`."""
+    return jax.tree.map(lambda a, b: a + _like(weight, b) * b, first, second)
+
+
+def subtract(first: Tree, second: Tree) -> Tree:
+    """`first − second`."""
+    return jax.tree.map(jnp.subtract, first, second)
+
+
+def scale(tree: Tree, factor: Any) -> Tree:
+    """`factor·tree`."""
+    return jax.tree.map(lambda x: _like(factor, x) * x, tree)
+
+
+def zeros_like(tree: Tree) -> Tree:
+    """Zeros of the same shapes and dtypes."""
+    return jax.tree.map(jnp.zeros_like, tree)
+
+
+def where_agents(mask: Any, yes: Tree, no: Tree) -> Tree:
+    """`yes` for the agents in the mask, `no` for the others; a single agent has a single boolean."""
+    mask = jnp.asarray(mask)
+
+    def leaf(a, b):
+        return jnp.where(mask.reshape(mask.shape + (1,) * (a.ndim - mask.ndim)), a, b)
+
+    return jax.tree.map(leaf, yes, no)
+
+
 def stack_agents(params: Tree, num_agents: int) -> Tree:
     """The same parameters for every agent, on a new leading axis: X⁰ = x⁰1ᵀ."""
     return jax.tree.map(lambda x: jnp.broadcast_to(x, (num_agents, *jnp.shape(x))), params)

@@ -35,10 +35,54 @@ class Mix(Protocol):
     """One exchange of this round: every call is one message per link, holding the whole tree.
 
     The round's matrix is drawn once; each call applies the same one. Call it outside `lax.scan` and
-    `lax.cond`, so that what a round sends can be counted from its structure.
+    `lax.cond`, so that what a round sends can be counted from its structure. A method whose message is a compressed
+    difference, though it mixes whole copies, names the `Compressor`.
     """
 
-    def __call__(self, tree: Any, /) -> Any: ...
+    participates: Any
+    """Whether this agent's message takes part in the round: a boolean, or one for each stacked agent."""
+
+    share: Any
+    """The share of agents that take part, a number in (0, 1]."""
+
+    server: Any
+    """Whether this agent reaches the server in this round: a boolean, or one for each stacked agent."""
+
+    def __call__(self, tree: Any, compressor: Compressor | None = None, /) -> Any: ...
+
+    def each(self, function: Callable[[Any, Key], Any], key: Key, tree: Any, /) -> Any:
+        """`function(own_tree, own_key)` for every agent on its own: for what is not leafwise."""
+        ...
+
+
+class Compressor(Protocol):
+    """What an agent sends instead of a vector, and how large that message is."""
+
+    def __call__(self, tree: Any, key: Key, /) -> Any: ...
+
+    def message_bytes(self, tree: Any, /) -> int:
+        """Bytes of the message for one agent's tree, from its shapes."""
+        ...
+
+
+class Needs(NamedTuple):
+    """What a method asks of the network; a run on another one is refused with a sentence."""
+
+    doubly_stochastic: bool = False
+    """Every round's map must preserve the mean: no sampling of reporters."""
+    server_every_round: bool = False
+    """The server must be reached by everybody in every round."""
+    steady_links: bool = False
+    """Gossip must use the same links in every gossip round, and a round must not be split."""
+    constant_map: bool = False
+    """Every round must apply the same map: only gossip, or only the server."""
+
+
+class StartMix(NamedTuple):
+    """Communication before the first round, for methods whose start needs some: each call is one exchange."""
+
+    server: Callable[[Any], Any]  # everybody receives the mean of all
+    gossip: Callable[[Any], Any]  # one gossip exchange with the network's weights
 
 
 @runtime_checkable
@@ -46,6 +90,14 @@ class HasParams(Protocol):
     """Every state: the agents' current parameters."""
 
     params: Params
+
+
+@runtime_checkable
+class HasInner(Protocol):
+    """The state of a method around another one; what is measured is the inner one's."""
+
+    params: Params
+    inner: Any
 
 
 @runtime_checkable
@@ -57,24 +109,26 @@ class HasTracker(Protocol):
 
 
 class Pair(NamedTuple):
-    """What an algorithm's factory returns: `init(params, key, grad)` and `round(state, key, grad, mix)`."""
+    """What an algorithm's factory returns: `init(params, key, grad, mix)` and `round(state, key, grad, mix)`."""
 
-    init: Callable[[Params, Key, Grad], State]
+    init: Callable[[Params, Key, Grad, StartMix], State]
     round: Callable[[State, Key, Grad, Mix], State]
+    needs: Needs = Needs()
 
 
 @jax.tree_util.register_pytree_with_keys_class
 class Algorithm:
     """An update rule with its hyperparameters.
 
-    A pytree whose leaves are the hyperparameters that its factory annotates as `float`, so step sizes can be
-    traced and batched without compiling again; the others (`local_steps: int`, …) are structure.
+    A pytree whose leaves are the hyperparameters that its factory annotates as `float` (and those of an `Algorithm`
+    that it wraps), so step sizes can be traced and batched without compiling again; the others (`local_steps: int`,
+    …) are structure.
 
     >>> from pisco import algorithms
     >>> algorithms.dsgd(local_lr=0.1)
-    dsgd(local_lr=0.1, combine_first=False)
+    dsgd(local_lr=0.1, comm_lr=1.0, local_steps=1, combine_first=False)
     >>> jax.tree.leaves(algorithms.dsgd(local_lr=0.1))
-    [0.1]
+    [0.1, 1.0]
     """
 
     def __init__(self, factory: Callable[..., Pair], hyperparameters: dict[str, Any]):
@@ -86,14 +140,19 @@ class Algorithm:
         return self.factory(**self.hyperparameters)
 
     @property
-    def init(self) -> Callable[[Params, Key, Grad], State]:
-        """`init(params, key, grad)`: the state before the first round."""
+    def init(self) -> Callable[[Params, Key, Grad, StartMix], State]:
+        """`init(params, key, grad, mix)`: the state before the first round."""
         return self._pair.init
 
     @property
     def round(self) -> Callable[[State, Key, Grad, Mix], State]:
         """`round(state, key, grad, mix)`: the state after one communication round."""
         return self._pair.round
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of the network."""
+        return self._pair.needs
 
     @property
     def name(self) -> str:
@@ -120,7 +179,7 @@ class Algorithm:
 @functools.cache
 def _traced_names(factory: Callable[..., Pair]) -> tuple[str, ...]:
     parameters = inspect.signature(factory).parameters.values()
-    return tuple(p.name for p in parameters if p.annotation in (float, "float"))
+    return tuple(p.name for p in parameters if p.annotation in (float, "float", Algorithm, "Algorithm"))
 
 
 P = ParamSpec("P")
@@ -133,7 +192,7 @@ def algorithm(factory: Callable[P, Pair]) -> Callable[P, Algorithm]:
 
     >>> @algorithm
     ... def descent(*, local_lr: float):
-    ...     def init(params, key, grad):
+    ...     def init(params, key, grad, mix):
     ...         return params
     ...     def one_round(state, key, grad, mix):
     ...         return state

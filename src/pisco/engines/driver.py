@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from pisco.costs import cumulative_costs, exchange_bytes
+from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
-from pisco.engines.job import Engine, Job, even_chunk, next_segment, state_shapes
+from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.errors import InputError, check_number
-from pisco.networks.network import Links
+from pisco.networks.rounds import Links
 
 CHECKPOINT_SECONDS = 5.0
 """A checkpoint is written after the first chunk, then at most this often, and at the end."""
@@ -86,7 +86,7 @@ class _History:
         metrics = {n.removeprefix("metric "): a for n, a in saved.items() if n.startswith("metric ")}
         self.rows = [{n: a[:, i] for n, a in metrics.items()} for i in range(len(self.rounds))]
 
-    def columns(self, message_bytes: tuple[int, ...]) -> dict[str, np.ndarray]:
+    def columns(self, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
         """The history as users see it, runs first."""
         rounds = np.asarray(self.rounds, np.int64)
         out = {"round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()}
@@ -96,24 +96,34 @@ class _History:
                 with np.errstate(over="ignore", invalid="ignore"):
                     running = np.cumsum(out[name], axis=1) / np.arange(1, len(rounds) + 1)
                 out["grad_norm_sq_mean"] = running
-        return out | cumulative_costs(Links(*np.stack(self.links, axis=-1)), message_bytes)
+        return out | cumulative_costs(Links(*np.stack(self.links, axis=-1)), sizes, start_edges)
 
     @property
     def hopeless(self) -> bool:
         """Whether every run has left the finite numbers, so that going on is a waste."""
         newest = self.rows[-1]
-        return not np.any(np.isfinite(newest["loss"]) & np.isfinite(newest["grad_norm_sq"]))
+        watched = [newest[name] for name in ("loss", "grad_norm_sq", "consensus_error")]
+        return not np.any(np.isfinite(watched).all(axis=0))
+
+
+ABSURD = 1e6
+"""A run has diverged when its loss, or the agents' distance from their mean, ends this far above the start."""
 
 
 def diverged_at(history: dict[str, np.ndarray]) -> list[int | None]:
-    """For every run that ended with infinite or absurd losses, the round from which it was worse than its start."""
+    """For every run that diverged, the round from which it stayed above its start; None for the others.
+
+    The loss is taken at the mean of the agents, which may stay calm while they fly apart: so both are watched.
+    """
     out: list[int | None] = []
-    for loss, rounds in zip(history["loss"], history["round"], strict=True):
-        absurd = not np.isfinite(loss[-1]) or loss[-1] > 1e6 * (1 + abs(loss[0]))
-        with np.errstate(invalid="ignore"):
-            fine = np.flatnonzero(loss <= loss[0])
-        worse = fine[-1] + 1 if fine.size else 0  # a start that is not a number compares with nothing
-        out.append(int(rounds[min(worse, len(rounds) - 1)]) if absurd else None)
+    for loss, spread, rounds in zip(history["loss"], history["consensus_error"], history["round"], strict=True):
+        began: list[int] = []
+        for values, start in ((loss, loss[0]), (spread, max(spread[0], 1.0))):
+            if not np.isfinite(values[-1]) or values[-1] > ABSURD * (1 + abs(start)):
+                with np.errstate(invalid="ignore"):
+                    fine = np.flatnonzero(values <= start)
+                began.append(int(rounds[min(fine[-1] + 1, len(rounds) - 1)]) if fine.size else int(rounds[0]))
+        out.append(min(began, default=None))
     return out
 
 
@@ -137,6 +147,12 @@ def _one_polite_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def _start_edges(job: Job) -> np.ndarray:
+    """The directed edges that a gossip exchange before the first round uses, for every run."""
+    rule = job.network.gossip.rule
+    return np.asarray([int(rule.draw(streams(seed_key(run.seed)).links, 0)[1]) for run in job.runs], np.int64)
+
+
 def drive(
     engine: Engine,
     job: Job,
@@ -154,8 +170,8 @@ def drive(
     for sentence in {job.network.with_server(run.server).problem_with_reach for run in job.runs} - {None}:
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
-    shapes = state_shapes(job)
-    message_bytes = exchange_bytes(job.runs[0].algorithm, shapes, job.problem.num_agents)
+    shapes = carry_shapes(job)
+    sizes = message_sizes(job.runs[0].algorithm, shapes.state, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
     history, done, states = _History(len(job.runs)), 0, None
@@ -197,9 +213,9 @@ def drive(
             save()
         interrupted = asked_to_stop()
 
-    columns = history.columns(message_bytes)
+    columns = history.columns(sizes, _start_edges(job))
     return Outcome(
-        params=engine.pack(states).params,
+        params=engine.pack(states).state.params,
         history=columns,
         diverged_at=diverged_at(columns),
         done=done,

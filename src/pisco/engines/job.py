@@ -12,11 +12,12 @@ import jax
 import numpy as np
 
 from pisco.errors import InputError, check_number
-from pisco.networks.network import Links, Network
+from pisco.networks.network import Network
+from pisco.networks.rounds import Links
 from pisco.networks.schedules import Schedule
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
-from pisco.types import Algorithm
+from pisco.types import Algorithm, StartMix
 
 
 class Run(NamedTuple):
@@ -27,17 +28,25 @@ class Run(NamedTuple):
     seed: int
 
 
+class Carry(NamedTuple):
+    """What goes from round to round: the algorithm's state and the server schedule's memory."""
+
+    state: Any
+    memory: Any
+
+
 class Streams(NamedTuple):
-    """The random streams of a seed: the start, the batches, and the server's coin, each on its own."""
+    """The random streams of a seed: the start, the batches, the server's coin, and links that vary."""
 
     start: jax.Array
     batches: jax.Array
     coins: jax.Array
+    links: jax.Array
 
 
 def streams(key: jax.Array) -> Streams:
     """The streams of one run."""
-    return Streams(*(jax.random.fold_in(key, stream) for stream in range(3)))
+    return Streams(*(jax.random.fold_in(key, stream) for stream in range(4)))
 
 
 def seed_key(seed: int) -> jax.Array:
@@ -72,6 +81,7 @@ class Job:
         structures = {jax.tree.structure((run.algorithm, run.server)) for run in self.runs}
         if len(structures) > 1:
             raise InputError("runs of one job must differ in numbers only (step sizes, probabilities, seeds)")
+        check_needs(self.runs[0].algorithm, self.network.with_server(self.runs[0].server))
         for run in self.runs:
             check_number("seed", run.seed, low=0, high=2**32 - 1, integer=True)
 
@@ -86,17 +96,42 @@ class Job:
             "problem": self.problem.name,
             "data": _digest(self.problem.data, self.problem.sizes),
             "network": repr(self.network.with_server(self.runs[0].server)),
-            "weights": _digest(self.network.weights.data, self.network.weights.indices),
+            "weights": _digest(
+                self.network.weights.data, self.network.weights.indices, self.network.sampling
+            ),
         }
 
 
-def state_shapes(job: Job) -> Any:
-    """Shapes and dtypes of one run's state, without computing anything."""
-    problem = job.problem
+def check_needs(algorithm: Algorithm, network: Network) -> None:
+    """Refuse a method on a network that it cannot run on, with one sentence."""
+    needs, server = algorithm.needs, network.server
+    if needs.server_every_round and server.probability != 1.0:
+        raise InputError(
+            f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}"
+        )
+    if needs.doubly_stochastic and network.sampling is not None:
+        raise InputError(
+            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
+        )
+    if needs.steady_links and (network.varying is not None or network.splits_rounds):
+        raise InputError(
+            f"{algorithm.name} keeps copies of what its neighbours sent, which go stale when links come and go; "
+            "use fixed weights and a schedule that is the same for all agents"
+        )
+    if needs.constant_map and server.probability not in (0.0, 1.0):
+        raise InputError(
+            f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}"
+        )
+
+
+def carry_shapes(job: Job) -> Carry:
+    """Shapes and dtypes of one run's carry, without computing anything."""
+    problem, run = job.problem, job.runs[0]
 
     def start(key):
         params = stack_agents(problem.init(key), problem.num_agents)
-        return job.runs[0].algorithm.init(params, key, lambda params, key: params)
+        silent = StartMix(lambda tree: tree, lambda tree: tree)
+        return Carry(run.algorithm.init(params, key, lambda params, key: params, silent), run.server.start())
 
     return jax.eval_shape(start, seed_key(0))
 

@@ -104,7 +104,7 @@ def sweep(
     >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
     >>> points = [(pisco.algorithms.dsgd(local_lr=0.1), pisco.bernoulli(p)) for p in (0.1, 0.9)]
     >>> [r.history["server_rounds"][0, -1] for r in sweep(points, problem, pisco.Network.path(2), rounds=20)]
-    [np.int64(1), np.int64(19)]
+    [np.int64(3), np.int64(18)]
     """
     seeds = tuple(int(s) for s in seeds)
     runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)

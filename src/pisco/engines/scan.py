@@ -17,45 +17,52 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.engines.job import Job, Run, Segment, seed_key, streams
+from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
 from pisco.metrics import evaluate, glance
-from pisco.networks.network import Gossip, Links, draw_round
+from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
 
 
-def _start(run: Run, problem: Problem, batch_size: int | None) -> Any:
+def _start(run: Run, problem: Problem, gossip: Gossip, batch_size: int | None) -> Carry:
     """X⁰ = x⁰1ᵀ and whatever the algorithm makes of it."""
     keys = streams(run.seed)
     params = stack_agents(problem.init(keys.start), problem.num_agents)
-    return run.algorithm.init(params, jax.random.fold_in(keys.batches, 0), problem.gradient(batch_size))
+    key, mix = jax.random.fold_in(keys.batches, 0), draw_start(gossip, keys.links)
+    return Carry(run.algorithm.init(params, key, problem.gradient(batch_size), mix), run.server.start())
 
 
 def _advance(
     run: Run,
-    state: Any,
+    carry: Carry,
     problem: Problem,
     gossip: Gossip,
     done: jax.Array,
     segment: Segment,
     batch_size: int | None,
-) -> tuple[Any, dict[str, jax.Array], Links]:
+) -> tuple[Carry, dict[str, jax.Array], Links]:
     """`segment` rounds from round `done` on; the metrics and links after every stretch."""
     keys = streams(run.seed)
     grad = problem.gradient(batch_size)
 
-    def one_round(state, k):
-        mix, links = draw_round(gossip, run.server, keys.coins, k, problem.num_agents)
+    def one_round(carry, k):
         key = jax.random.fold_in(keys.batches, k + 1)
-        return run.algorithm.round(state, key, grad, mix), links
+        who, memory = run.server.decide(
+            carry.memory, keys.coins, k, lambda: problem.mean_loss(carry.state.params, key, batch_size)
+        )
+        mix, links = draw_round(gossip, who, keys.links, k, problem.num_agents)
+        return Carry(run.algorithm.round(carry.state, key, grad, mix), memory), links
 
-    def stretch(state, first):
-        state, links = lax.scan(one_round, state, first + jnp.arange(segment.stride, dtype=jnp.int32))
-        return state, (glance(state) if segment.measured else {}, Links(*(count.sum() for count in links)))
+    def stretch(carry, first):
+        carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
+        return carry, (
+            glance(carry.state) if segment.measured else {},
+            Links(*(count.sum() for count in links)),
+        )
 
     starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
-    state, (rows, links) = lax.scan(stretch, state, starts)
-    return state, evaluate(problem, rows) if segment.measured else {}, links
+    carry, (rows, links) = lax.scan(stretch, carry, starts)
+    return carry, evaluate(problem, rows) if segment.measured else {}, links
 
 
 def _batched(function, shared: int):
@@ -69,24 +76,24 @@ def _batched(function, shared: int):
 
 
 @partial(jax.jit, static_argnames=("batch_size", "batched"))
-def start(run, problem, *, batch_size, batched):
+def start(run, problem, gossip, *, batch_size, batched):
     call = partial(_start, batch_size=batch_size)
-    return (_batched(call, shared=1) if batched else call)(run, problem)
+    return (_batched(call, shared=2) if batched else call)(run, problem, gossip)
 
 
-@partial(jax.jit, static_argnames=("segment", "batch_size", "batched"), donate_argnames="state")
-def advance(run, state, problem, gossip, done, *, segment, batch_size, batched):
+@partial(jax.jit, static_argnames=("segment", "batch_size", "batched"), donate_argnames="carry")
+def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
     call = partial(_advance, segment=segment, batch_size=batch_size)
-    return (_batched(call, shared=3) if batched else call)(run, state, problem, gossip, done)
+    return (_batched(call, shared=3) if batched else call)(run, carry, problem, gossip, done)
 
 
 @partial(jax.jit, static_argnames="batched")
-def measure_now(state, problem, *, batched):
-    def one(state):
-        row = jax.tree.map(lambda x: x[None], glance(state))
+def measure_now(carry, problem, *, batched):
+    def one(carry):
+        row = jax.tree.map(lambda x: x[None], glance(carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
-    return jax.vmap(one)(state) if batched else one(state)
+    return jax.vmap(one)(carry) if batched else one(carry)
 
 
 class ScanEngine:
@@ -98,7 +105,8 @@ class ScanEngine:
         self.batched = jax.default_backend() != "cpu" if batched is None else batched
 
     def start(self, job: Job) -> list[Any]:
-        call = partial(start, problem=job.problem, batch_size=job.batch_size, batched=self.batched)
+        shared = {"problem": job.problem, "gossip": job.network.gossip}
+        call = partial(start, **shared, batch_size=job.batch_size, batched=self.batched)
         return self._each(call, self._groups(job))
 
     def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
@@ -108,10 +116,10 @@ class ScanEngine:
     def advance(
         self, job: Job, states: list[Any], done: int, segment: Segment
     ) -> tuple[list[Any], dict[str, np.ndarray], Links]:
-        def call(run, state):
+        def call(run, carry):
             return advance(
                 run,
-                state,
+                carry,
                 job.problem,
                 job.network.gossip,
                 jnp.int32(done),

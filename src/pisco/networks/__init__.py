@@ -2,27 +2,57 @@
 
 from pisco.networks import graphs, mixing, schedules, spectral, weights
 from pisco.networks.graphs import GRAPHS, Graph
-from pisco.networks.network import Links, Network, draw_round
-from pisco.networks.schedules import SCHEDULES, Schedule, always, bernoulli, custom, every, never, per_agent
+from pisco.networks.network import Network
+from pisco.networks.rounds import Links, draw_round
+from pisco.networks.sampling import Sampling, sample, sample_groups
+from pisco.networks.schedules import (
+    SCHEDULES,
+    Schedule,
+    adaptive,
+    always,
+    bernoulli,
+    custom,
+    every,
+    never,
+    per_agent,
+)
+from pisco.networks.varying import (
+    VARYING,
+    cycle,
+    edge_dropout,
+    function_of_round,
+    one_peer_exponential,
+    random_matching,
+)
 from pisco.networks.weights import WEIGHTS
 
 __all__ = [
     "GRAPHS",
     "SCHEDULES",
+    "VARYING",
     "WEIGHTS",
     "Graph",
     "Links",
     "Network",
+    "Sampling",
     "Schedule",
+    "adaptive",
     "always",
     "bernoulli",
     "custom",
+    "cycle",
     "draw_round",
+    "edge_dropout",
     "every",
+    "function_of_round",
     "graphs",
     "mixing",
     "never",
+    "one_peer_exponential",
     "per_agent",
+    "random_matching",
+    "sample",
+    "sample_groups",
     "schedules",
     "spectral",
     "weights",

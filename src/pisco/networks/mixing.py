@@ -121,7 +121,8 @@ def outside_gossip(mask: jax.Array, sources: jax.Array, targets: jax.Array) -> t
     n = mask.shape[0]
     alive = ~mask[sources] & ~mask[targets]
     degrees = jax.ops.segment_sum(alive.astype(jnp.int32), targets, num_segments=n)
-    weights = jnp.where(alive, 1.0 / (1.0 + jnp.maximum(degrees[sources], degrees[targets])), 0.0)
+    larger = jnp.asarray(jnp.maximum(degrees[sources], degrees[targets]), float)  # int32 divides in float32
+    weights = jnp.where(alive, 1.0 / (1.0 + larger), 0.0)
     own = 1.0 - jax.ops.segment_sum(weights, targets, num_segments=n)
     everyone = jnp.arange(n, dtype=sources.dtype)
     operator = Edges(

@@ -3,94 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from pisco.errors import InputError, choose
+from pisco.errors import InputError, check_number, choose
 from pisco.networks import graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
-from pisco.networks.mixing import (
-    Operator,
-    average,
-    choose_operator,
-    outside_gossip,
-    per_agent,
-)
-from pisco.networks.schedules import Schedule, as_schedule, never
-from pisco.types import Mix
+from pisco.networks.rounds import Gossip
+from pisco.networks.sampling import Sampling
+from pisco.networks.schedules import AdaptiveSchedule, Schedule, as_schedule, never
+from pisco.networks.varying import Varying, fixed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 WeightRule = Callable[[Graph], Any]
-
-
-class Links(NamedTuple):
-    """What one exchange of a round uses: whether each kind of link is used, and how many messages it carries."""
-
-    rounds: jax.Array  # 1; counts rounds where links are summed
-    server: jax.Array  # 1 when anybody reaches the server
-    gossip: jax.Array  # 1 when anybody gossips
-    uplinks: jax.Array  # messages to the server
-    downlinks: jax.Array  # messages from the server
-    edges: jax.Array  # messages between agents: directed edges
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Gossip:
-    """The agents' own links, as traced data: the operator and who is linked to whom."""
-
-    operator: Operator
-    num_edges: jax.Array  # directed
-    sources: jax.Array | None  # every directed edge; only for schedules that split a round
-    targets: jax.Array | None
-
-
-def draw_round(
-    gossip: Gossip, server: Schedule, key: jax.Array, round_index: Any, num_agents: int
-) -> tuple[Mix, Links]:
-    """This round's communication, drawn once: the map every exchange applies, and the links it uses."""
-    who = server.participants(key, round_index)
-    if isinstance(who, bool | np.bool_):
-        return (average if who else gossip.operator), _links(who, gossip, num_agents)
-    if jnp.ndim(who) == 0:
-
-        def mix(tree):
-            return lax.cond(who, average, lambda t: gossip.operator(t), tree)
-
-        return mix, _links(who, gossip, num_agents)
-    return _split_round(gossip, who)
-
-
-def _links(who: Any, gossip: Gossip, num_agents: int) -> Links:
-    server = jnp.asarray(who, jnp.int32)
-    agents = server * num_agents
-    return Links(jnp.int32(1), server, 1 - server, agents, agents, (1 - server) * gossip.num_edges)
-
-
-def _split_round(gossip: Gossip, mask: jax.Array) -> tuple[Mix, Links]:
-    assert gossip.sources is not None and gossip.targets is not None
-    operator, edges = outside_gossip(mask, gossip.sources, gossip.targets)
-    count = mask.sum()
-
-    def mix(tree):
-        def leaf(x, gossiped):
-            inside = per_agent(mask, x)
-            mean = (inside * x).sum(axis=0, keepdims=True) / jnp.maximum(count, 1).astype(x.dtype)
-            return jnp.where(inside.astype(bool), mean, gossiped)
-
-        return jax.tree.map(leaf, tree, operator(tree))
-
-    flags = [jnp.asarray(flag, jnp.int32) for flag in (1, count > 0, edges > 0, count, count, edges)]
-    return mix, Links(*flags)
 
 
 class Network:
@@ -102,6 +34,10 @@ class Network:
         or your own doubly stochastic matrix (dense or scipy sparse; symmetric or not, negative entries allowed).
       server: a schedule (`bernoulli(p)`, `every(H)`, `always()`, `never()`, `per_agent(p_i)`) or a function of
         (key, round_index).
+      varying: gossip that changes from round to round, such as `edge_dropout(0.2)`; `weights` are its base.
+      sampling: who reports in a server round (everybody unless given), such as `sample(3, agents=10)`.
+      gossip_steps: apply the gossip weights this often in every exchange (0 is no gossip at all).
+      gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
 
     >>> net = Network.ring(10, weights="fdla")
     >>> net
@@ -116,7 +52,14 @@ class Network:
         *,
         weights: str | WeightRule | Any = "metropolis",
         server: Schedule | Callable[[jax.Array, Any], Any] | None = None,
+        varying: Varying | None = None,
+        sampling: Sampling | None = None,
+        gossip_steps: int = 1,
+        gossip_before_server: bool = False,
     ):
+        check_number("gossip_steps", gossip_steps, low=0, integer=True)
+        self.varying, self.sampling = varying, sampling
+        self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
         rule = choose("weights", weights, weighting.WEIGHTS) if isinstance(weights, str) else weights
         if graph is None and callable(rule):
@@ -131,39 +74,51 @@ class Network:
             self.weights = weighting.check(rule, graph)
             self.weights_name = "given"
         self.graph: Graph = _graph_of(self.weights) if graph is None else graph
-        self._check_schedule()
+        self._check()
 
     # One line per family, so that editors complete them.
 
     @classmethod
-    def ring(cls, agents: int, *, weights: Any = "metropolis", server: Any = None) -> Network:
+    def ring(
+        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
+    ) -> Network:
         """Agents on a circle."""
-        return cls(graphs.ring(agents), weights=weights, server=server)
+        return cls(graphs.ring(agents), weights=weights, server=server, varying=varying)
 
     @classmethod
-    def path(cls, agents: int, *, weights: Any = "metropolis", server: Any = None) -> Network:
+    def path(
+        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
+    ) -> Network:
         """Agents on a line."""
-        return cls(graphs.path(agents), weights=weights, server=server)
+        return cls(graphs.path(agents), weights=weights, server=server, varying=varying)
 
     @classmethod
-    def complete(cls, agents: int, *, weights: Any = "metropolis", server: Any = None) -> Network:
+    def complete(
+        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
+    ) -> Network:
         """Everybody linked to everybody."""
-        return cls(graphs.complete(agents), weights=weights, server=server)
+        return cls(graphs.complete(agents), weights=weights, server=server, varying=varying)
 
     @classmethod
-    def star(cls, agents: int, *, weights: Any = "metropolis", server: Any = None) -> Network:
+    def star(
+        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
+    ) -> Network:
         """Agent 0 linked to all others."""
-        return cls(graphs.star(agents), weights=weights, server=server)
+        return cls(graphs.star(agents), weights=weights, server=server, varying=varying)
 
     @classmethod
-    def grid(cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None) -> Network:
+    def grid(
+        cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
+    ) -> Network:
         """A rectangular lattice."""
-        return cls(graphs.grid(rows, cols), weights=weights, server=server)
+        return cls(graphs.grid(rows, cols), weights=weights, server=server, varying=varying)
 
     @classmethod
-    def torus(cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None) -> Network:
+    def torus(
+        cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
+    ) -> Network:
         """A lattice that wraps around."""
-        return cls(graphs.torus(rows, cols), weights=weights, server=server)
+        return cls(graphs.torus(rows, cols), weights=weights, server=server, varying=varying)
 
     @classmethod
     def erdos_renyi(
@@ -202,19 +157,19 @@ class Network:
         other = object.__new__(Network)
         other.__dict__.update(self.__dict__, server=as_schedule(server))
         other.__dict__.pop("gossip", None)
-        other._check_schedule()
+        other._check()
         return other
 
     @cached_property
     def gossip(self) -> Gossip:
         """The agents' links as the engines use them."""
         sources = targets = None
-        if self._splits_rounds:
+        if self.splits_rounds:
             adjacency = self.graph.adjacency().tocsr()
             targets = jnp.asarray(np.repeat(np.arange(self.num_agents), np.diff(adjacency.indptr)), jnp.int32)
             sources = jnp.asarray(adjacency.indices, jnp.int32)
-        off_diagonal = self.weights.nnz - np.count_nonzero(self.weights.diagonal())
-        return Gossip(choose_operator(self.weights), jnp.asarray(off_diagonal, jnp.int32), sources, targets)
+        rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
+        return Gossip(rule, self.sampling, sources, targets, self.gossip_steps, self.gossip_before_server)
 
     @property
     def problem_with_reach(self) -> str | None:
@@ -228,7 +183,10 @@ class Network:
         )
 
     @cached_property
-    def _splits_rounds(self) -> bool:
+    def splits_rounds(self) -> bool:
+        """Whether some agents reach the server in a round while others gossip."""
+        if isinstance(self.server, AdaptiveSchedule):
+            return False
         shape = jax.eval_shape(
             lambda key: jnp.asarray(self.server.participants(key, jnp.int32(0))), jax.random.key(0)
         ).shape
@@ -239,14 +197,24 @@ class Network:
             )
         return shape != ()
 
-    def _check_schedule(self) -> None:
-        self.__dict__.pop("_splits_rounds", None)
-        _ = self._splits_rounds
+    def _check(self) -> None:
+        self.__dict__.pop("splits_rounds", None)
+        special = self.varying or self.sampling or self.gossip_before_server or self.gossip_steps != 1
+        if self.splits_rounds and special:
+            raise InputError(
+                f"server={self.server!r} splits a round between server and gossip and weighs the gossip itself; "
+                "it cannot be combined with varying, sampling, gossip_steps or gossip_before_server"
+            )
+        if self.sampling is not None and self.sampling.groups.shape[0] != self.num_agents:
+            raise InputError(
+                f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
+            )
 
     def __repr__(self) -> str:
+        varying = f"varying={self.varying.__name__}, " if self.varying else ""
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
-            f"weights={self.weights_name}, server={self.server!r})"
+            f"weights={self.weights_name}, {varying}server={self.server!r})"
         )
 
 

@@ -75,7 +75,7 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
     return _matrix(graph, _per_component(graph, weigh), lazy)
 
 
-def check(weights: Any, graph: Graph | None = None) -> csr_array:
+def check(weights: Any, graph: Graph | None = None, *, tolerance: float = 1e-8) -> csr_array:
     """Your own matrix, if it can be used: square, finite, rows and columns sum to 1, nothing off the graph.
 
     It need be neither symmetric nor non-negative.
@@ -97,7 +97,7 @@ def check(weights: Any, graph: Graph | None = None) -> csr_array:
         )
     for axis, what in ((1, "row"), (0, "column")):
         sums = np.asarray(matrix.sum(axis=axis)).ravel()
-        wrong = np.abs(sums - 1) > 1e-8
+        wrong = np.abs(sums - 1) > tolerance
         if wrong.any():
             at = int(wrong.argmax())
             raise InputError(

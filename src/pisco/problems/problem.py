@@ -98,26 +98,25 @@ class Problem:
 
     def agent_gradient(self, params: Params, key: Key, agent: Any, batch_size: int | None) -> Params:
         """Agent `agent`'s gradient at its own `params`: on a drawn batch, or on all its samples."""
+        return jax.grad(self.agent_loss)(params, key, agent, batch_size)
+
+    def agent_loss(self, params: Params, key: Key, agent: Any, batch_size: int | None) -> jax.Array:
+        """Agent `agent`'s loss at its own `params`, on the batch that `key` draws or on all its samples."""
         size, offset = self.sizes[agent], self.offsets[agent]
         own_key = jax.random.fold_in(key, agent)
         if batch_size is not None:
             rows = offset + batch_indices(key, agent, size, batch_size)
             batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), self.data)
-            return jax.grad(self.batch_loss)(params, batch, own_key)
+            return self.batch_loss(params, batch, own_key)
         if self.min_size == self.max_size:
             batch = jax.tree.map(
                 lambda leaf: lax.dynamic_slice_in_dim(leaf, offset, self.max_size), self.data
             )
-            return jax.grad(self.batch_loss)(params, batch, own_key)
-
+            return self.batch_loss(params, batch, own_key)
         slots = jnp.arange(self.max_size)
         batch = jax.tree.map(lambda leaf: leaf[offset + jnp.minimum(slots, size - 1)], self.data)
-
-        def mean_of_own(params):
-            losses = self.sample_losses(params, batch, own_key)
-            return jnp.where(slots < size, losses, 0).sum() / size.astype(losses.dtype)
-
-        return jax.grad(mean_of_own)(params)
+        losses = self.sample_losses(params, batch, own_key)
+        return jnp.where(slots < size, losses, 0).sum() / size.astype(losses.dtype)
 
     def gradient(self, batch_size: int | None) -> Grad:
         """`grad(params, key)` of all agents, stacked on the leading axis."""
@@ -128,13 +127,18 @@ class Problem:
 
         return grad
 
+    def mean_loss(self, params: Params, key: Key, batch_size: int | None) -> jax.Array:
+        """The mean over stacked agents of their losses, each at its own parameters."""
+        agents = jnp.arange(self.num_agents)
+        return jax.vmap(lambda p, agent: self.agent_loss(p, key, agent, batch_size))(params, agents).mean()
+
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples."""
         if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
-        weights = 1.0 / (self.num_agents * self.sizes[agent_of])
+        weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         return self._blockwise(lambda batch: self.sample_losses(params, batch), self.data, weights)
 
     def test_metrics(self, params: Params) -> dict[str, jax.Array]:
