@@ -1,10 +1,15 @@
 """Communication costs: exact, and counted from what a round really sends."""
 
+import math
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pisco
+from pisco.algorithms import ALGORITHMS, build
+
+from worlds import network_for
 
 FLOAT = 4
 DIM = 5
@@ -52,3 +57,73 @@ def test_mixed_dtypes_are_counted_in_their_own_bytes():
     problem = pisco.Problem(lambda p, x, key: (x @ p["w"] + p["b"][0]) ** 2, start, data)
     result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.ring(4), rounds=1)
     assert result.history["bytes_gossip"][-1] == 8 * (3 * 2 + 4)
+
+
+TABLE = [  # method, hyperparameters, exchanges, vectors a round between agents or up, vectors down
+    ("dsgd", {}, 1, 1, 1),
+    ("fedavg", {"local_steps": 3}, 1, 1, 1),
+    ("gossip-pga", {}, 1, 1, 1),
+    ("scaffold", {"local_steps": 3}, 1, 2, 2),
+    ("dsgt", {}, 1, 2, 2),
+    ("kgt", {"local_steps": 3}, 1, 2, 2),
+    ("periodical-gt", {"local_steps": 3}, 1, 2, 2),
+    ("lsgt", {"local_steps": 3}, 1, 2, 2),
+    ("pisco", {"local_steps": 3}, 2, 2, 2),
+    ("pisco-one-exchange", {"local_steps": 3}, 1, 2, 2),
+    ("pisco-vr", {"local_steps": 3}, 1, 2, 2),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "exchanges", "up", "down"), TABLE)
+def test_the_table_of_vectors_and_exchanges(name, options, exchanges, up, down):
+    agents, rounds = 6, 4
+    rule = build(name, local_lr=0.01, **options)
+    home = network_for(ALGORITHMS[name], agents)
+    for network in [home] if rule.needs.server_every_round else [home, home.with_server(pisco.always())]:
+        history = run(rule, network, rounds).history
+        server, gossip = history["server_rounds"][-1], history["gossip_rounds"][-1]
+        assert history["exchanges"][-1] == exchanges * rounds
+        assert history["bytes_gossip"][-1] == up * DIM * FLOAT * 2 * agents * gossip
+        assert history["bytes_server"][-1] == (up + down) * DIM * FLOAT * agents * server
+
+
+def test_clustered_methods_count_reports_and_gossip_steps():
+    """TT-HF: two clusters of 3 (complete: 6 directed edges each), Γ = 2, one report per cluster every 5 rounds."""
+    history = run(build("tt-hf", local_lr=0.01), network_for(ALGORITHMS["tt-hf"]), 10).history
+    assert history["messages_gossip"][-1] == 10 * 2 * 12
+    assert history["messages_server"][-1] == 2 * (2 + 6)
+
+
+def test_a_central_start_is_paid_for():
+    network = pisco.Network.ring(6)
+    for start, column in (("central", "bytes_server"), ("gossip", "bytes_gossip")):
+        history = run(build("kgt", local_lr=0.01, local_steps=2, start=start), network, 2).history
+        assert history[column][0] == 12 * DIM * FLOAT and history["exchanges"][0] == 1
+    assert run(build("kgt", local_lr=0.01, local_steps=2), network, 2).history["exchanges"][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("compressor", "size"),
+    [
+        ({"name": "identity"}, DIM * FLOAT),
+        ({"name": "top-k", "count": 2}, math.ceil(2 * (32 + 3) / 8)),
+        ({"name": "random-k", "count": 2}, 2 * FLOAT),
+        ({"name": "quantize", "bits": 4}, math.ceil((DIM * (1 + 4) + 32) / 8)),
+    ],
+    ids=lambda value: value["name"] if isinstance(value, dict) else "",
+)
+def test_compressed_messages_cost_their_own_size(compressor, size):
+    agents, rounds = 6, 4
+    network = pisco.Network.ring(agents)
+    choco = run(build("choco", local_lr=0.01, compressor=compressor), network, rounds).history
+    assert choco["bytes_gossip"][-1] == size * 2 * agents * rounds
+    beer = run(build("beer", local_lr=0.01, compressor=compressor), network, rounds).history
+    assert beer["bytes_gossip"][-1] == 2 * size * 2 * agents * rounds and beer["exchanges"][-1] == rounds
+    mixed = network.with_server(pisco.every(4))
+    both = run(
+        build("pisco-compressed", local_lr=0.01, local_steps=1, compressor=compressor), mixed, rounds
+    ).history
+    assert both["bytes_gossip"][-1] == 2 * size * 2 * agents * 3
+    assert both["bytes_server"][-1] == 2 * agents * (
+        size + DIM * FLOAT
+    )  # up compressed, down an average, whole

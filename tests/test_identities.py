@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
-from pisco.algorithms import dsgd
+from pisco.algorithms import beer, build, compressed, compressors, dsgd, dsgt, kgt, momentum_dsgd, scaffold
 from pisco.algorithms import pisco as pisco_rule
 
 from worlds import Quadratics, coins, doubly_stochastic, mixes, trajectory
@@ -209,3 +209,180 @@ def test_dsgd_stalls_at_its_biased_fixed_point(x64):
     )
     np.testing.assert_allclose(result.params, fixed, atol=1e-8)
     assert np.abs(fixed.mean(0) - world.optimum).max() > 1e-4
+
+
+EXACT = {
+    "dsgt": dsgt(local_lr=0.03),
+    "dsgt-cta": dsgt(local_lr=0.03, combine_first=True),
+    "kgt": kgt(local_lr=0.02, local_steps=3),
+    "kgt-central": kgt(local_lr=0.02, local_steps=3, start="central"),
+    "periodical-gt": kgt(local_lr=0.02, local_steps=3, last_gradient=True),
+    "lsgt": build("lsgt", local_lr=0.02, local_steps=3),
+    "pisco-compressed": build("pisco-compressed", local_lr=0.02, local_steps=1, consensus_lr=0.3),
+    "beer": build("beer", local_lr=0.02, consensus_lr=0.3),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_exact_methods_find_the_optimum(name, x64):
+    world = Quadratics()
+    result = pisco.run(EXACT[name], world.problem(), pisco.Network.ring(6), rounds=4000, eval_every=4000)
+    np.testing.assert_allclose(result.params, np.tile(world.optimum, (6, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize("fresh_gradient", [False, True])
+@pytest.mark.parametrize("reporters", [None, 2])
+def test_scaffold_finds_the_optimum(fresh_gradient, reporters, x64):
+    world = Quadratics()
+    sampling = None if reporters is None else pisco.sample(reporters, agents=6)
+    net = pisco.Network(pisco.networks.graphs.ring(6), server=pisco.always(), sampling=sampling)
+    rule = scaffold(local_lr=0.02, local_steps=3, fresh_gradient=fresh_gradient)
+    result = pisco.run(rule, world.problem(), net, rounds=3000, eval_every=3000)
+    np.testing.assert_allclose(result.params, np.tile(world.optimum, (6, 1)), atol=1e-8)
+
+
+def test_fedavg_stalls_at_its_biased_fixed_point(x64):
+    """x = mean of (I − (I − ηAᵢ)ᵀ)bᵢ + (I − ηAᵢ)ᵀx: solved exactly, and not the optimum."""
+    world, lr, steps = Quadratics(), 0.05, 4
+    shrink = [np.linalg.matrix_power(np.eye(4) - lr * A, steps) for A in world.hessians]
+    pull = np.mean([(np.eye(4) - M) @ b for M, b in zip(shrink, world.minimizers, strict=True)], axis=0)
+    fixed = np.linalg.solve(np.eye(4) - np.mean(shrink, axis=0), pull)
+    net = pisco.Network.ring(6, server=pisco.always())
+    result = pisco.run(
+        dsgd(local_lr=lr, local_steps=steps), world.problem(), net, rounds=2000, eval_every=2000
+    )
+    np.testing.assert_allclose(result.params, np.tile(fixed, (6, 1)), atol=1e-8)
+    assert np.abs(fixed - world.optimum).max() > 1e-3
+
+
+@given(worlds, probabilities, st.booleans(), st.sampled_from(["zero", "gossip", "central"]))
+def test_corrections_sum_to_zero(world, p, last_gradient, start):
+    with jax.enable_x64(True):
+        rule = kgt(local_lr=0.02, local_steps=2, last_gradient=last_gradient, start=start)
+        for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 6):
+            np.testing.assert_allclose(state.correction.sum(0), 0, **TIGHT)
+
+
+@given(worlds, probabilities, st.sampled_from([1, 3]))
+def test_compression_keeps_the_mean_of_the_tracker(world, p, kept):
+    with jax.enable_x64(True):
+        for q in (compressors.TopK(count=kept), compressors.RandomK(count=kept), compressors.Quantize(4)):
+            inner = pisco_rule(local_lr=0.02, local_steps=1)
+            rule = compressed(inner=inner, consensus_lr=0.4, compressor=q)
+            for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 4):
+                np.testing.assert_allclose(state.inner.tracker.mean(0), state.inner.grads.mean(0), **TIGHT)
+            for state in trajectory(
+                beer(local_lr=0.02, compressor=q), world.problem(), network(world, pisco.never()), 4
+            ):
+                np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), **TIGHT)
+
+
+@given(worlds, probabilities, steps, st.booleans())
+def test_identity_compression_is_no_compression(world, p, local_steps, one_exchange):
+    with jax.enable_x64(True):
+        net = network(world, pisco.bernoulli(p))
+        inner = pisco_rule(local_lr=0.02, local_steps=local_steps, one_exchange=one_exchange)
+        plain = trajectory(inner, world.problem(), net, 5)
+        wrapped_states = trajectory(compressed(inner=inner), world.problem(), net, 5)
+        np.testing.assert_allclose(final(wrapped_states), final(plain), **TIGHT)
+        choco = trajectory(compressed(inner=dsgd(local_lr=0.05)), world.problem(), net, 5)
+        np.testing.assert_allclose(
+            final(choco), final(trajectory(dsgd(local_lr=0.05), world.problem(), net, 5)), **TIGHT
+        )
+
+
+def test_beer_with_identity_and_full_consensus_is_cta_gradient_tracking_from_the_second_round(x64):
+    """With Q = I and γ = 1, H = X and Ĝ = V: X⁺ = XW − ηV, V⁺ = VW + G⁺ − G, which is DSGT in CTA form."""
+    world = Quadratics()
+    net = network(world, pisco.never())
+    states = trajectory(beer(local_lr=0.03, consensus_lr=1.0), world.problem(), net, 6)
+    W = net.weights.toarray()
+    X, V, G = (getattr(states[1], f).T for f in ("params", "tracker", "grads"))
+    for state in states[2:]:
+        X = X @ W - 0.03 * V
+        new = world.gradient(X)
+        V, G = V @ W + new - G, new
+        np.testing.assert_allclose(state.params.T, X, **TIGHT)
+        np.testing.assert_allclose(state.tracker.T, V, **TIGHT)
+
+
+@given(worlds, rates)
+def test_kgt_with_one_step_is_dsgt(world, comm_lr):
+    """K-GT(T=1, C⁰=0) = DSGT with η = η_s·η_c, where C⁰ = 0 corresponds to Y⁰ = G⁰."""
+    with jax.enable_x64(True):
+        net = network(world, pisco.never())
+        one = trajectory(kgt(local_lr=0.04, comm_lr=comm_lr, local_steps=1), world.problem(), net, 6)
+        two = trajectory(dsgt(local_lr=0.04 * comm_lr), world.problem(), net, 6)
+        np.testing.assert_allclose(final(one), final(two), **TIGHT)
+
+
+@given(worlds)
+def test_rows_that_are_pisco_in_disguise(world):
+    with jax.enable_x64(True):
+        net = network(world, pisco.never())
+
+        def end(rule):
+            return final(trajectory(rule, world.problem(), net, 5))
+
+        semi = pisco_rule(local_lr=0.03, local_steps=0, one_exchange=True)
+        np.testing.assert_allclose(end(dsgt(local_lr=0.03)), end(semi), **TIGHT)
+        np.testing.assert_allclose(end(build("lsgt", local_lr=0.03, local_steps=1)), end(semi), **TIGHT)
+
+
+@given(worlds, rates)
+def test_one_local_step_at_the_server_is_parallel_gradient_descent(world, comm_lr):
+    """FedAvg(τ=1) = SCAFFOLD(T=1) = Gossip-PGA(H=1) = parallel gradient descent with step η_g·η_l."""
+    with jax.enable_x64(True):
+        x = world.x0.copy()
+        agents = world.minimizers.shape[0]
+        for _ in range(6):
+            x = x - comm_lr * 0.05 * world.gradient(np.outer(x, np.ones(agents))).mean(axis=1)
+        server = network(world, pisco.always())
+        for rule in (
+            dsgd(local_lr=0.05, comm_lr=comm_lr),
+            scaffold(local_lr=0.05, comm_lr=comm_lr, local_steps=1),
+            scaffold(local_lr=0.05, comm_lr=comm_lr, local_steps=1, fresh_gradient=True),
+        ):
+            np.testing.assert_allclose(final(trajectory(rule, world.problem(), server, 6))[0], x, **TIGHT)
+        periodic = network(world, pisco.every(1))
+        np.testing.assert_allclose(
+            final(trajectory(dsgd(local_lr=0.05, comm_lr=comm_lr), world.problem(), periodic, 6))[0],
+            x,
+            **TIGHT,
+        )
+
+
+def test_more_that_is_not_equal(x64):
+    world = Quadratics()
+    server, gossip = network(world, pisco.always()), network(world, pisco.never())
+
+    def end(rule, net):
+        return final(trajectory(rule, world.problem(), net, 5))
+
+    assert (
+        np.abs(
+            end(pisco_rule(local_lr=0.03, local_steps=2), server)
+            - end(scaffold(local_lr=0.03, local_steps=3), server)
+        ).max()
+        > 1e-4
+    )
+    assert (
+        np.abs(
+            end(pisco_rule(local_lr=0.03, local_steps=2), gossip)
+            - end(kgt(local_lr=0.03, local_steps=3), gossip)
+        ).max()
+        > 1e-4
+    )
+    assert (
+        np.abs(end(pisco_rule(local_lr=0.03, local_steps=0), gossip) - end(dsgt(local_lr=0.03), gossip)).max()
+        > 1e-4
+    )
+
+
+def test_momentum_zero_is_plain_gossip(x64):
+    world = Quadratics()
+    net = network(world, pisco.every(2))
+    heavy = trajectory(momentum_dsgd(local_lr=0.03, momentum=0.0), world.problem(), net, 5)
+    np.testing.assert_allclose(
+        final(heavy), final(trajectory(dsgd(local_lr=0.03), world.problem(), net, 5)), **TIGHT
+    )

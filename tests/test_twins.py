@@ -1,29 +1,38 @@
 """Every algorithm against its naive NumPy twin, in float64, state by state."""
 
+import jax
 import numpy as np
 import pytest
 
 import pisco
+from pisco.algorithms import beer, compressed, compressors, dsgd, kgt, scaffold
+from pisco.algorithms import pisco as pisco_rule
+from pisco.engines.job import seed_key, streams
 
-from twins import TWINS
-from worlds import Quadratics, doubly_stochastic, mixes, trajectory
+import twins
+from worlds import Quadratics, coins, doubly_stochastic, mixes, trajectory
 
 ROUNDS = 50
+COIN = pisco.bernoulli(0.3)
 
 
-def assert_twins_agree(name, hyperparameters, server, symmetric, tolerance=1e-12):
+def assert_states(states, twin, tolerance=1e-12):
+    for k, (state, naive) in enumerate(zip(states[1:], twin, strict=True)):
+        for field, expected in naive.items():
+            np.testing.assert_allclose(
+                getattr(state, field).T, expected, rtol=0, atol=tolerance, err_msg=f"{field}, round {k}"
+            )
+
+
+def assert_twins_agree(name, hyperparameters, server, symmetric):
     world = Quadratics()
     W = doubly_stochastic(6, symmetric=symmetric)
     if not symmetric:
         assert np.abs(W - W.T).max() > 0.01
     algorithm = getattr(pisco.algorithms, name)(**hyperparameters)
     states = trajectory(algorithm, world.problem(), pisco.Network(weights=W, server=server), ROUNDS)
-    twin = TWINS[name](world.x0, world.gradient, mixes(W, server, ROUNDS), **hyperparameters)
-    for k, (state, naive) in enumerate(zip(states[1:], twin, strict=True)):
-        for field, expected in naive.items():
-            np.testing.assert_allclose(
-                getattr(state, field).T, expected, rtol=0, atol=tolerance, err_msg=f"{field}, round {k}"
-            )
+    twin = twins.TWINS[name](world.x0, world.gradient, mixes(W, server, ROUNDS), **hyperparameters)
+    assert_states(states, twin)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -42,19 +51,145 @@ def test_pisco(x64, one_exchange, local_steps, comm_lr, server_prob, symmetric):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(
-    "server", [pisco.never(), pisco.bernoulli(0.3), pisco.every(4), pisco.always()], ids=repr
-)
+@pytest.mark.parametrize("server", [pisco.never(), COIN, pisco.every(4), pisco.always()], ids=repr)
 @pytest.mark.parametrize("combine_first", [False, True])
-def test_dsgd(x64, combine_first, server, symmetric):
-    assert_twins_agree("dsgd", {"local_lr": 0.05, "combine_first": combine_first}, server, symmetric)
+@pytest.mark.parametrize(("local_steps", "comm_lr"), [(1, 1.0), (3, 0.7)])
+def test_dsgd(x64, local_steps, comm_lr, combine_first, server, symmetric):
+    changes = {"local_steps": local_steps, "comm_lr": comm_lr, "combine_first": combine_first}
+    assert_twins_agree("dsgd", {"local_lr": 0.05} | changes, server, symmetric)
+
+
+@pytest.mark.parametrize("server", [pisco.never(), COIN], ids=repr)
+@pytest.mark.parametrize("combine_first", [False, True])
+def test_dsgt(x64, combine_first, server):
+    assert_twins_agree("dsgt", {"local_lr": 0.05, "combine_first": combine_first}, server, symmetric=False)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.8])
+def test_momentum(x64, momentum):
+    assert_twins_agree(
+        "momentum_dsgd", {"local_lr": 0.02, "momentum": momentum}, pisco.every(5), symmetric=False
+    )
+
+
+@pytest.mark.parametrize("server", [pisco.never(), COIN], ids=repr)
+@pytest.mark.parametrize("last_gradient", [False, True])
+@pytest.mark.parametrize("start", ["zero", "central", "gossip"])
+@pytest.mark.parametrize("local_steps", [1, 4])
+def test_kgt(x64, local_steps, start, last_gradient, server):
+    world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
+    options = {"local_lr": 0.02, "comm_lr": 0.8, "local_steps": local_steps, "last_gradient": last_gradient}
+    states = trajectory(
+        kgt(start=start, **options), world.problem(), pisco.Network(weights=W, server=server), ROUNDS
+    )
+    assert_states(
+        states, twins.kgt(world.x0, world.gradient, mixes(W, server, ROUNDS), start=start, W0=W, **options)
+    )
+
+
+@pytest.mark.parametrize("reporters", [None, 2])
+@pytest.mark.parametrize("fresh_gradient", [False, True])
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_scaffold(x64, local_steps, fresh_gradient, reporters):
+    world, W = Quadratics(), doubly_stochastic(6)
+    sampling = None if reporters is None else pisco.sample(reporters, agents=6)
+    network = pisco.Network(weights=W, server=pisco.always(), sampling=sampling)
+    options = {"local_lr": 0.03, "comm_lr": 0.9, "local_steps": local_steps, "fresh_gradient": fresh_gradient}
+    chosen = None if sampling is None else sampled_agents(sampling, ROUNDS)
+    states = trajectory(scaffold(**options), world.problem(), network, ROUNDS)
+    naive = twins.scaffold(world.x0, world.gradient, [W] * ROUNDS, reporters=chosen, **options)
+    assert_states(states, naive)
+
+
+def sampled_agents(sampling, rounds, seed=0):
+    """Who reports in every round, by the network's own stream."""
+    key = jax.random.fold_in(streams(seed_key(seed)).links, 2**31 - 1)
+    weights = [np.asarray(sampling.weights(jax.random.fold_in(key, k))) for k in range(rounds)]
+    return [np.flatnonzero(w).tolist() for w in weights]
+
+
+def test_fedavg_with_sampling(x64):
+    world = Quadratics()
+    sampling = pisco.sample(3, agents=6)
+    network = pisco.Network.ring(6, server=pisco.always())
+    network = pisco.Network(network.graph, server=pisco.always(), sampling=sampling)
+    states = trajectory(dsgd(local_lr=0.02, comm_lr=0.8, local_steps=3), world.problem(), network, 20)
+    x = world.x0
+    for state, chosen in zip(states[1:], sampled_agents(sampling, 20), strict=True):
+        y = np.outer(x, np.ones(6))
+        for _ in range(3):
+            y = y - 0.02 * world.gradient(y)
+        x = x + 0.8 * (y - x[:, None])[:, chosen].mean(axis=1)
+        np.testing.assert_allclose(state.params, np.tile(x, (6, 1)), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("gossip_steps", [0, 1, 3])
+@pytest.mark.parametrize("reporters", [1, 2])
+def test_clusters_with_sampled_reports(x64, reporters, gossip_steps):
+    """HL-SGD (one gossip step) and TT-HF (Γ steps): clusters gossip, and every third round a few of each report."""
+    world = Quadratics()
+    groups = [0, 0, 0, 1, 1, 1]
+    sampling = pisco.sample_groups(reporters, groups=groups)
+    graph = pisco.networks.graphs.clusters(2, 3, inner="path")
+    network = pisco.Network(
+        graph, server=pisco.every(3), sampling=sampling, gossip_steps=gossip_steps, gossip_before_server=True
+    )
+    W = network.weights.toarray()
+    states = trajectory(dsgd(local_lr=0.05), world.problem(), network, 12)
+    X = np.outer(world.x0, np.ones(6))
+    for k, chosen in enumerate(sampled_agents(sampling, 12)):
+        X = (X - 0.05 * world.gradient(X)) @ np.linalg.matrix_power(W, gossip_steps)
+        if (k + 1) % 3 == 0:
+            means = [X[:, [i for i in chosen if groups[i] == c]].mean(axis=1) for c in (0, 1)]
+            X = np.outer((means[0] + means[1]) / 2, np.ones(6))
+        np.testing.assert_allclose(states[k + 1].params.T, X, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_choco(x64, count):
+    world, W = Quadratics(), doubly_stochastic(6)
+    rule = compressed(inner=dsgd(local_lr=0.03), consensus_lr=0.4, compressor=compressors.TopK(count=count))
+    states = trajectory(rule, world.problem(), pisco.Network(weights=W), ROUNDS)
+    naive = twins.choco(
+        world.x0, world.gradient, [W] * ROUNDS, local_lr=0.03, consensus_lr=0.4, compress=twins.top_k(count)
+    )
+    assert_states(states, naive)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_beer(x64, count):
+    world, W = Quadratics(), doubly_stochastic(6)
+    rule = beer(local_lr=0.02, consensus_lr=0.4, compressor=compressors.TopK(count=count))
+    states = trajectory(rule, world.problem(), pisco.Network(weights=W), ROUNDS)
+    naive = twins.beer(
+        world.x0, world.gradient, [W] * ROUNDS, local_lr=0.02, consensus_lr=0.4, compress=twins.top_k(count)
+    )
+    assert_states(states, naive)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.parametrize("local_steps", [0, 2])
+def test_compressed_pisco(x64, local_steps, count):
+    world, W = Quadratics(), doubly_stochastic(6)
+    inner = pisco_rule(local_lr=0.02, local_steps=local_steps)
+    rule = compressed(inner=inner, consensus_lr=0.4, compressor=compressors.TopK(count=count))
+    states = trajectory(rule, world.problem(), pisco.Network(weights=W, server=COIN), ROUNDS)
+    naive = twins.compressed_pisco(
+        world.x0,
+        world.gradient,
+        mixes(W, COIN, ROUNDS),
+        coins(COIN, ROUNDS),
+        local_lr=0.02,
+        local_steps=local_steps,
+        consensus_lr=0.4,
+        compress=twins.top_k(count),
+    )
+    assert_states([state.inner for state in states], naive)
 
 
 def test_a_transposed_matrix_is_noticed(x64):
     """The orientation test has teeth: the twin on Wᵀ is far off."""
     world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
-    states = trajectory(
-        pisco.algorithms.dsgd(local_lr=0.05), world.problem(), pisco.Network(weights=W), rounds=5
-    )
-    wrong = list(TWINS["dsgd"](world.x0, world.gradient, [W.T] * 5, local_lr=0.05))[-1]["params"]
+    states = trajectory(dsgd(local_lr=0.05), world.problem(), pisco.Network(weights=W), rounds=5)
+    wrong = list(twins.dsgd(world.x0, world.gradient, [W.T] * 5, local_lr=0.05))[-1]["params"]
     assert np.abs(states[-1].params.T - wrong).max() > 1e-3

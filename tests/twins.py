@@ -1,15 +1,19 @@
 """Naive NumPy twins: each algorithm as a plain loop in the paper's notation, one agent a column (X is d×n).
 
 `mixes` is the sequence W⁰, W¹, … that the coins chose; `gradient(X)` the agents' full gradients, column by column.
-Every twin yields a dictionary of matrices after each round.
+Every twin yields a dictionary of matrices after each round. Compressors are given as functions of a matrix and the
+round; the tests use deterministic ones.
 """
 
 import numpy as np
 
 
+def start(x0, mixes):
+    return np.outer(x0, np.ones(mixes[0].shape[0]))
+
+
 def pisco(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, one_exchange=False):
-    n = mixes[0].shape[0]
-    X = np.outer(x0, np.ones(n))
+    X = start(x0, mixes)
     G = gradient(X)
     Y = G.copy()
     for W in mixes:
@@ -25,12 +29,142 @@ def pisco(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, one_exchan
         yield {"params": X, "tracker": Y, "grads": G}
 
 
-def dsgd(x0, gradient, mixes, *, local_lr, combine_first=False):
-    X = np.outer(x0, np.ones(mixes[0].shape[0]))
+def dsgd(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps=1, combine_first=False):
+    X = start(x0, mixes)
     for W in mixes:
-        G = gradient(X)
-        X = X @ W - local_lr * G if combine_first else (X - local_lr * G) @ W
+        x = X
+        for _ in range(local_steps):
+            x = x - local_lr * gradient(x)
+        X = X @ W + comm_lr * (x - X) if combine_first else ((1 - comm_lr) * X + comm_lr * x) @ W
         yield {"params": X}
 
 
-TWINS = {"pisco": pisco, "dsgd": dsgd}
+def momentum_dsgd(x0, gradient, mixes, *, local_lr, momentum=0.9):
+    X = start(x0, mixes)
+    V = np.zeros_like(X)
+    for W in mixes:
+        V = momentum * V + gradient(X)
+        X = (X - local_lr * V) @ W
+        yield {"params": X, "velocity": V}
+
+
+def dsgt(x0, gradient, mixes, *, local_lr, combine_first=False):
+    X = start(x0, mixes)
+    G = gradient(X)
+    Y = G
+    for W in mixes:
+        X = X @ W - local_lr * Y if combine_first else (X - local_lr * Y) @ W
+        new = gradient(X)
+        Y, G = Y @ W + new - G, new
+        yield {"params": X, "tracker": Y, "grads": G}
+
+
+def kgt(
+    x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, last_gradient=False, start="zero", W0=None
+):
+    X = np.outer(x0, np.ones(mixes[0].shape[0]))
+    G0, n = gradient(X), X.shape[1]
+    C = {
+        "zero": 0 * G0,
+        "central": G0 @ np.full((n, n), 1 / n) - G0,
+        "gossip": G0 @ (np.eye(n) if W0 is None else W0) - G0,
+    }[start]
+    for W in mixes:
+        x = X
+        for _ in range(local_steps):
+            g = gradient(x) + C
+            x = x - local_lr * g
+        Z = g if last_gradient else (X - x) / (local_steps * local_lr)
+        C = C - Z + Z @ W
+        X = ((1 - comm_lr) * X + comm_lr * x) @ W
+        yield {"params": X, "correction": C}
+
+
+def scaffold(
+    x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, fresh_gradient=False, reporters=None
+):
+    """`reporters` lists the sampled agents of every round; the server's x and c are kept as single vectors."""
+    n = mixes[0].shape[0]
+    x, c, own = x0.copy(), np.zeros_like(x0), np.zeros((len(x0), n))
+    for k in range(len(mixes)):
+        S = list(range(n)) if reporters is None else reporters[k]
+        X = np.outer(x, np.ones(n))
+        y = X
+        for _ in range(local_steps):
+            y = y - local_lr * (gradient(y) - own + c[:, None])
+        new = gradient(X) if fresh_gradient else own - c[:, None] + (X - y) / (local_steps * local_lr)
+        x = x + comm_lr * (y - X)[:, S].mean(axis=1)
+        c = c + len(S) / n * (new - own)[:, S].mean(axis=1)
+        own = own.copy()
+        own[:, S] = new[:, S]
+        yield {"params": np.outer(x, np.ones(n)), "own": own, "shared": np.outer(c, np.ones(n))}
+
+
+def choco(x0, gradient, mixes, *, local_lr, consensus_lr, compress):
+    X = start(x0, mixes)
+    public = np.zeros_like(X)
+    for W in mixes:
+        half = X - local_lr * gradient(X)
+        public = public + compress(half - public)
+        X = half + consensus_lr * public @ (W - np.eye(len(W)))
+        yield {"params": X}
+
+
+def beer(x0, gradient, mixes, *, local_lr, consensus_lr, compress):
+    X = start(x0, mixes)
+    G = gradient(X)
+    V, H, Gh = G, np.zeros_like(X), np.zeros_like(X)
+    for W in mixes:
+        L = W - np.eye(len(W))
+        X = X + consensus_lr * H @ L - local_lr * V
+        H = H + compress(X - H)
+        new = gradient(X)
+        V = V + consensus_lr * Gh @ L + new - G
+        Gh, G = Gh + compress(V - Gh), new
+        yield {"params": X, "tracker": V, "grads": G, "public_params": H, "public_tracker": Gh}
+
+
+def compressed_pisco(x0, gradient, mixes, servers, *, local_lr, local_steps, consensus_lr, compress):
+    """Both exchanges with error feedback; neighbours and server keep copies of their own."""
+    X = start(x0, mixes)
+    G = gradient(X)
+    Y = G
+    copies = {(kind, what): np.zeros_like(X) for kind in (False, True) for what in "xy"}
+
+    def exchange(V, W, server, what):
+        copies[server, what] = copies[server, what] + compress(V - copies[server, what])
+        return V + consensus_lr * copies[server, what] @ (W - np.eye(len(W)))
+
+    for W, server in zip(mixes, servers, strict=True):
+        x, y, g = X, Y, G
+        for _ in range(local_steps):
+            x = x - local_lr * y
+            new = gradient(x)
+            y, g = y + new - g, new
+        X = exchange(x - local_lr * y, W, bool(server), "x")
+        G = gradient(X)
+        Y = exchange(y + G - g, W, bool(server), "y")
+        yield {"params": X, "tracker": Y, "grads": G}
+
+
+def top_k(count):
+    """Column by column, the entries of largest magnitude."""
+
+    def compress(V):
+        out = np.zeros_like(V)
+        for i, column in enumerate(V.T):
+            places = np.argsort(-np.abs(column), kind="stable")[:count]
+            out[places, i] = column[places]
+        return out
+
+    return compress
+
+
+TWINS = {
+    "pisco": pisco,
+    "dsgd": dsgd,
+    "momentum_dsgd": momentum_dsgd,
+    "dsgt": dsgt,
+    "kgt": kgt,
+    "scaffold": scaffold,
+}

@@ -9,7 +9,7 @@ from jax import lax
 
 from pisco.errors import check_number
 from pisco.tree import descend, lerp, track
-from pisco.types import Grad, Key, Mix, Pair, Params, algorithm
+from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
 class PiscoState(NamedTuple):
@@ -60,7 +60,7 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
     check_number("comm_lr", comm_lr, low=0, open_low=True)
     check_number("local_steps", local_steps, low=0, integer=True)
 
-    def init(params: Params, key: Key, grad: Grad) -> PiscoState:
+    def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> PiscoState:
         grads = grad(params, key)  # line 2: Y⁰ = G⁰
         return PiscoState(params, grads, grads)
 
@@ -72,7 +72,7 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
             grads = grad(params, key)  # line 6, G
             return PiscoState(params, track(local.tracker, grads, local.grads), grads), None  # line 6, Y
 
-        end, _ = lax.scan(local_step, state, keys[:-1])  # lines 4-7
+        end = lax.scan(local_step, state, keys[:-1])[0] if local_steps else state  # lines 4-7
         moved = lerp(state.params, descend(end.params, local_lr, end.tracker), comm_lr)
 
         if one_exchange:
@@ -84,4 +84,4 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
         grads = grad(params, keys[-1])  # line 9, G
         return PiscoState(params, mix(track(end.tracker, grads, end.grads)), grads)  # line 9, Y
 
-    return Pair(init, one_round)
+    return Pair(init, one_round, Needs(doubly_stochastic=True))

@@ -1,4 +1,4 @@
-"""Published methods by name: an update rule, with what the name fixes of it.
+"""Published methods by name: an update rule, what the name fixes of it, and the network it is defined on.
 
 Adding a method is one file with its update rule, one row here and one entry in the docs.
 """
@@ -6,23 +6,63 @@ Adding a method is one file with its update rule, one row here and one entry in 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from pisco.algorithms.beer import beer
+from pisco.algorithms.compressed import compressed
+from pisco.algorithms.compressors import compressor as as_compressor
 from pisco.algorithms.dsgd import dsgd
+from pisco.algorithms.dsgt import dsgt
+from pisco.algorithms.kgt import kgt
+from pisco.algorithms.momentum import momentum_dsgd
 from pisco.algorithms.pisco import pisco
-from pisco.errors import InputError, choose, suggest
+from pisco.algorithms.scaffold import scaffold
+from pisco.errors import InputError, check_number, choose, suggest
 from pisco.types import Algorithm
+
+
+def lsgt(*, local_lr: float, local_steps: int) -> Algorithm:
+    """Gradient tracking with E local steps between exchanges, semi-ATC: one-exchange PISCO with T_o = E − 1."""
+    check_number("local_steps", local_steps, low=1, integer=True)
+    return pisco(local_lr=local_lr, local_steps=local_steps - 1, one_exchange=True)
+
+
+def choco(*, local_lr: float, consensus_lr: float = 0.5, compressor: Any = "top-k") -> Algorithm:
+    """Gossip SGD with error-feedback compression."""
+    inner = dsgd(local_lr=local_lr)
+    return compressed(inner=inner, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
+
+
+def compressed_beer(*, local_lr: float, consensus_lr: float = 0.5, compressor: Any = "top-k") -> Algorithm:
+    """BEER with a compressor by name."""
+    return beer(local_lr=local_lr, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
+
+
+def compressed_pisco(
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    one_exchange: bool = False,
+    consensus_lr: float = 0.5,
+    compressor: Any = "top-k",
+) -> Algorithm:
+    """PISCO with error-feedback compression of its exchanges, on gossip and server rounds alike."""
+    inner = pisco(local_lr=local_lr, comm_lr=comm_lr, local_steps=local_steps, one_exchange=one_exchange)
+    return compressed(inner=inner, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
 
 
 @dataclass(frozen=True)
 class Method:
-    """One row: the factory, the hyperparameters that the name fixes, and a line of description."""
+    """One row: the factory, what the name fixes, the network it is published on, and a line of description."""
 
     factory: Callable[..., Algorithm]
     summary: str
-    fixed: dict[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    network: Mapping[str, Any] = field(default_factory=dict)
+    """Network settings of the published method; a configuration that sets its own wins."""
 
     @property
     def hyperparameters(self) -> dict[str, inspect.Parameter]:
@@ -31,25 +71,75 @@ class Method:
         return {name: p for name, p in parameters.items() if name not in self.fixed}
 
 
+GOSSIP = {"server": "never"}
+FEDERATED = {"server": "always"}
+ONE_STEP = {"local_steps": 1, "comm_lr": 1.0, "combine_first": False}
+CLUSTERED = {"graph": "clusters", "clusters": 2, "server": "every", "period": 5, "gossip_before_server": True}
+
 ALGORITHMS: dict[str, Method] = {
     "pisco": Method(pisco, "local gradient tracking, two exchanges a round (the paper's Algorithm 1)"),
     "pisco-one-exchange": Method(
         pisco, "PISCO with parameters and tracker in one message", {"one_exchange": True}
     ),
-    "dsgd": Method(dsgd, "decentralized SGD, adapt-then-combine"),
-    "dsgd-cta": Method(dsgd, "decentralized SGD, combine-then-adapt", {"combine_first": True}),
+    "pisco-compressed": Method(compressed_pisco, "PISCO with error-feedback compression"),
+    "pisco-vr": Method(
+        kgt,
+        "PISCO with K-GT's averaged correction, no centralised start",
+        {"last_gradient": False, "start": "zero"},
+    ),
+    "dsgd": Method(dsgd, "decentralized SGD, adapt-then-combine", ONE_STEP, GOSSIP),
+    "dsgd-cta": Method(
+        dsgd, "decentralized SGD, combine-then-adapt", ONE_STEP | {"combine_first": True}, GOSSIP
+    ),
+    "local-dsgd": Method(dsgd, "decentralized SGD with local steps", {"combine_first": False}, GOSSIP),
+    "fedavg": Method(dsgd, "federated averaging with local steps", {"combine_first": False}, FEDERATED),
+    "gossip-pga": Method(
+        dsgd, "gossip SGD with a server average every H rounds", ONE_STEP, {"server": "every", "period": 10}
+    ),
+    "gossip-aga": Method(
+        dsgd,
+        "gossip SGD whose averaging period grows as the loss falls",
+        ONE_STEP,
+        {"server": "adaptive", "period": 4},
+    ),
+    "hl-sgd": Method(
+        dsgd, "gossip in clusters, a server average of sampled agents every τ rounds", ONE_STEP, CLUSTERED
+    ),
+    "ha-fed": Method(momentum_dsgd, "HL-SGD with heavy-ball momentum", {}, CLUSTERED),
+    "tt-hf": Method(
+        dsgd,
+        "local steps with Γ gossip steps in clusters; one random agent per cluster reports every T rounds",
+        ONE_STEP,
+        CLUSTERED | {"reporters": 1, "gossip_steps": 2},
+    ),
+    "scaffold": Method(scaffold, "federated averaging with control variates", {}, FEDERATED),
+    "dsgt": Method(dsgt, "gradient tracking, semi-ATC", {"combine_first": False}, GOSSIP),
+    "dsgt-cta": Method(dsgt, "gradient tracking, combine-then-adapt", {"combine_first": True}, GOSSIP),
+    "dsgt-full-atc": Method(
+        pisco,
+        "gradient tracking, full-ATC (PISCO without local steps)",
+        {"local_steps": 0, "comm_lr": 1.0, "one_exchange": False},
+        GOSSIP,
+    ),
+    "kgt": Method(kgt, "K-GT: local steps with an averaged correction", {"last_gradient": False}, GOSSIP),
+    "periodical-gt": Method(
+        kgt, "local steps corrected with the last gradient", {"last_gradient": True}, GOSSIP
+    ),
+    "lsgt": Method(lsgt, "gradient tracking with local steps, semi-ATC", {}, GOSSIP),
+    "choco": Method(choco, "gossip SGD with error-feedback compression", {}, GOSSIP),
+    "beer": Method(compressed_beer, "compressed gradient tracking", {}, GOSSIP),
 }
 
 
 def build(name: str, **hyperparameters: Any) -> Algorithm:
     """The method called `name` with these hyperparameters.
 
-    >>> build("dsgd", local_lr=0.1)
-    dsgd(local_lr=0.1, combine_first=False)
-    >>> build("dsgd", lr=0.1)
+    >>> build("dsgt", local_lr=0.1)
+    dsgt(local_lr=0.1, combine_first=False)
+    >>> build("dsgd", locallr=0.1)
     Traceback (most recent call last):
     ...
-    pisco.errors.InputError: algorithm 'dsgd' has no hyperparameter 'lr'; did you mean 'local_lr'?
+    pisco.errors.InputError: algorithm 'dsgd' has no hyperparameter 'locallr'; did you mean 'local_lr'?
     """
     method = choose("algorithm", name, ALGORITHMS)
     for given in hyperparameters:

@@ -1,0 +1,74 @@
+"""Compressors: what they keep, what they promise on average, and what they refuse."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import pisco
+from pisco.algorithms import build
+from pisco.algorithms.compressors import Identity, Quantize, RandomK, TopK, compressor
+
+vectors = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4).map(
+    lambda v: jnp.asarray(v, jnp.float32)
+)
+ALL = [Identity(), TopK(0.5), RandomK(0.5), Quantize(4), Quantize(8, unbiased=True)]
+
+
+@given(vectors, st.sampled_from(ALL))
+def test_zero_stays_zero_and_the_input_is_left_alone(x, q):
+    before = np.array(x)
+    out = q(x, jax.random.key(0))
+    np.testing.assert_array_equal(np.asarray(x), before)
+    assert np.isfinite(np.asarray(out)).all()
+    assert not np.asarray(q(jnp.zeros(4), jax.random.key(0))).any()
+
+
+@given(vectors, st.integers(0, 20))
+def test_contractions_contract(x, seed):
+    """E‖Q(x) − x‖² ≤ (1 − δ)‖x‖²; top-k for every draw, the others on average."""
+    size = float(jnp.sum(x**2))
+    assert float(jnp.sum((TopK(count=2)(x, None) - x) ** 2)) <= 0.5 * size * (1 + 1e-5) + 1e-6
+    keys = jax.random.split(jax.random.key(seed), 200)
+    for q in (RandomK(count=2), Quantize(4)):
+        errors = jax.vmap(lambda k, q=q: jnp.sum((q(x, k) - x) ** 2))(keys)
+        assert float(errors.mean()) <= size * (1 + 1e-5) + 1e-6
+
+
+def test_unbiased_forms_are_unbiased():
+    x = jnp.array([3.0, -1.0, 0.5, 0.0])
+    keys = jax.random.split(jax.random.key(1), 20_000)
+    for q in (RandomK(count=2, unbiased=True), Quantize(3, unbiased=True)):
+        mean = jax.vmap(lambda k, q=q: q(x, k))(keys).mean(axis=0)
+        np.testing.assert_allclose(mean, x, atol=0.06)
+
+
+def test_top_k_runs_over_all_leaves_together():
+    tree = {"a": jnp.array([1.0, -9.0]), "b": jnp.array([[5.0], [2.0]])}
+    out = TopK(count=2)(tree, None)
+    np.testing.assert_array_equal(out["a"], [0, -9])
+    np.testing.assert_array_equal(out["b"], [[5], [0]])
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("topk", "unknown compressor 'topk'; did you mean 'top-k'"),
+        ({"name": "top-k", "frac": 0.1}, "compressor 'top-k' has no option 'frac'; did you mean 'fraction'"),
+        ({"name": "top-k", "fraction": 0}, "fraction is 0, expected a number greater than 0"),
+        ({"name": "random-k", "count": 0}, "count is 0"),
+        ({"name": "quantize", "bits": 1}, "bits is 1"),
+    ],
+)
+def test_bad_compressors_are_refused(given, sentence):
+    with pytest.raises(pisco.InputError, match=sentence):
+        compressor(given)
+
+
+def test_keeping_more_than_there_is_is_refused():
+    problem = pisco.problems.quadratic(np.ones((3, 1, 1)), np.zeros((3, 1)))
+    rule = build("choco", local_lr=0.1, compressor={"name": "top-k", "count": 5})
+    with pytest.raises(pisco.InputError, match="count is 5, but the vector has only 1 entries"):
+        pisco.run(rule, problem, pisco.Network.ring(3), rounds=1)
