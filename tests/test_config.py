@@ -94,7 +94,7 @@ def test_it_says_the_same_as_python(tiny):
         ),
         (["network.graph=rnig"], "unknown graph 'rnig'; did you mean 'ring'?"),
         (["network.weights=fdal"], "unknown weights 'fdal'; did you mean 'fdla'?"),
-        (["network.server=sometimes"], "unknown server 'sometimes'; known: always"),
+        (["network.server=sometimes"], "unknown server 'sometimes'; known: adaptive, always"),
         (["network.server=every"], "network.period is missing"),
         (["network.rows=2"], "network.rows does not go with graph = 'ring' (it is a setting of grid, torus)"),
         (["problem.partition=srted"], "unknown partition 'srted'; did you mean 'sorted'?"),
@@ -150,7 +150,8 @@ def test_missing_files_and_names(tmp_path):
 
 def test_another_choice_drops_what_only_the_old_one_took():
     config = load("mnist", ["network.graph=ring", "algorithm.name=dsgd", "network.server=always"])
-    assert set(config.to_dict()["network"]) == {"graph", "agents", "weights", "server"}
+    network = {"graph", "agents", "weights", "server", "varying", "gossip_steps", "gossip_before_server"}
+    assert set(config.to_dict()["network"]) == network
     assert set(config.to_dict()["algorithm"]) == {"name", "local_lr"}
     kept = load("quick", ["network.graph=torus", "network.rows=2"])
     assert kept.network.schedule().probability == 0.1
@@ -167,9 +168,7 @@ def test_every_graph_weight_and_schedule_can_be_configured():
             *("network.server=per_agent", f"network.server_probs={[0.1] * 10}"),
         ],
     ).network.build()
-    assert (
-        "2 clusters" in repr(network) and "fdla(lazy)" in repr(network) and "per_agent" in repr(network)
-    )
+    assert "2 clusters" in repr(network) and "fdla(lazy)" in repr(network) and "per_agent" in repr(network)
     assert np.linalg.eigvalsh(network.weights.toarray()).min() >= -1e-9
     assert load("quick", ["network.server=every", "network.period=4"]).network.schedule().probability == 0.25
 

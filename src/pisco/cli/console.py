@@ -6,10 +6,10 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
 
@@ -99,8 +99,16 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
+class ProgressBar(Protocol):
+    """What a run calls after every chunk; `describe` starts the bar anew for the next piece of work."""
+
+    def __call__(self, progress: Progress, /) -> None: ...
+
+    def describe(self, words: str, /) -> None: ...
+
+
 @contextmanager
-def progress_bar(rounds: int, words: str) -> Iterator[Callable[[Progress], None]]:
+def progress_bar(rounds: int, words: str) -> Iterator[ProgressBar]:
     """A bar on stderr that shows rounds, loss and accuracy after every chunk."""
     import numpy as np
     from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -110,13 +118,17 @@ def progress_bar(rounds: int, words: str) -> Iterator[Callable[[Progress], None]
     with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[news]}"), console=err()) as bar:
         task = bar.add_task(words, total=rounds, news="compiling, measuring the start…")
 
-        def update(progress: Progress) -> None:
-            news = [f"loss {np.mean(progress.row['loss']):.4g}"]
-            if "test_accuracy" in progress.row:
-                news.append(f"accuracy {np.mean(progress.row['test_accuracy']):.1%}")
-            bar.update(task, completed=progress.done, news=", ".join(news))
+        class Update:
+            def __call__(self, progress: Progress) -> None:
+                news = [f"loss {np.mean(progress.row['loss']):.4g}"]
+                if "test_accuracy" in progress.row:
+                    news.append(f"accuracy {np.mean(progress.row['test_accuracy']):.1%}")
+                bar.update(task, completed=progress.done, news=", ".join(news))
 
-        yield update
+            def describe(self, words: str) -> None:
+                bar.reset(task, description=words, total=rounds, news="compiling, measuring the start…")
+
+        yield Update()
 
 
 def use_compilation_cache() -> None:

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.catalogue import data, list_names
+from pisco.cli.compare import compare, tune
 from pisco.cli.console import note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
 from pisco.cli.network import network
@@ -83,6 +84,8 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "compare": compare,
+    "tune": tune,
     "network": network,
     "plot": plot,
     "show": show,

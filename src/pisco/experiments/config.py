@@ -33,7 +33,9 @@ from pisco.errors import InputError, choose, suggest
 from pisco.experiments import options, toml
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.network import Network
+from pisco.networks.sampling import sample_groups
 from pisco.networks.schedules import SCHEDULES, Schedule
+from pisco.networks.varying import VARYING
 from pisco.networks.weights import WEIGHTS
 from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
@@ -65,6 +67,13 @@ def _seeds(value: Any) -> Any:
     return value
 
 
+def _not_negative(number: int) -> int:
+    if number < 0:
+        raise ValueError("expected a whole number at least 0")
+    return number
+
+
+Natural = Annotated[int, AfterValidator(_not_negative)]
 Count = Annotated[int, AfterValidator(_at_least_one)]
 Seed = Annotated[int, AfterValidator(_seed)]
 
@@ -143,6 +152,10 @@ class NetworkTable(_Choices):
     agents: Count
     weights: str = "metropolis"
     server: str = "never"
+    varying: str = "none"
+    reporters: Count | None = None
+    gossip_steps: Natural = 1
+    gossip_before_server: bool = False
 
     @model_validator(mode="before")
     @classmethod
@@ -174,7 +187,20 @@ class NetworkTable(_Choices):
             return rule(graph, **chosen)
 
         weigh.__name__ = f"{self.weights}({', '.join(chosen)})"
-        return Network(graph, weights=weigh if chosen else self.weights, server=self.schedule())
+        return Network(
+            graph,
+            weights=weigh if chosen else self.weights,
+            server=self.schedule(),
+            varying=None if self.varying == "none" else VARYING[self.varying](**self.taken_by("varying")),
+            sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
+            gossip_steps=self.gossip_steps,
+            gossip_before_server=self.gossip_before_server,
+        )
+
+    def groups(self) -> list[int]:
+        """From whom reporters are sampled: every cluster where there are clusters, else everybody."""
+        clusters = int(self.taken_by("graph").get("clusters", 1))
+        return [agent * clusters // self.agents for agent in range(self.agents)]
 
 
 class RunTable(_Table):

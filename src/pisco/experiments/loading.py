@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,40 @@ def load(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
     pisco.errors.InputError: network.sever_prob is not a setting; did you mean 'server_prob'?
     """
     path = _find(path_or_preset)
-    tables = toml.read(path)
-    if path.parent != PRESETS:
-        _locate_dataset(tables, path.parent)
+    tables = _read(path)
     tables.setdefault("name", path.stem)
     _override(tables, overrides)
     return Config.from_dict(tables, str(path_or_preset))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The tables of a file; `base` names another one whose settings it changes."""
+    tables = toml.read(path)
+    if path.parent != PRESETS:
+        _locate_dataset(tables, path.parent)
+    named = tables.pop("base", None)
+    if named is None:
+        return tables
+    if not isinstance(named, str):
+        raise InputError(f"base is {named!r}, expected the name of a preset or a file")
+    below = _find(named if named in presets() else path.parent / named)
+    if below == path:
+        raise InputError(f"{path} is its own base; name another preset or file")
+    merged = _read(below)
+    merged.pop("name", None)
+    replace(merged, tables)
+    return merged
+
+
+def replace(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Put other settings in place, and forget what only the choices before took."""
+    for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(tables.get(name), dict):
+            tables[name] = tables[name] | value
+            if any(choice.key in value for choice in options.choices(name)):
+                options.drop_stale(name, tables[name], set(value))
+        else:
+            tables[name] = value
 
 
 def _find(path_or_preset: str | Path) -> Path:

@@ -15,6 +15,7 @@ from pisco.algorithms.registry import ALGORITHMS
 from pisco.errors import InputError, choose, suggest
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.schedules import SCHEDULES
+from pisco.networks.varying import VARYING
 from pisco.networks.weights import WEIGHTS
 from pisco.problems.registry import PROBLEMS
 
@@ -50,6 +51,7 @@ CHOICES = (
     Choice("graph", "network", "graph", _rows(GRAPHS, "agents")),
     Choice("weights", "network", "weights", _rows(WEIGHTS, "graph")),
     Choice("server", "network", "server", _rows(SCHEDULES)),
+    Choice("varying", "network", "varying", {"none": {}} | _rows(VARYING)),
 )
 
 # By the text of the annotation: evaluating it may need modules that only type checkers import.

@@ -1,0 +1,167 @@
+"""Methods side by side on one problem: each tuned on one grid, on the network it is published on, with one accounting.
+
+Methods without a network of their own (PISCO and its forms) take the experiment's. What is finished is kept in the
+folder by its configuration, so a comparison that was cut short continues, and another method is only added.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pisco._version import __version__
+from pisco.algorithms.registry import ALGORITHMS
+from pisco.engines.checkpoint import atomic_write
+from pisco.engines.driver import Progress
+from pisco.errors import InputError, check_number, choose
+from pisco.experiments.config import Config
+from pisco.experiments.loading import replace
+from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, Tuned, reached, tune
+from pisco.results import Result
+
+USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
+
+
+class Prices(NamedTuple):
+    """What a message costs, to or from the server and between agents."""
+
+    server: float = 10.0
+    gossip: float = 1.0
+
+
+class Entry(NamedTuple):
+    """One method of a comparison: its settings, how it was tuned, and its result on the reported seeds."""
+
+    method: str
+    config: Config
+    tuned: Tuned
+    result: Result
+
+    def spent(self, prices: Prices) -> np.ndarray:
+        """The price paid by every row, seeds first."""
+        column = self.result.column
+        return prices.server * column("messages_server") + prices.gossip * column("messages_gossip")
+
+    def record(self, targets: Targets, prices: Prices) -> dict[str, Any]:
+        """The row of the table: means over seeds at every target, None where a seed missed it."""
+        row: dict[str, Any] = {"method": self.method, "local_lr": self.tuned.local_lr}
+        for target, bound in targets.items():
+            kind = {"at_least": bound} if "accuracy" in target else {"at_most": bound}
+            rows = self.result.row_reaching(target, **kind)
+            price = np.where(rows >= 0, self.spent(prices)[np.arange(len(rows)), rows], math.nan)
+            total = reached(self.result, target, bound, "bytes_server") + reached(
+                self.result, target, bound, "bytes_gossip"
+            )
+            row[f"rounds to {target}"] = _mean(reached(self.result, target, bound))
+            row[f"bytes to {target}"] = _mean(total)
+            row[f"price to {target}"] = _mean(price)
+        for column in ("grad_norm_sq", "loss", *[t for t in targets if "accuracy" in t]):
+            row[f"final {column}"] = _mean(self.result.final(column))
+        return row | {"diverged": self.result.diverged}
+
+
+def _mean(values: np.ndarray) -> float | None:
+    mean = float(np.mean(values))
+    return mean if math.isfinite(mean) else None
+
+
+def method_config(base: Config, method: str, *, own_network: bool = True) -> Config:
+    """The experiment with another method: shared hyperparameters stay, the rest are the method's own."""
+    row = choose("algorithm", method, ALGORITHMS)
+    tables = base.to_dict()
+    kept = {k: v for k, v in tables["algorithm"].items() if k in row.hyperparameters}
+    if "local_steps" in row.hyperparameters:
+        # PISCO counts the steps before the communication step, the others every gradient step of a round.
+        steps = int(tables["algorithm"].get("local_steps", 1))
+        theirs = base.algorithm.name.startswith("pisco") and not method.startswith("pisco")
+        kept["local_steps"] = steps + 1 if theirs else steps
+    tables["algorithm"] = {"name": method} | kept
+    tables["algorithm"].setdefault("local_lr", 0.1)
+    if own_network:
+        replace(tables, {"network": dict(row.network)})
+    tables["name"] = method
+    return Config.from_dict(tables, f"{method} on {base.name or 'the experiment'}")
+
+
+def compare(
+    base: Config,
+    methods: Sequence[str] = USUAL,
+    *,
+    folder: Path,
+    targets: Targets = TARGETS,
+    grid: Sequence[float] = GRID,
+    seeds: Sequence[int] = (0, 1, 2),
+    tuning_seeds: Sequence[int] = TUNING_SEEDS,
+    own_network: bool = True,
+    started: Callable[[str, str], None] | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> list[Entry]:
+    """Tune and run every method; finished ones are read back from the folder.
+
+    `started(method, stage)` is called before each piece of work ("tuning", "running", "kept").
+    """
+    if not methods:
+        raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
+    for bound in targets.values():
+        check_number("a target", bound)
+    configs = {method: method_config(base, method, own_network=own_network) for method in methods}
+    for config in configs.values():
+        config.network.build()
+    tell = started or (lambda method, stage: None)
+    entries = []
+    for method, config in configs.items():
+        config = config.model_copy(update={"run": config.run.model_copy(update={"seeds": list(seeds)})})
+        key = _key(config, targets, grid, tuning_seeds)
+        entry = _kept(folder / method, key, method, config)
+        if entry is None:
+            tell(method, "tuning")
+            tuned = tune(config, grid=grid, targets=targets, seeds=tuning_seeds, progress=progress)
+            tell(method, "running")
+            chosen = config.model_copy(
+                update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
+            )
+            result = chosen.execute(progress=progress)
+            entry = Entry(method, chosen, tuned, result)
+            if not result.interrupted:
+                _keep(folder / method, key, entry)
+        else:
+            tell(method, "kept")
+        entries.append(entry)
+        if entry.result.interrupted:
+            break
+    return entries
+
+
+def _key(config: Config, targets: Targets, grid: Sequence[float], tuning_seeds: Sequence[int]) -> str:
+    tables = config.to_dict()
+    tables["algorithm"].pop("local_lr")
+    facts = [__version__, tables, dict(targets), list(grid), list(tuning_seeds)]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def _keep(folder: Path, key: str, entry: Entry) -> None:
+    entry.result.save(folder, config=entry.config.to_dict())
+    trials = [trial._asdict() for trial in entry.tuned.trials]
+    note = {"key": key, "local_lr": entry.tuned.local_lr, "trials": trials}
+    atomic_write(folder / "tuning.json", (json.dumps(note, indent=2) + "\n").encode())
+
+
+def _kept(folder: Path, key: str, method: str, config: Config) -> Entry | None:
+    """What an earlier comparison with the same configuration left, if it is whole."""
+    try:
+        note = json.loads((folder / "tuning.json").read_text())
+        if note["key"] != key:
+            return None
+        tuned = Tuned(note["local_lr"], tuple(Trial(**trial) for trial in note["trials"]))
+        chosen = config.model_copy(
+            update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
+        )
+        return Entry(method, chosen, tuned, Result.load(folder))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

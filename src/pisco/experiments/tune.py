@@ -1,0 +1,104 @@
+"""Choosing a step size by trying: one fixed grid, one stated rule, every trial one program."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pisco.engines.driver import Progress
+from pisco.engines.run import sweep
+from pisco.errors import InputError
+from pisco.experiments.config import Config
+from pisco.results import Result
+
+GRID = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""η_l, unless other values are given."""
+
+TUNING_SEEDS = (100, 101, 102)
+"""Apart from the seeds that are reported."""
+
+RULE = (
+    "the fewest mean rounds to the first target, among step sizes with which every tuning seed gets there; "
+    "where there is none, the lowest running mean of ‖∇f(x̄)‖² at the end"
+)
+
+Targets = Mapping[str, float]
+TARGETS: Targets = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
+
+
+class Trial(NamedTuple):
+    """One step size: mean rounds to the first target (inf when a seed misses it), and where it ended."""
+
+    local_lr: float
+    rounds: float
+    ending: float
+
+
+class Tuned(NamedTuple):
+    """The step size that the rule picks, and every trial."""
+
+    local_lr: float
+    trials: tuple[Trial, ...]
+
+
+def reached(result: Result, target: str, bound: float, wanted: str = "round") -> np.ndarray:
+    """For every seed, `wanted` when the target is met: accuracies from below, everything else from above."""
+    if "accuracy" in target:
+        return result.at_target(target, wanted, at_least=bound)
+    return result.at_target(target, wanted, at_most=bound)
+
+
+def points(config: Config, grid: Sequence[float]) -> list[tuple[Any, Any]]:
+    """The experiment's method with every step size, on its server schedule."""
+    if not grid or min(grid) <= 0:
+        raise InputError(
+            f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
+        )
+    tables = [config.algorithm.model_copy(update={"local_lr": float(lr)}) for lr in grid]
+    return [(table.build(), config.network.schedule()) for table in tables]
+
+
+def tune(
+    config: Config,
+    *,
+    grid: Sequence[float] = GRID,
+    targets: Targets = TARGETS,
+    seeds: Sequence[int] = TUNING_SEEDS,
+    progress: Callable[[Progress], None] | None = None,
+) -> Tuned:
+    """Try every step size of the grid on the tuning seeds and pick one by `RULE`."""
+    _, problem, network = config.build()
+    results = sweep(
+        points(config, grid),
+        problem,
+        network,
+        rounds=config.run.rounds,
+        batch_size=config.run.batch_size,
+        seeds=seeds,
+        eval_every=config.run.eval_every,
+        engine=config.run.engine,
+        chunk_rounds=config.run.chunk_rounds,
+        progress=progress,
+    )
+    return pick(grid, results, targets)
+
+
+def pick(grid: Sequence[float], results: Sequence[Result], targets: Targets) -> Tuned:
+    """Apply `RULE`."""
+    first, bound = next(iter(targets.items()))
+    trials = []
+    for lr, result in zip(grid, results, strict=True):
+        rounds = reached(result, first, bound)
+        ending = result.final("grad_norm_sq_mean")
+        trials.append(
+            Trial(
+                float(lr),
+                math.inf if np.isnan(rounds).any() else float(np.mean(rounds)),
+                float(np.mean(ending)) if np.isfinite(ending).all() else math.inf,
+            )
+        )
+    best = min(trials, key=lambda trial: (trial.rounds, trial.ending))
+    return Tuned(best.local_lr, tuple(trials))
