@@ -8,7 +8,7 @@ import math
 import platform
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +96,20 @@ class Result:
     def final(self, name: str) -> np.ndarray:
         """The last value of a column for every seed."""
         return self.column(name)[:, -1]
+
+    def only(self, seeds: Sequence[int]) -> Result:
+        """The same result with some of its seeds."""
+        missing = set(seeds) - set(self.seeds)
+        if missing or not self.stacked:
+            raise InputError(f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}")
+        rows = [self.seeds.index(seed) for seed in seeds]
+        return replace(
+            self,
+            params=jax.tree.map(lambda leaf: leaf[np.asarray(rows)], self.params),
+            history={name: values[rows] for name, values in self.history.items()},
+            seeds=tuple(seeds),
+            diverged_at=[self.diverged_at[row] for row in rows],
+        )
 
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
         """Write the result as a folder: `result.json`, `history.npz`, `params.npz`; `config` is kept beside them."""

@@ -108,7 +108,9 @@ def compare(
 
       pisco compare a9a --algorithms pisco,pisco-one-exchange,dsgd --rounds 300
     """
+    from pisco.algorithms import ALGORITHMS
     from pisco.cli.folders import writable
+    from pisco.errors import choose
     from pisco.experiments import compare as comparing
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
@@ -117,6 +119,8 @@ def compare(
     folder = folder or Path(f"compare-{base.name}")
     methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
     prices, chosen = comparing.Prices(price_server, price_gossip), _numbers(grid) or GRID
+    for method in methods:
+        choose("algorithm", method, ALGORITHMS)
     writable(folder)
     use_compilation_cache()
     with progress_bar(base.run.rounds, "") as progress:
@@ -136,6 +140,10 @@ def compare(
             started=started,
             progress=progress,
         )
+    interrupted = len(entries) < len(set(methods))
+    if not entries:
+        note("interrupted before the first method was finished")
+        raise typer.Exit(130)
     records = [entry.record(goals, prices) for entry in entries]
     lines = []
     for entry in entries:
@@ -153,7 +161,6 @@ def compare(
     picture = folder / "compare.png"
     plot_comparison(lines, picture)
     _write_csv(folder / "compare.csv", records)
-    interrupted = entries[-1].result.interrupted
     if as_json:
         say_json(
             {"targets": goals, "prices": prices._asdict(), "rule": RULE, "methods": records, "plot": picture}

@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco._version import __version__
-from pisco.algorithms.registry import ALGORITHMS
+from pisco.algorithms.pisco import pisco
+from pisco.algorithms.registry import ALGORITHMS, compressed_pisco
 from pisco.engines.checkpoint import atomic_write
 from pisco.engines.driver import Progress
+from pisco.engines.job import check_needs
 from pisco.errors import InputError, check_number, choose
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
@@ -52,6 +54,9 @@ class Entry(NamedTuple):
         """The row of the table: means over seeds at every target, None where a seed missed it."""
         row: dict[str, Any] = {"method": self.method, "local_lr": self.tuned.local_lr}
         for target, bound in targets.items():
+            if target not in self.result.history:  # no test data, no tracker
+                row |= {f"{what} to {target}": None for what in ("rounds", "bytes", "price")}
+                continue
             kind = {"at_least": bound} if "accuracy" in target else {"at_most": bound}
             rows = self.result.row_reaching(target, **kind)
             price = np.where(rows >= 0, self.spent(prices)[np.arange(len(rows)), rows], math.nan)
@@ -62,7 +67,8 @@ class Entry(NamedTuple):
             row[f"bytes to {target}"] = _mean(total)
             row[f"price to {target}"] = _mean(price)
         for column in ("grad_norm_sq", "loss", *[t for t in targets if "accuracy" in t]):
-            row[f"final {column}"] = _mean(self.result.final(column))
+            measured = column in self.result.history
+            row[f"final {column}"] = _mean(self.result.final(column)) if measured else None
         return row | {"diverged": self.result.diverged}
 
 
@@ -78,15 +84,21 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
     kept = {k: v for k, v in tables["algorithm"].items() if k in row.hyperparameters}
     if "local_steps" in row.hyperparameters:
         # PISCO counts the steps before the communication step, the others every gradient step of a round.
-        steps = int(tables["algorithm"].get("local_steps", 1))
-        theirs = base.algorithm.name.startswith("pisco") and not method.startswith("pisco")
-        kept["local_steps"] = steps + 1 if theirs else steps
+        steps = tables["algorithm"].get("local_steps")
+        kept["local_steps"] = (
+            1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
+        )
     tables["algorithm"] = {"name": method} | kept
     tables["algorithm"].setdefault("local_lr", 0.1)
     if own_network:
         replace(tables, {"network": dict(row.network)})
     tables["name"] = method
     return Config.from_dict(tables, f"{method} on {base.name or 'the experiment'}")
+
+
+def _uncounted(method: str) -> int:
+    """Gradient steps of a round that the method's `local_steps` leaves out."""
+    return 1 if method in ALGORITHMS and ALGORITHMS[method].factory in (pisco, compressed_pisco) else 0
 
 
 def compare(
@@ -104,7 +116,8 @@ def compare(
 ) -> list[Entry]:
     """Tune and run every method; finished ones are read back from the folder.
 
-    `started(method, stage)` is called before each piece of work ("tuning", "running", "kept").
+    `started(method, stage)` is called before each piece of work ("tuning", "running", "kept"). After Ctrl-C the
+    methods finished so far come back, fewer than were asked for.
     """
     if not methods:
         raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
@@ -112,7 +125,7 @@ def compare(
         check_number("a target", bound)
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}
     for config in configs.values():
-        config.network.build()
+        check_needs(config.algorithm.build(), config.network.build())
     tell = started or (lambda method, stage: None)
     entries = []
     for method, config in configs.items():
@@ -121,20 +134,22 @@ def compare(
         entry = _kept(folder / method, key, method, config)
         if entry is None:
             tell(method, "tuning")
-            tuned = tune(config, grid=grid, targets=targets, seeds=tuning_seeds, progress=progress)
+            try:
+                tuned = tune(config, grid=grid, targets=targets, seeds=tuning_seeds, progress=progress)
+            except KeyboardInterrupt:
+                break
             tell(method, "running")
             chosen = config.model_copy(
                 update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
             )
             result = chosen.execute(progress=progress)
+            if result.interrupted:
+                break
             entry = Entry(method, chosen, tuned, result)
-            if not result.interrupted:
-                _keep(folder / method, key, entry)
+            _keep(folder / method, key, entry)
         else:
             tell(method, "kept")
         entries.append(entry)
-        if entry.result.interrupted:
-            break
     return entries
 
 
@@ -163,5 +178,5 @@ def _kept(folder: Path, key: str, method: str, config: Config) -> Entry | None:
             update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
         )
         return Entry(method, chosen, tuned, Result.load(folder))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None

@@ -36,7 +36,7 @@ def load(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
     return Config.from_dict(tables, str(path_or_preset))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tables of a file; `base` names another one whose settings it changes."""
     tables = toml.read(path)
     if path.parent != PRESETS:
@@ -47,9 +47,10 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(named, str):
         raise InputError(f"base is {named!r}, expected the name of a preset or a file")
     below = _find(named if named in presets() else path.parent / named)
-    if below == path:
+    above = (*above, path.resolve())
+    if below.resolve() in above:
         raise InputError(f"{path} is its own base; name another preset or file")
-    merged = _read(below)
+    merged = _read(below, above)
     merged.pop("name", None)
     replace(merged, tables)
     return merged

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
 from pisco.errors import InputError
-from pisco.experiments.config import Config
 from pisco.results import Result
+
+if TYPE_CHECKING:
+    from pisco.experiments.config import Config
 
 GRID = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """η_l, unless other values are given."""
@@ -69,8 +71,13 @@ def tune(
     seeds: Sequence[int] = TUNING_SEEDS,
     progress: Callable[[Progress], None] | None = None,
 ) -> Tuned:
-    """Try every step size of the grid on the tuning seeds and pick one by `RULE`."""
+    """Try every step size of the grid on the tuning seeds and pick one by `RULE`; Ctrl-C raises, nothing is picked."""
     _, problem, network = config.build()
+    first = next(iter(targets))
+    if first.startswith("test_") and first not in {f"test_{name}" for name, _ in problem.metrics}:
+        raise InputError(
+            f"{first} cannot tune a problem that does not measure it (has it test data?); put another target first"
+        )
     results = sweep(
         points(config, grid),
         problem,
@@ -83,16 +90,17 @@ def tune(
         chunk_rounds=config.run.chunk_rounds,
         progress=progress,
     )
+    if any(result.interrupted for result in results):
+        raise KeyboardInterrupt
     return pick(grid, results, targets)
 
 
 def pick(grid: Sequence[float], results: Sequence[Result], targets: Targets) -> Tuned:
-    """Apply `RULE`."""
-    first, bound = next(iter(targets.items()))
+    """Apply `RULE`; without a target, the lowest loss at the end decides."""
     trials = []
     for lr, result in zip(grid, results, strict=True):
-        rounds = reached(result, first, bound)
-        ending = result.final("grad_norm_sq_mean")
+        rounds = reached(result, *next(iter(targets.items()))) if targets else np.array([math.nan])
+        ending = result.final("grad_norm_sq_mean" if targets else "loss")
         trials.append(
             Trial(
                 float(lr),

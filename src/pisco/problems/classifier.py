@@ -50,6 +50,7 @@ def classifier(
     partition: Partition,
     partition_options: Mapping[str, Any] | None,
     eval_batch: int,
+    eval_samples: int | None = None,
     name: str,
 ) -> Problem:
     """A problem from a model that turns features into logits."""
@@ -63,6 +64,7 @@ def classifier(
         test=test_data(dataset.test_features, None if test_labels is None else test_labels.astype(small)),
         metrics={"accuracy": Accuracy(model)},
         eval_batch=eval_batch,
+        eval_samples=eval_samples,
         name=f"{name} on {dataset.name}",
     )
 

@@ -103,6 +103,7 @@ def cnn(
     partition: Partition = "by_label",
     partition_options: Mapping[str, Any] | None = None,
     dropout: float = 0.2,
+    eval_samples: int | None = None,
     dtype: Any = jnp.float32,
 ) -> Problem:
     """Three blocks of two 3×3 convolutions (32, 64, 128 channels), ReLU, max-pool 2 and dropout, then 128 and 10.
@@ -113,6 +114,7 @@ def cnn(
       partition: a name of `pisco.data.PARTITIONS`, a function, or one index array per agent.
       partition_options: keywords for a named partition.
       dropout: the rate, after every block and after the hidden layer.
+      eval_samples: measure the training loss on the first so many samples of every agent; None takes all.
       dtype: of the parameters.
     """
     check_number("dropout", dropout, low=0, high=0.99)
@@ -130,5 +132,6 @@ def cnn(
         partition=partition,
         partition_options=partition_options,
         eval_batch=500,
+        eval_samples=eval_samples,
         name="cnn",
     )

@@ -33,6 +33,7 @@ class Problem:
       metrics: name to `metric(params, batch)`, one value per test sample; reported as the mean, `test_<name>`.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
+      eval_samples: measure loss and gradient on the first so many samples of every agent only; None takes all.
       name: for tables and plots.
 
     >>> data = {"a": np.ones((3, 5, 2)), "y": np.ones((3, 5))}            # 3 agents, 5 samples each
@@ -50,6 +51,7 @@ class Problem:
         metrics: Mapping[str, Metric] | None = None,
         eval_batch: int = 65536,
         eval_width: int = 1,
+        eval_samples: int | None = None,
         name: str = "problem",
     ):
         flat, sizes = _flatten_agents(data)
@@ -64,6 +66,7 @@ class Problem:
         self.min_size = int(min(sizes))
         self.eval_batch = eval_batch
         self.eval_width = eval_width
+        self.eval_samples = None if eval_samples is None or eval_samples >= min(sizes) else int(eval_samples)
         self.name = name
         _check_finite("data", flat)
         if test is not None:
@@ -133,7 +136,12 @@ class Problem:
         return jax.vmap(lambda p, agent: self.agent_loss(p, key, agent, batch_size))(params, agents).mean()
 
     def objective(self, params: Params) -> jax.Array:
-        """f at one parameter vector, over every agent's samples."""
+        """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
+        if self.eval_samples is not None:
+            rows = (self.offsets[:, None] + jnp.arange(self.eval_samples)).reshape(-1)
+            some = jax.tree.map(lambda leaf: leaf[rows], self.data)
+            equal = jnp.full(rows.shape, 1.0 / rows.shape[0])
+            return self._blockwise(lambda batch: self.sample_losses(params, batch), some, equal)
         if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
@@ -201,7 +209,8 @@ class Problem:
 
     def tree_flatten(self):
         fixed = (self.loss, self.start if callable(self.start) else None, self.metrics, self.max_size)
-        fixed += (self.min_size, self.eval_batch, self.eval_width, self.name, self.per_sample)
+        fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
+        fixed += (self.name, self.per_sample)
         start = None if callable(self.start) else self.start
         return (self.data, self.sizes, self.offsets, self.test, start), fixed
 
@@ -210,7 +219,7 @@ class Problem:
         self = object.__new__(cls)
         self.data, self.sizes, self.offsets, self.test, start = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
-        self.eval_batch, self.eval_width, self.name, self.per_sample = aux[5:]
+        self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:]
         self.start = start if drawn is None else drawn
         return self
 

@@ -1,0 +1,131 @@
+"""Runs over probabilities × step sizes × seeds as one program, and the two protocols that read them.
+
+The paper gives no step sizes. *Tuned*: for every p the step size that `tune.RULE` picks on the tuning seeds. *Common*:
+one step size for all p, the one tuned for p = 0. Both are reported on other seeds than they were chosen on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pisco.engines.driver import Progress
+from pisco.engines.run import sweep
+from pisco.experiments.tune import Targets, Tuned, pick
+from pisco.networks.network import Network
+from pisco.networks.schedules import bernoulli
+from pisco.problems.problem import Problem
+from pisco.results import Result
+from pisco.types import Algorithm
+
+PROBABILITIES: dict[str, float] = {
+    "0": 0.0,
+    "10^-2": 10**-2,
+    "10^-1.75": 10**-1.75,
+    "10^-1.5": 10**-1.5,
+    "10^-1.25": 10**-1.25,
+    "0.1": 0.1,
+    "10^-0.75": 10**-0.75,
+    "10^-0.5": 10**-0.5,
+    "1": 1.0,
+}
+TRAINING, ACCURACY = "grad_norm_sq_mean", "test_accuracy"
+
+
+class Cell(NamedTuple):
+    """One p under one protocol: the step size used and the result on the reported seeds."""
+
+    label: str
+    server_prob: float
+    local_lr: float
+    result: Result
+
+    def to_target(self, column: str, bound: float, wanted: str = "round") -> np.ndarray:
+        """`wanted` at the target for every seed; the last value where the target was missed."""
+        kind = {"at_least": bound} if "accuracy" in column else {"at_most": bound}
+        found = self.result.at_target(column, wanted, **kind)
+        return np.where(np.isnan(found), self.result.final(wanted), found)
+
+    def missed(self, column: str, bound: float) -> int:
+        """How many seeds never met the target."""
+        kind = {"at_least": bound} if "accuracy" in column else {"at_most": bound}
+        return int((self.result.row_reaching(column, **kind) < 0).sum())
+
+
+class Study(NamedTuple):
+    """Both protocols of one set-up."""
+
+    name: str
+    tuned: list[Cell]
+    common: list[Cell]
+    trials: dict[str, Tuned]
+    grid: tuple[float, ...]
+    seeds: tuple[int, ...]
+    tuning_seeds: tuple[int, ...]
+
+    def settings(self) -> dict[str, Any]:
+        """What was chosen, for the record."""
+        return {
+            "name": self.name,
+            "grid": list(self.grid),
+            "seeds": list(self.seeds),
+            "tuning_seeds": list(self.tuning_seeds),
+            "tuned local_lr": {cell.label: cell.local_lr for cell in self.tuned},
+            "common local_lr": self.common[0].local_lr,
+            "run": self.tuned[0].result.settings,
+        }
+
+
+def study(
+    name: str,
+    rule: Callable[[float], Algorithm],
+    probabilities: Mapping[str, float],
+    problem: Problem,
+    network: Network,
+    *,
+    grid: Sequence[float],
+    rounds: int,
+    batch_size: int,
+    seeds: Sequence[int],
+    tuning_seeds: Sequence[int],
+    targets: Targets,
+    eval_every: int = 1,
+    chunk_rounds: int = 100,
+    progress: Callable[[Progress], None] | None = None,
+) -> Study:
+    """Run `rule(local_lr)` for every p, step size and seed, then pick."""
+    everyone = (*tuning_seeds, *seeds)
+    cells = [(label, p, lr) for label, p in probabilities.items() for lr in grid]
+    results = sweep(
+        [(rule(lr), bernoulli(p)) for _, p, lr in cells],
+        problem,
+        network,
+        rounds=rounds,
+        batch_size=batch_size,
+        seeds=everyone,
+        eval_every=eval_every,
+        chunk_rounds=chunk_rounds,
+        progress=progress,
+    )
+    found = {(label, lr): result for (label, _, lr), result in zip(cells, results, strict=True)}
+    trials = {
+        label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets) for label in probabilities
+    }
+
+    def cell(label: str, lr: float) -> Cell:
+        result = found[label, lr].only(seeds)
+        result.label = f"p = {label}"
+        return Cell(label, probabilities[label], lr, result)
+
+    shared = trials[next(iter(probabilities))].local_lr
+    return Study(
+        name,
+        [cell(label, trials[label].local_lr) for label in probabilities],
+        [cell(label, shared) for label in probabilities],
+        trials,
+        tuple(grid),
+        tuple(seeds),
+        tuple(tuning_seeds),
+    )
