@@ -101,7 +101,9 @@ class Result:
         """The same result with some of its seeds."""
         missing = set(seeds) - set(self.seeds)
         if missing or not self.stacked:
-            raise InputError(f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}")
+            raise InputError(
+                f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}"
+            )
         rows = [self.seeds.index(seed) for seed in seeds]
         return replace(
             self,
@@ -161,7 +163,7 @@ class Result:
             raise InputError(
                 f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one"
             ) from error
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
 
     def to_pandas(self) -> DataFrame:
@@ -244,7 +246,8 @@ def _npz(arrays: Mapping[str, Any]) -> bytes:
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as stored:
+    # From memory: numpy leaves a damaged file open.
+    with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
 
 

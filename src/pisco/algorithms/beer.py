@@ -23,7 +23,7 @@ class BeerState(NamedTuple):
 
 
 @algorithm
-def beer(*, local_lr: float, consensus_lr: float = 0.5, compressor: Compressor = Identity()) -> Pair:
+def beer(*, local_lr: float, consensus_lr: float = 0.3, compressor: Compressor = Identity()) -> Pair:
     """One gradient and one exchange of two compressed vectors a round; from H⁰ = Ĝ⁰ = 0, V⁰ = G⁰:
 
         Xᵏ⁺¹ = Xᵏ + γ·Hᵏ(W − I) − η·Vᵏ              Hᵏ⁺¹ = Hᵏ + Q(Xᵏ⁺¹ − Hᵏ)

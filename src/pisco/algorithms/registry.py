@@ -29,13 +29,13 @@ def lsgt(*, local_lr: float, local_steps: int) -> Algorithm:
     return pisco(local_lr=local_lr, local_steps=local_steps - 1, one_exchange=True)
 
 
-def choco(*, local_lr: float, consensus_lr: float = 0.5, compressor: Any = "top-k") -> Algorithm:
+def choco(*, local_lr: float, consensus_lr: float = 0.3, compressor: Any = "top-k") -> Algorithm:
     """Gossip SGD with error-feedback compression."""
     inner = dsgd(local_lr=local_lr)
     return compressed(inner=inner, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
 
 
-def compressed_beer(*, local_lr: float, consensus_lr: float = 0.5, compressor: Any = "top-k") -> Algorithm:
+def compressed_beer(*, local_lr: float, consensus_lr: float = 0.3, compressor: Any = "top-k") -> Algorithm:
     """BEER with a compressor by name."""
     return beer(local_lr=local_lr, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
 
@@ -46,7 +46,7 @@ def compressed_pisco(
     comm_lr: float = 1.0,
     local_steps: int,
     one_exchange: bool = False,
-    consensus_lr: float = 0.5,
+    consensus_lr: float = 0.3,
     compressor: Any = "top-k",
 ) -> Algorithm:
     """PISCO with error-feedback compression of its exchanges, on gossip and server rounds alike."""

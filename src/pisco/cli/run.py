@@ -140,10 +140,9 @@ def _trouble(result: Result) -> str | None:
         what = f"the loss ended above its start ({loss[:, -1].max():.4g} after {loss[:, 0].max():.4g})"
     else:
         return None
-    return (
-        f"{what}; try a smaller algorithm.local_lr, network.weights=metropolis, algorithm.one_exchange=true or "
-        "a larger network.server_prob"
-    )
+    method = result.settings["algorithm"]["name"]
+    one = " algorithm.name=pisco-one-exchange," if method == "pisco" else ""
+    return f"{what}; try a smaller algorithm.local_lr, network.weights=metropolis,{one} or a larger network.server_prob"
 
 
 def _record(result: Result, folder: Path, config: Config) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,14 +32,13 @@ def cache_folder() -> Path:
     return Path(pooch.os_cache("pisco"))
 
 
-def folders(dataset: str) -> list[Path]:
+def folders(dataset: str) -> Iterator[Path]:
     """The folders that may hold a dataset's files, in the order they are searched."""
-    places = []
     if chosen := os.environ.get("PISCO_DATA"):
         if not Path(chosen).is_dir():
             raise InputError(f"PISCO_DATA is {chosen!r}, which is not a folder; correct it or unset it")
-        places.append(Path(chosen) / dataset)
-    return [*places, cache_folder() / dataset]
+        yield Path(chosen) / dataset
+    yield cache_folder() / dataset  # last, so that pooch is not needed where PISCO_DATA has the file
 
 
 def find(dataset: str, file: str) -> Path | None:

@@ -89,7 +89,9 @@ class _History:
     def columns(self, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
         """The history as users see it, runs first."""
         rounds = np.asarray(self.rounds, np.int64)
-        out = {"round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()}
+        out: dict[str, np.ndarray] = {
+            "round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()
+        }
         for name in self.rows[0]:
             out[name] = np.stack([row[name] for row in self.rows], axis=1).astype(np.float64)
             if name == "grad_norm_sq":
@@ -116,7 +118,9 @@ def diverged_at(history: dict[str, np.ndarray]) -> list[int | None]:
     The loss is taken at the mean of the agents, which may stay calm while they fly apart: so both are watched.
     """
     out: list[int | None] = []
-    for loss, spread, rounds in zip(history["loss"], history["consensus_error"], history["round"], strict=True):
+    for loss, spread, rounds in zip(
+        history["loss"], history["consensus_error"], history["round"], strict=True
+    ):
         began: list[int] = []
         for values, start in ((loss, loss[0]), (spread, max(spread[0], 1.0))):
             if not np.isfinite(values[-1]) or values[-1] > ABSURD * (1 + abs(start)):
@@ -167,7 +171,8 @@ def drive(
     """Run a job to its last round, or to Ctrl-C; what was computed is always returned."""
     for name, value in (("rounds", rounds), ("eval_every", eval_every), ("chunk_rounds", chunk_rounds)):
         check_number(name, value, low=1, integer=True)
-    for sentence in {job.network.with_server(run.server).problem_with_reach for run in job.runs} - {None}:
+    sentences = {job.network.with_server(run.server).problem_with_reach for run in job.runs}
+    for sentence in filter(None, sentences):
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
     shapes = carry_shapes(job)

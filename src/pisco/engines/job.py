@@ -25,7 +25,7 @@ class Run(NamedTuple):
 
     algorithm: Algorithm
     server: Schedule
-    seed: int
+    seed: Any  # a whole number; inside a program, the root key made of it
 
 
 class Carry(NamedTuple):

@@ -155,7 +155,8 @@ class ScanEngine:
         first, *rest = zip(*columns, strict=True)
         done = [jax.block_until_ready(call(*first))]  # alone, so that it compiles once
         if rest:
-            double = jax.config.jax_enable_x64  # a context of the calling thread, unknown to the workers
+            # A context of the calling thread, unknown to the workers.
+            double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
             def work(args):
                 with jax.enable_x64(double):

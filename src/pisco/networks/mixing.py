@@ -142,7 +142,7 @@ def choose_operator(weights: csr_array) -> Operator:
     >>> type(choose_operator(weights.metropolis(graphs.star(1000)))).__name__
     'Edges'
     """
-    n = weights.shape[0]
+    n = int(weights.shape[0])  # pyright: ignore[reportOptionalSubscript]
     if n <= DENSE_UP_TO or weights.nnz > 0.25 * n * n:
         return Dense(jnp.asarray(weights.toarray().T))
     incoming = weights.T.tocsr()
@@ -166,7 +166,7 @@ def choose_operator(weights: csr_array) -> Operator:
 
 def _as_circulant(incoming: csr_array) -> Circulant | None:
     """Wᵀ as shifts, where row i holds the same value at column i − s for every i."""
-    n = incoming.shape[0]
+    n = int(incoming.shape[0])  # pyright: ignore[reportOptionalSubscript]
     counts = np.diff(incoming.indptr)
     if counts.max() > GATHER_DEGREE or counts.min() != counts.max():
         return None

@@ -223,4 +223,5 @@ def _graph_of(weights: csr_array) -> Graph:
     entries = weights.tocoo()
     off = (entries.row != entries.col) & (entries.data != 0)
     pairs = np.stack([entries.row[off], entries.col[off]], axis=1)
-    return graphs.from_edges(pairs, num_agents=weights.shape[0])
+    agents = int(weights.shape[0])  # pyright: ignore[reportOptionalSubscript]
+    return graphs.from_edges(pairs, num_agents=agents)

@@ -20,12 +20,12 @@ from pisco.types import Compressor, StartMix
 class Links(NamedTuple):
     """What one exchange of a round uses: whether each kind of link is used, and how many messages it carries."""
 
-    rounds: jax.Array  # 1; counts rounds where links are summed
-    server: jax.Array  # 1 when anybody reaches the server
-    gossip: jax.Array  # 1 when anybody gossips
-    uplinks: jax.Array  # messages to the server
-    downlinks: jax.Array  # messages from the server
-    edges: jax.Array  # messages between agents: directed edges
+    rounds: Any  # 1; counts rounds where links are summed
+    server: Any  # 1 when anybody reaches the server
+    gossip: Any  # 1 when anybody gossips
+    uplinks: Any  # messages to the server
+    downlinks: Any  # messages from the server
+    edges: Any  # messages between agents: directed edges
 
 
 @jax.tree_util.register_dataclass
