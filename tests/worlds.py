@@ -71,7 +71,8 @@ def network_for(method, agents=6, server=None):
     graph = pisco.networks.graphs.ring(agents)
     groups = None
     if wanted.get("graph") == "clusters":
-        graph = pisco.networks.graphs.clusters(wanted["clusters"], agents // wanted["clusters"])
+        size = agents // wanted["clusters"]
+        graph = pisco.networks.graphs.clusters(wanted["clusters"], size, inner=wanted["inner"])
         groups = graph.components().tolist()
     schedules = {
         "never": pisco.never,

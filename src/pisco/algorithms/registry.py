@@ -74,7 +74,15 @@ class Method:
 GOSSIP = {"server": "never"}
 FEDERATED = {"server": "always"}
 ONE_STEP = {"local_steps": 1, "comm_lr": 1.0, "combine_first": False}
-CLUSTERED = {"graph": "clusters", "clusters": 2, "server": "every", "period": 5, "gossip_before_server": True}
+CLUSTERED = {
+    "graph": "clusters",
+    "clusters": 2,
+    "inner": "ring",
+    "server": "every",
+    "period": 5,
+    "gossip_before_server": True,
+    "reporters": 2,
+}
 
 ALGORITHMS: dict[str, Method] = {
     "pisco": Method(pisco, "local gradient tracking, two exchanges a round (the paper's Algorithm 1)"),
