@@ -9,7 +9,7 @@ import jax
 import pytest
 from hypothesis import settings
 
-settings.register_profile("pisco", deadline=None, max_examples=25, derandomize=True)
+settings.register_profile("pisco", deadline=None, max_examples=12, derandomize=True)
 settings.load_profile("pisco")
 
 

@@ -16,7 +16,7 @@ ORDER = [
     {"types", "tree"},
     {"algorithms", "networks", "data"},
     {"problems"},
-    {"metrics", "costs"},
+    {"metrics", "costs", "theory"},
     {"engines", "results"},
     {"report"},
     {"experiments"},
