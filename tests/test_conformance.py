@@ -96,14 +96,11 @@ def test_dtypes_are_kept(name, dtype):
 @pytest.mark.parametrize("name", NAMES)
 def test_engines_agree(name, x64):
     world = Quadratics()
-    networks = [home(name)]
-    if takes_any_server(name):
-        networks.append(networks[0].with_server(pisco.bernoulli(0.4)))
-    for network in networks:
-        fast = trajectory(usual(name), world.problem(), network, 3)
-        slow = trajectory(usual(name), world.problem(), network, 3, engine=DebugEngine())
-        for a, b in zip(jax.tree.leaves(fast), jax.tree.leaves(slow), strict=True):
-            np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
+    network = home(name).with_server(pisco.bernoulli(0.4)) if takes_any_server(name) else home(name)
+    fast = trajectory(usual(name), world.problem(), network, 2)
+    slow = trajectory(usual(name), world.problem(), network, 2, engine=DebugEngine())
+    for a, b in zip(jax.tree.leaves(fast), jax.tree.leaves(slow), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,21 +121,20 @@ def test_parameters_may_be_any_pytree(name):
 def test_any_server_schedule_that_makes_sense(name, x64):
     """Every schedule either runs to a finite result or is refused with a sentence."""
     world = Quadratics()
-    schedules = [pisco.never(), pisco.always(), pisco.every(3), pisco.bernoulli(0.3), pisco.adaptive(2)]
-    schedules.append(pisco.per_agent([0.5] * 6))
+    schedules = [pisco.always(), pisco.bernoulli(0.3), pisco.adaptive(2), pisco.per_agent([0.5] * 6)]
     refusals, ran = [], 0
     for server in schedules:
         try:
             network = home(name).with_server(server)
-            result = pisco.run(usual(name), world.problem(), network, rounds=30, eval_every=30)
-        except (pisco.InputError, UserWarning) as refusal:
+            states = trajectory(usual(name), world.problem(), network, 8)
+        except pisco.InputError as refusal:
             refusals.append(str(refusal))
             continue
-        assert np.isfinite(result.history["loss"]).all()
+        assert np.isfinite(states[-1].params).all() and np.any(states[-1].params != states[0].params)
         ran += 1
     assert ran >= 1
     for sentence in refusals:
-        assert any(word in sentence for word in ("use ", "combined", "drop", "components")), sentence
+        assert any(word in sentence for word in ("use ", "combined", "drop")), sentence
 
 
 TRACKING = [
