@@ -69,10 +69,13 @@ class Study(NamedTuple):
         """What was chosen, for the record."""
         return {
             "name": self.name,
-            "grid": list(self.grid),
+            "grid": [round(lr, 10) for lr in self.grid],
             "seeds": list(self.seeds),
             "tuning_seeds": list(self.tuning_seeds),
-            "tuned local_lr": {cell.label: cell.local_lr for cell in self.tuned},
+            "tuned local_lr": {cell.label: round(cell.local_lr, 10) for cell in self.tuned},
+            "at the edge of the grid": [
+                cell.label for cell in self.tuned if cell.local_lr in (min(self.grid), max(self.grid))
+            ],
             "common local_lr": self.common[0].local_lr,
             "run": self.tuned[0].result.settings,
         }
@@ -111,7 +114,8 @@ def study(
     )
     found = {(label, lr): result for (label, _, lr), result in zip(cells, results, strict=True)}
     trials = {
-        label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets) for label in probabilities
+        label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets)
+        for label in probabilities
     }
 
     def cell(label: str, lr: float) -> Cell:

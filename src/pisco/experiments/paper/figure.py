@@ -1,0 +1,103 @@
+"""What a figure of the paper is here: something to compute, and how to show what was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pisco.experiments.paper.study import Cell
+from pisco.experiments.paper.verdict import Verdict
+from pisco.report.panels import Curve, Panel
+
+Stage = Callable[[str, int], AbstractContextManager[Any]]
+"""Opens a piece of work of so many rounds and gives what `run` takes as `progress`."""
+
+
+MEASURES = ("mean", "min", "max")
+
+
+def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
+    """A stage that shows nothing."""
+    return nullcontext()
+
+
+class Shown(NamedTuple):
+    """Panels to draw, records for the CSV, verdicts, the resolved settings, and a table where there is no picture."""
+
+    panels: list[list[Panel]]
+    records: list[dict[str, Any]]
+    verdicts: list[Verdict]
+    settings: dict[str, Any]
+    markdown: str = ""
+
+
+class Figure(NamedTuple):
+    """One figure or table: `compute(quick, stage)` needs jax and numpy alone, `present` takes what it gave."""
+
+    name: str
+    words: str
+    compute: Callable[[bool, Stage], Any]
+    present: Callable[[Any], Shown]
+    needs: str = ""
+    """A dataset that may be missing."""
+
+
+def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: float = 1) -> list[Curve]:
+    """A column of some cells against rounds (over `per_x`), with the step size in no label: colours mean p."""
+    found = [cell for cell in cells if cell.label in labels]
+    return [
+        Curve(
+            f"p = {cell.label}",
+            cell.result.column("round")[0] / per_x,
+            cell.result.column(column).astype(float),
+            labels.index(cell.label),
+        )
+        for cell in found
+    ]
+
+
+def some_rows(count: int, most: int = 60) -> np.ndarray:
+    """At most so many of the rows, dense at the start.
+
+    >>> some_rows(5).tolist(), len(some_rows(1001)) <= 60, some_rows(1001)[-1]
+    ([0, 1, 2, 3, 4], True, np.int64(1000))
+    """
+    if count <= most:
+        return np.arange(count)
+    return np.unique(np.round(np.geomspace(1, count, most)).astype(int) - 1)
+
+
+def records(
+    cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str], **same: Any
+) -> list[dict[str, Any]]:
+    """Mean, least and greatest over seeds of some columns, for the CSV."""
+    out = []
+    for cell in cells:
+        if cell.label not in labels:
+            continue
+        rounds = cell.result.column("round")[0]
+        for row in some_rows(len(rounds)):
+            record = same | {"p": cell.label, "local_lr": f"{cell.local_lr:g}", "round": int(rounds[row])}
+            for name in columns:
+                values = cell.result.column(name)[:, row]
+                shown = (np.mean(values), np.min(values), np.max(values))
+                record |= {
+                    f"{name} {what}": f"{value:.4g}" for what, value in zip(MEASURES, shown, strict=True)
+                }
+            out.append(record)
+    return out
+
+
+def markdown(records: Sequence[dict[str, Any]]) -> str:
+    """Records as a table.
+
+    >>> print(markdown([{"p": 0, "rounds": 3}]))
+    | p | rounds |
+    | --- | --- |
+    | 0 | 3 |
+    """
+    rows = [list(records[0]), ["---"] * len(records[0]), *([str(v) for v in r.values()] for r in records)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

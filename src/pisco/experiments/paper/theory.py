@@ -1,0 +1,258 @@
+"""The theory made visible: path graphs, the contraction towards consensus, the speed-up by agents and local steps."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco import algorithms
+from pisco.engines.run import run, sweep
+from pisco.experiments.paper.figure import Figure, Shown, Stage, quiet
+from pisco.experiments.paper.network_dependency import slope
+from pisco.experiments.paper.verdict import Verdict, outcome, spread
+from pisco.networks import graphs
+from pisco.networks.network import Network
+from pisco.networks.schedules import bernoulli
+from pisco.networks.spectral import expected_mixing_rate
+from pisco.problems.problem import Problem
+from pisco.problems.quadratic import quadratic
+from pisco.report.panels import Curve, Panel
+
+STEPS = tuple(2.0**-k for k in range(1, 14))
+ACCURACY = 1e-6
+"""‖∇f(x̄)‖² against its start. A running mean, as in the theorems, takes 1/ACCURACY rounds on any network."""
+
+MOVE = 0.1
+"""η_l(T_o + 1) of the speed-up, kept so that noise is all that differs."""
+
+NETWORKS = {
+    "ring of 10, FDLA": lambda: Network.ring(10, weights="fdla"),
+    "path of 16, Metropolis": lambda: Network.path(16),
+    "disconnected, Metropolis": lambda: Network(graphs.erdos_renyi(10, 0.1, 0)),
+}
+
+
+class Found(NamedTuple):
+    """Rounds on paths: (seeds,) per (n, p = 1/n?); contraction: (seeds, p) per network; noise floors: (seeds,)."""
+
+    paths: dict[tuple[int, bool], tuple[float, np.ndarray]]
+    contraction: dict[str, tuple[float, np.ndarray]]
+    probabilities: np.ndarray
+    by_agents: dict[int, np.ndarray]
+    by_steps: dict[int, np.ndarray]
+
+
+def _slope_problem(n: int) -> Problem:
+    """Curvatures and minimizers that change along the path, so that far ends have to hear of each other."""
+    along = np.linspace(-1, 1, n)
+    curvature = np.stack([1 + 0.5 * along, 1 - 0.5 * along], 1)
+    return quadratic(
+        curvature[:, :, None] * np.eye(2), np.stack([1 + along, along**2], 1), init=np.full(2, 3.0)
+    )
+
+
+def _settled(values: np.ndarray) -> np.ndarray:
+    """The round from which every seed stays within the accuracy; NaN where it does not.
+
+    >>> _settled(np.array([[1.0, 1e-7, 0.1, 1e-8, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]]))
+    array([ 3., nan])
+    """
+    within = values <= ACCURACY * values[:, :1]
+    above = within.shape[1] - np.argmax(~within[:, ::-1], axis=1)
+    return np.where(within[:, -1], above, np.nan)
+
+
+def _paths(
+    n: int, helped: bool, rounds: int, seeds: tuple[int, ...], progress: Any
+) -> tuple[float, np.ndarray]:
+    """The step size with the fewest mean rounds on the path, and the rounds for every seed."""
+    problem = _slope_problem(n)
+    results = sweep(
+        [(algorithms.pisco(local_lr=lr, local_steps=1), bernoulli(1 / n if helped else 0.0)) for lr in STEPS],
+        problem,
+        Network.path(n),
+        rounds=rounds,
+        seeds=seeds if helped else seeds[:1],
+        chunk_rounds=1000,
+        progress=progress,
+    )
+    found = []
+    for lr, result in zip(STEPS, results, strict=True):
+        taken = _settled(result.column("grad_norm_sq"))
+        found.append((np.inf if np.isnan(taken).any() else float(np.mean(taken)), lr, taken))
+    best = min(found, key=lambda each: each[:2])
+    return best[1], best[2]
+
+
+def _contraction(network: Network, probabilities: np.ndarray, draws: int, seeds: int) -> np.ndarray:
+    """E‖W^k x − x̄‖²/‖x − x̄‖² for the slowest x, over drawn rounds."""
+    n = network.num_agents
+    matrix = network.weights.toarray()
+    _, _, right = np.linalg.svd(matrix - 1 / n)
+    slowest = right[0]
+    after = {True: 0.0, False: float(np.sum((matrix @ slowest - np.mean(slowest)) ** 2))}
+    out = np.empty((seeds, len(probabilities)))
+    for seed in range(seeds):
+        keys = jax.random.split(jax.random.key(seed), draws)
+        for index, p in enumerate(probabilities):
+            reached = jax.vmap(bernoulli(p).participants, (0, None))(keys, jnp.int32(0))
+            out[seed, index] = np.mean(np.where(np.asarray(reached), after[True], after[False]))
+    return out
+
+
+def _floor(n: int, local_steps: int, rounds: int, seeds: tuple[int, ...], progress: Any) -> np.ndarray:
+    """‖∇f(x̄)‖² once only the noise of single samples is left, mean over the later rounds."""
+    generator = np.random.default_rng(0)
+    curvature = np.linspace(0.5, 1.5, n)[:, None, None, None] * np.ones((1, 64, 1, 1)) * np.eye(4)
+    samples = generator.normal(size=(n, 64, 4))
+    samples -= samples.mean(axis=1, keepdims=True)
+    rule = algorithms.pisco(local_lr=MOVE / (local_steps + 1), local_steps=local_steps)
+    network = Network.ring(n, server=bernoulli(0.3))
+    result = run(
+        rule,
+        quadratic(curvature, samples),
+        network,
+        rounds=rounds,
+        batch_size=1,
+        seed=seeds,
+        chunk_rounds=1000,
+        progress=progress,
+    )
+    return result.column("grad_norm_sq")[:, rounds // 5 :].mean(axis=1)
+
+
+def compute(quick: bool = False, stage: Stage = quiet) -> Found:
+    """Everything in float64; quick takes shorter paths and fewer rounds."""
+    sizes, seeds = ((8, 12, 16), (0, 1)) if quick else ((8, 12, 16, 24, 32, 48, 64), (0, 1, 2, 3, 4))
+    length, floor_rounds = (1500, 2000) if quick else (20000, 6000)
+    paths, by_agents, by_steps, contraction = {}, {}, {}, {}
+    probabilities = np.array([0.0, 0.05, 0.1, 0.2, 0.4, 0.7, 1.0])
+    with jax.enable_x64(True):
+        for n in sizes:
+            for helped in (False, True):
+                with stage(f"path of {n}, p = {f'1/{n}' if helped else 0}", length) as progress:
+                    paths[n, helped] = _paths(n, helped, length, seeds, progress)
+        for name, make in NETWORKS.items():
+            network = make()
+            contraction[name] = network.mixing_rate, _contraction(network, probabilities, 4000, 5)
+        for n in (4, 16) if quick else (4, 8, 16, 32):
+            with stage(f"noise with {n} agents", floor_rounds) as progress:
+                by_agents[n] = _floor(n, 1, floor_rounds, seeds, progress)
+        for steps in (1, 7) if quick else (1, 3, 7, 15):
+            with stage(f"noise with T_o = {steps}", floor_rounds) as progress:
+                by_steps[steps + 1] = _floor(8, steps, floor_rounds, seeds, progress)
+    return Found(paths, contraction, probabilities, by_agents, by_steps)
+
+
+def present(found: Found) -> Shown:
+    """Three panels: rounds on paths, contraction, noise."""
+    verdicts, lines, table = [], [], []
+    sizes = np.array(sorted({n for n, _ in found.paths}))
+    exponents, rounds = {}, {}
+    for index, helped in enumerate((False, True)):
+        label = "path, p = 1/n" if helped else "path, p = 0"
+        mean = rounds[helped] = np.array([np.mean(found.paths[n, helped][1]) for n in sizes])
+        exponents[helped] = slope(sizes, mean)
+        lines.append(Curve(label, sizes, mean[None], index, points=True))
+        for n in sizes:
+            lr, taken = found.paths[n, helped]
+            row = {"part": label, "x": n, "local_lr": f"{lr:g}", "mean": f"{np.mean(taken):.5g}"}
+            table.append(row | {"min": f"{np.min(taken):.5g}", "max": f"{np.max(taken):.5g}"})
+    rates = {n: Network.path(int(n)).mixing_rate for n in sizes}
+    against = {
+        helped: slope([1 / expected_mixing_rate(rates[n], helped / n) for n in sizes], rounds[helped])
+        for helped in (False, True)
+    }
+    last = found.paths[int(sizes[-1]), True][1]
+    verdicts.append(
+        Verdict(
+            "path graph: the network dependency grows like n⁴ with p = 0 and like n² with p = 1/n",
+            f"fitted exponents of the rounds to {ACCURACY:g} of ‖∇f(x⁰)‖², η_l tuned, n = {sizes[0]} … {sizes[-1]}",
+            f"{exponents[False]:.2f} and {exponents[True]:.2f}; at n = {sizes[-1]} "
+            f"{rounds[False][-1]:.4g} and {spread(last)} rounds; "
+            f"exponents against 1/λ_p {against[False]:.2f} and {against[True]:.2f}",
+            outcome(
+                abs(exponents[False] - 4) < 0.5 and abs(exponents[True] - 2) < 0.5,
+                exponents[False] > 1.3 * exponents[True] and rounds[False][-1] > rounds[True][-1],
+            ),
+            "the bounds are upper ones: with tuned steps the rounds grow about like 1/λ_p, not its square",
+            depends_on_size=True,
+        )
+    )
+    verdicts.append(
+        Verdict(
+            "path graph: p = 1/n needs fewer rounds than p = 0",
+            f"rounds of p = 1/n over those of p = 0 at n = {sizes[-1]}",
+            spread(last / rounds[False][-1]),
+            outcome(bool(np.mean(last) < rounds[False][-1])),
+        )
+    )
+    contracted, off = [], []
+    for index, (name, (rate, measured)) in enumerate(found.contraction.items()):
+        predicted = (1 - rate) * (1 - found.probabilities)
+        off.append(np.abs(measured.mean(axis=0) - predicted).max())
+        contracted.append(Curve(name, predicted, measured, 3 + index, points=True))
+        for p, value, each in zip(found.probabilities, predicted, measured.T, strict=True):
+            row = {
+                "part": f"contraction, {name}",
+                "x": f"{p:g}",
+                "local_lr": "",
+                "mean": f"{each.mean():.5g}",
+            }
+            table.append(
+                row | {"min": f"{each.min():.5g}", "max": f"{each.max():.5g}", "predicted": f"{value:.5g}"}
+            )
+    contracted.append(Curve("as predicted", np.array([0.0, 1.0]), np.array([[0.0, 1.0]]), 6))
+    verdicts.append(
+        Verdict(
+            "a round contracts the consensus error by 1 − λ_p in the mean",
+            "greatest distance of the measured factor from 1 − λ_p: 3 networks, 7 p, slowest mode, 5 × 4000 rounds",
+            f"{max(off):.2g}",
+            outcome(max(off) < 0.02),
+        )
+    )
+    noise = []
+    for index, (words, floors) in enumerate((("agents n", found.by_agents), ("T_o + 1", found.by_steps))):
+        x, y = np.array(list(floors)), np.array(list(floors.values())).T
+        noise.append(Curve(f"noise against {words}", x, y, index, points=True))
+        each = np.array([slope(x, seed) for seed in y])
+        table += [
+            {
+                "part": f"noise, {words}",
+                "x": n,
+                "local_lr": "",
+                "mean": f"{v.mean():.5g}",
+                "min": f"{v.min():.5g}",
+                "max": f"{v.max():.5g}",
+            }
+            for n, v in floors.items()
+        ]
+        verdicts.append(
+            Verdict(
+                f"linear speed-up in {words} where the noise dominates",
+                f"fitted exponent of the noise in ‖∇f(x̄)‖² at η_l(T_o + 1) = {MOVE:g}; batches of 1 (−1 predicted)",
+                spread(each),
+                outcome(bool(abs(np.mean(each) + 1) < 0.2), bool(np.mean(each) < -0.5)),
+            )
+        )
+    for row in table:
+        row.setdefault("predicted", "")
+    panels = [
+        Panel("rounds on path graphs", "agents n", "rounds", lines, log_x=True, log_y=True),
+        Panel("contraction of the consensus error", "predicted: 1 − λ_p", "measured", contracted),
+        Panel("noise left in ‖∇f(x̄)‖²", "n, or T_o + 1", "‖∇f(x̄)‖²", noise, log_x=True, log_y=True),
+    ]
+    settings = {
+        "precision": "float64",
+        "step sizes tried on paths": list(STEPS),
+        "weights": "Metropolis unless named",
+        "T_o on paths": 1,
+        "speed-up": {"η_l(T_o + 1)": MOVE, "batch_size": 1, "network": "ring, Metropolis, p = 0.3"},
+    }
+    return Shown([panels], table, verdicts, settings)
+
+
+THEORY = Figure("theory", "path graphs, contraction towards consensus, linear speed-up", compute, present)
