@@ -154,8 +154,11 @@ def interactive(rows: Rows, path: str | Path, title: str) -> Path:
     from plotly.subplots import make_subplots
 
     down, across = len(rows), max(map(len, rows))
-    titles = [row[i].title if i < len(row) else "" for row in rows for i in range(across)]
+    titles = [
+        row[i].title.replace("\n", "<br>") if i < len(row) else "" for row in rows for i in range(across)
+    ]
     figure = make_subplots(rows=down, cols=across, subplot_titles=titles)
+    figure.update_annotations(font_size=11)  # the panels' titles; plotly's own size makes neighbours overlap
     seen: set[str] = set()
 
     def add(trace: Any, label: str, place: tuple[int, int]) -> None:
@@ -186,6 +189,9 @@ def interactive(rows: Rows, path: str | Path, title: str) -> Path:
         scale |= {"tickformat": ".0%"} if panel.percent else {}
         figure.update_yaxes(title=panel.y_title, row=place[0], col=place[1], **scale)
     figure.update_layout(title=title, barmode="stack", template="plotly_white", height=330 * down + 150)
+    figure.update_layout(margin_t=120, legend={"orientation": "h", "y": -0.12})
+    figure.update_xaxes(title_font_size=11)
+    figure.update_yaxes(title_font_size=11)
     path = Path(path)
     try:
         path.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
