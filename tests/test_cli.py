@@ -17,25 +17,7 @@ from pisco.cli import run as run_command
 from pisco.cli.main import app
 from pisco.experiments import load
 
-TINY = """
-[algorithm]
-name = "pisco"
-local_lr = 0.1
-local_steps = 1
-
-[problem]
-dataset = "points.npz"
-partition = "iid"
-
-[network]
-agents = 4
-server_prob = 0.5
-
-[run]
-rounds = 20
-batch_size = 2
-chunk_rounds = 5
-"""
+from worlds import TINY_EXPERIMENT as TINY
 
 
 @pytest.fixture

@@ -18,25 +18,8 @@ from pisco.experiments import compare as comparing
 from pisco.experiments import load, presets
 from pisco.experiments import tune as tuning
 
-TINY = """
-[algorithm]
-name = "pisco"
-local_lr = 0.1
-local_steps = 1
+from worlds import TINY_EXPERIMENT as TINY
 
-[problem]
-dataset = "points.npz"
-partition = "iid"
-
-[network]
-agents = 4
-server_prob = 0.5
-
-[run]
-rounds = 20
-batch_size = 2
-chunk_rounds = 5
-"""
 TARGETS = {"grad_norm_sq_mean": 0.2, "test_accuracy": 0.6}
 SMALL = {"targets": TARGETS, "grid": (0.1, 0.3), "seeds": (0, 1), "tuning_seeds": (100,)}
 

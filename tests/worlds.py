@@ -9,6 +9,27 @@ from pisco.engines.scan import ScanEngine
 
 UNMEASURED = Segment(1, 1, measured=False)
 
+TINY_EXPERIMENT = """
+[algorithm]
+name = "pisco"
+local_lr = 0.1
+local_steps = 1
+
+[problem]
+dataset = "points.npz"
+partition = "iid"
+
+[network]
+agents = 4
+server_prob = 0.5
+
+[run]
+rounds = 20
+batch_size = 2
+chunk_rounds = 5
+"""
+"""An experiment file beside a data file `points.npz`."""
+
 
 class Quadratics:
     """Heterogeneous strongly convex quadratics with their matrices at hand."""

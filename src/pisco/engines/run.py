@@ -70,7 +70,7 @@ def run(
         )
     job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
     outcome = drive(
-        choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine,
+        _engine(engine),
         job,
         rounds=rounds,
         eval_every=eval_every,
@@ -110,7 +110,7 @@ def sweep(
     runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)
     job = Job(problem, network, runs, batch_size)
     outcome = drive(
-        choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine,
+        _engine(engine),
         job,
         rounds=rounds,
         eval_every=eval_every,
@@ -123,6 +123,10 @@ def sweep(
         settings = _settings(job, algorithm, server, rounds, eval_every)
         results.append(_result(outcome, which, settings, seeds))
     return results
+
+
+def _engine(engine: str | Engine) -> Engine:
+    return choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine
 
 
 def _settings(
