@@ -62,7 +62,8 @@ def kgt(
       array([3., 3.], dtype=float32)
 
     Reference: Y. Liu, T. Lin, A. Koloskova and S. Stich, "Decentralized gradient tracking with local steps",
-    Optimization Methods and Software, 2024. Periodical-GT is reconstructed from their comparison with it.
+    Optimization Methods and Software, 2024. Periodical-GT is reconstructed from
+    descriptions; its original was not at hand.
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
     check_number("comm_lr", comm_lr, low=0, open_low=True)
