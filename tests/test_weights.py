@@ -49,6 +49,47 @@ def test_symmetric_doubly_stochastic_on_the_graph(graph, rule, lazy):
     assert (weights.check(matrix, graph) != matrix).nnz == 0
 
 
+def by_another_solver(graph, nonnegative):
+    """The optimum of the same semidefinite program, by cvxpy."""
+    cp = pytest.importorskip("cvxpy")
+    n, incidence = graph.num_agents, np.zeros((graph.num_agents, graph.num_edges))
+    incidence[graph.edges[:, 0], np.arange(graph.num_edges)] = 1
+    incidence[graph.edges[:, 1], np.arange(graph.num_edges)] = -1
+    w, s, identity = cp.Variable(graph.num_edges), cp.Variable(), np.eye(n)
+    deviation = identity - 1 / n - incidence @ cp.diag(w) @ incidence.T
+    limits = [s * identity - deviation >> 0, s * identity + deviation >> 0]
+    if nonnegative:
+        limits += [w >= 0, np.abs(incidence) @ w <= 1]
+    return cp.Problem(cp.Minimize(s), limits).solve(solver=cp.CLARABEL)
+
+
+@pytest.mark.parametrize("nonnegative", [False, True])
+@pytest.mark.parametrize(
+    "graph", [graphs.grid(3, 4), graphs.erdos_renyi(16, 0.3, seed=0)], ids=lambda g: g.name
+)
+def test_fdla_is_the_optimum_another_solver_finds(graph, nonnegative):
+    found = weights.fdla(graph, nonnegative=nonnegative)
+    deviation = np.linalg.norm(found.toarray() - 1 / graph.num_agents, 2)
+    assert deviation == pytest.approx(by_another_solver(graph, nonnegative), abs=1e-6)
+
+
+def test_fdla_by_conjugate_gradients_agrees_with_factoring(monkeypatch):
+    graph = graphs.erdos_renyi(40, 0.3, seed=1)
+    precise = 1 - mixing_rate(weights.fdla(graph))
+    monkeypatch.setattr("pisco.networks.fastest.FACTOR_UP_TO", 0)
+    assert precise <= 1 - mixing_rate(weights.fdla(graph)) <= 1.01 * precise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("probability", [0.03, 0.1, 0.3])
+def test_fdla_of_200_agents_is_within_a_percent(probability, monkeypatch):
+    graph = graphs.erdos_renyi(200, probability, seed=1)
+    rough = np.sqrt(1 - mixing_rate(weights.fdla(graph)))
+    monkeypatch.setattr("pisco.networks.fastest.ROUGH", 1e-5)
+    precise = np.sqrt(1 - mixing_rate(weights.fdla(graph)))
+    assert precise - 1e-9 <= rough <= 1.01 * precise
+
+
 @given(some_graph())
 @settings(max_examples=20, deadline=None)
 def test_nonnegative_fdla(graph):
@@ -122,8 +163,8 @@ def test_lazy_is_halfway_to_the_identity():
 
 
 def test_large_graphs_without_a_closed_form_say_what_they_get():
-    graph = graphs.grid(10, 12)
-    with pytest.warns(UserWarning, match="10×12 grid .120 agents. take long"):
+    graph = graphs.grid(15, 14)
+    with pytest.warns(UserWarning, match="15×14 grid .210 agents. take long"):
         matrix = weights.fdla(graph)
     assert (matrix != weights.best_constant(graph)).nnz == 0
 

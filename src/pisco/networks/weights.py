@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.errors import InputError
+from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
 from pisco.networks.graph import Graph
 from pisco.networks.registry import checked
 from pisco.networks.spectral import laplacian_extremes
@@ -23,8 +24,8 @@ from pisco.networks.spectral import laplacian_extremes
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
 
-SOLVE_UP_TO = 70
-"""The largest component whose fastest weights are solved for: about ten seconds, growing like n⁶."""
+SOLVE_UP_TO = 200
+"""The largest component whose fastest weights are solved for: a few seconds."""
 
 
 def metropolis(graph: Graph, *, lazy: bool = False) -> csr_array:
@@ -47,7 +48,7 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
     """The fastest symmetric weights on the graph (FDLA): minimise ‖W − J‖₂ over one weight per edge.
 
     min s  subject to  −sI ⪯ I − B·diag(w)·Bᵀ − J ⪯ sI. In closed form on the families where equal weights are
-    optimal, by a semidefinite program elsewhere; components above 70 agents without a closed form get
+    optimal, by a semidefinite program elsewhere (`fastest.py`); components above 200 agents without a closed form get
     `best_constant` and a warning. Weights may be negative, and the smallest eigenvalue is often near −1.
 
     nonnegative: ask also for non-negative entries of W.
@@ -60,8 +61,9 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
     """
 
     def weigh(part: Graph) -> np.ndarray:
-        if part.laplacian_extremes is None and part.num_edges > 1 and part.num_agents <= SOLVE_UP_TO:
-            return _solve(part, nonnegative)
+        small = part.num_agents <= SOLVE_UP_TO and not (nonnegative and part.num_edges > FACTOR_UP_TO)
+        if part.laplacian_extremes is None and part.num_edges > 1 and small:
+            return _tidy(fastest_weights(part, nonnegative=nonnegative))
         if part.laplacian_extremes is None and part.num_edges > 1:
             warnings.warn(
                 f"the fastest weights of {part.name} ({part.num_agents} agents) take long to solve for, so "
@@ -197,37 +199,9 @@ def _laplacian(graph: Graph) -> csr_array:
     return csr_array(diags_array(graph.degrees.astype(float)) - graph.adjacency())
 
 
-def _solve(graph: Graph, nonnegative: bool) -> np.ndarray:
-    """The semidefinite program, as min s over (w, s)."""
-    import cvxpy as cp
-    from scipy.sparse import csc_array
-
-    n, m, (i, j) = graph.num_agents, graph.num_edges, graph.edges.T
-    edge = np.arange(m)
-    # vec(B·diag(w)·Bᵀ) = A·w: each edge puts +w on two diagonal places and −w on two others.
-    places = np.concatenate([i * n + i, j * n + j, i * n + j, j * n + i])
-    signs = np.repeat([1.0, 1.0, -1.0, -1.0], m)
-    to_laplacian = csc_array((signs, (places, np.tile(edge, 4))), shape=(n * n, m))
-    w, s = cp.Variable(m), cp.Variable()
-    identity = np.eye(n)
-    deviation = identity - 1 / n - cp.reshape(to_laplacian @ w, (n, n), order="C")
-    constraints: list[Any] = [s * identity - deviation >> 0, s * identity + deviation >> 0]
-    if nonnegative:
-        loads = csc_array((np.ones(2 * m), (np.concatenate([i, j]), np.tile(edge, 2))), shape=(n, m))
-        constraints += [w >= 0, loads @ w <= 1]
-    problem = cp.Problem(cp.Minimize(s), constraints)
-    problem.solve(solver=cp.CLARABEL)
-    if w.value is None:
-        raise InputError(
-            f"no fastest weights found for {graph.name} ({problem.status}); use `weights.metropolis`"
-        )
-    found = np.asarray(w.value, dtype=float)
-    found[np.abs(found) < 1e-9] = 0.0
-    if nonnegative:
-        found = np.maximum(found, 0.0)
-        load = np.bincount(i, found, n) + np.bincount(j, found, n)
-        found /= np.maximum(1.0, np.maximum(load[i], load[j]))  # what the solver's tolerance oversteps
-    return found
+def _tidy(found: np.ndarray) -> np.ndarray:
+    """Weights that are zero but for the solver's tolerance become zero: their edges then carry nothing."""
+    return np.where(np.abs(found) < 1e-8, 0.0, found)
 
 
 WEIGHTS = checked(
