@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
-from pisco.problems.cnn import _as_matrix_product, convolve
+from pisco.errors import InputError
+from pisco.problems.cnn import _copied, _gathered, convolve
 from pisco.problems.sampling import batch_indices
 
 from worlds import Quadratics
@@ -98,14 +99,23 @@ def test_mlp_learns_and_measures():
     assert result.history["test_accuracy"][-1] > result.history["test_accuracy"][0]
 
 
-def test_convolution_as_a_matrix_product():
+def test_convolution_as_patches_and_a_product(x64):
     rng = np.random.default_rng(0)
-    images, kernel = jnp.asarray(rng.normal(size=(2, 8, 8, 3))), jnp.asarray(rng.normal(size=(3, 3, 3, 5)))
-    native = jax.lax.conv_general_dilated(
-        images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    images, kernel = (
+        jnp.asarray(rng.normal(size=(3, 2, 8, 8, 4))),
+        jnp.asarray(rng.normal(size=(3, 3, 3, 4, 5))),
     )
-    np.testing.assert_allclose(_as_matrix_product(images, kernel), native, atol=1e-4)
-    np.testing.assert_allclose(jax.jit(convolve)(images, kernel), native, atol=1e-4)
+
+    def native(x, k):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    def value_and_slopes(form):
+        one = jax.value_and_grad(lambda x, k: jnp.sin(form(x, k)).sum(), (0, 1))
+        return jax.jit(jax.vmap(one))(images, kernel)
+
+    for ours, theirs in zip(*map(jax.tree.leaves, map(value_and_slopes, (convolve, native))), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
+    np.testing.assert_array_equal(_gathered(images[0]), _copied(images[0]))
 
 
 def toy_images(count=20, side=8):
@@ -137,6 +147,21 @@ def test_dropout_is_for_training_alone():
     still = [problem.batch_loss(params, batch) for _ in range(2)]
     noisy = [problem.batch_loss(params, batch, jax.random.key(k)) for k in range(2)]
     assert still[0] == still[1] and noisy[0] != noisy[1]
+
+
+def test_cnn_computes_in_bfloat16_around_parameters_in_float32():
+    data, options = toy_images(), {"agents": 5, "dropout": 0.0}
+    losses = []
+    for compute in (None, "bfloat16"):
+        problem = pisco.problems.cnn(data, compute=compute, **options)
+        params, batch = problem.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[:8], problem.data)
+        loss, slopes = jax.value_and_grad(problem.batch_loss)(params, batch)
+        assert {leaf.dtype.name for leaf in jax.tree.leaves((loss, slopes))} == {"float32"}
+        losses.append(float(loss))
+    assert losses[0] != losses[1] and losses[0] == pytest.approx(losses[1], rel=0.02)
+    for nonsense in ("int8", "fast"):
+        with pytest.raises(InputError, match="compute is .*floating dtype"):
+            pisco.problems.cnn(data, compute=nonsense, **options)
 
 
 def test_cnn_trains_inside_the_scan():

@@ -97,26 +97,28 @@ def measure_now(carry, problem, *, batched):
 
 
 class ScanEngine:
-    """Engine `scan`. `batched` forces or forbids batching the runs; by default only accelerators batch."""
+    """Engine `scan`. States are one carry per run, or one stacked carry where the runs are batched.
+
+    batched: force or forbid batching the runs; by default accelerators batch when there are several. (A batched program
+    computes both the gossip and the server's average of every round, and a convolution of runs and agents at once.)
+    """
 
     name = "scan"
 
     def __init__(self, batched: bool | None = None):
-        self.batched = jax.default_backend() != "cpu" if batched is None else batched
+        self.batched = batched
 
-    def start(self, job: Job) -> list[Any]:
-        shared = {"problem": job.problem, "gossip": job.network.gossip}
-        call = partial(start, **shared, batch_size=job.batch_size, batched=self.batched)
-        return self._each(call, self._groups(job))
+    def start(self, job: Job) -> Any:
+        shared = {"problem": job.problem, "gossip": job.network.gossip, "batch_size": job.batch_size}
+        return self._each(partial(start, **shared), self._runs(job))
 
-    def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
-        call = partial(measure_now, problem=job.problem, batched=self.batched)
-        return self._stack(self._each(call, states))
+    def measure(self, job: Job, states: Any) -> dict[str, np.ndarray]:
+        return self._host(self._each(partial(measure_now, problem=job.problem), states))
 
     def advance(
-        self, job: Job, states: list[Any], done: int, segment: Segment
-    ) -> tuple[list[Any], dict[str, np.ndarray], Links]:
-        def call(run, carry):
+        self, job: Job, states: Any, done: int, segment: Segment
+    ) -> tuple[Any, dict[str, np.ndarray], Links]:
+        def call(run, carry, batched):
             return advance(
                 run,
                 carry,
@@ -125,42 +127,53 @@ class ScanEngine:
                 jnp.int32(done),
                 segment=segment,
                 batch_size=job.batch_size,
-                batched=self.batched,
+                batched=batched,
             )
 
-        out = self._each(call, self._groups(job), states)
-        return [o[0] for o in out], self._stack([o[1] for o in out]), self._stack([o[2] for o in out])
+        out = self._each(call, self._runs(job), states)
+        if isinstance(out, list):
+            states, rows, links = map(list, zip(*out, strict=True))
+        else:
+            states, rows, links = out
+        return states, self._host(rows), self._host(links)
 
-    def pack(self, states: list[Any]) -> Any:
-        return self._stack(states)
+    def pack(self, states: Any) -> Any:
+        return self._host(states)
 
-    def unpack(self, job: Job, packed: Any) -> list[Any]:
-        if self.batched:
-            return [jax.tree.map(jnp.asarray, packed)]
+    def unpack(self, job: Job, packed: Any) -> Any:
+        if self._batches(job):
+            return jax.tree.map(jnp.asarray, packed)
         return [jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), packed) for i in range(len(job.runs))]
 
-    def _groups(self, job: Job) -> list[Run]:
-        """Runs as the program takes them: all stacked into one, or one after the other."""
+    def _batches(self, job: Job) -> bool:
+        if self.batched is None:
+            return len(job.runs) > 1 and jax.default_backend() != "cpu"
+        return self.batched
+
+    def _runs(self, job: Job) -> Any:
+        """Runs as the program takes them: one after the other, or all stacked into one."""
         runs = [run._replace(seed=seed_key(run.seed)) for run in job.runs]
-        return [jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs)] if self.batched else runs
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs) if self._batches(job) else runs
 
-    def _stack(self, trees: list[Any]) -> Any:
+    def _host(self, trees: Any) -> Any:
         """Host copies with runs on the leading axis."""
-        if self.batched:
-            return jax.tree.map(np.asarray, trees[0])
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *trees)
+        if isinstance(trees, list):
+            return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *trees)
+        return jax.tree.map(np.asarray, trees)
 
-    def _each(self, call, *columns: list[Any]) -> list[Any]:
-        """`call` on every group; on a CPU the groups share the cores."""
+    def _each(self, call, *columns: Any) -> Any:
+        """`call` on every run, or on all of them stacked; single runs share the cores."""
+        if not isinstance(columns[0], list):
+            return jax.block_until_ready(call(*columns, batched=True))
         first, *rest = zip(*columns, strict=True)
-        done = [jax.block_until_ready(call(*first))]  # alone, so that it compiles once
+        done = [jax.block_until_ready(call(*first, batched=False))]  # alone, so that it compiles once
         if rest:
             # A context of the calling thread, unknown to the workers.
             double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 
             def work(args):
                 with jax.enable_x64(double):
-                    return jax.block_until_ready(call(*args))
+                    return jax.block_until_ready(call(*args, batched=False))
 
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 done += pool.map(work, rest)

@@ -1,0 +1,120 @@
+"""What the benchmarks share: timings that take turns, rows, and workloads."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+import pisco
+from pisco.engines.job import Job, Run, Segment
+from pisco.engines.scan import ScanEngine
+
+Call = Callable[[], Any]
+
+
+def shortest(calls: dict[str, Call], repeats: int) -> dict[str, float]:
+    """The shortest time of each call. They take turns, so that other work on the machine hits all of them."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats + 1):  # the first time compiles
+        for name, call in calls.items():
+            began = time.perf_counter()
+            jax.block_until_ready(call())
+            times[name].append(time.perf_counter() - began)
+    return {name: min(found[1:]) for name, found in times.items()}
+
+
+def row(workload: str, ours: float, reference: float, unit: str, target: str, **more: Any) -> dict[str, Any]:
+    """One line of the table: what was measured, against what, and what the ratio should be."""
+    digits = {"ours": ours, "reference": reference, "ratio": ours / reference}
+    rounded = {name: float(f"{value:.4g}") for name, value in digits.items()}
+    return {
+        "workload": workload,
+        **rounded,
+        "unit": unit,
+        "target": target,
+        "device": jax.devices()[0].device_kind,
+        **more,
+    }
+
+
+def report(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Print every row as JSON when it is there, and the table at the end."""
+    kept = []
+    for one in rows:
+        print(json.dumps(one, ensure_ascii=False), flush=True)
+        kept.append(one)
+    columns = ("workload", "ours", "reference", "unit", "ratio", "target")
+    cells = [columns, *[tuple(str(one[column]) for column in columns) for one in kept]]
+    widths = [max(len(line[at]) for line in cells) for at in range(len(columns))]
+    print()
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return kept
+
+
+# ------------------------------------------------------------------------------------------- workloads
+
+
+def a9a(agents: int = 10) -> pisco.Problem:
+    """Sorted a9a, the paper's logistic regression."""
+    return pisco.problems.logistic(pisco.data.load("a9a"), agents=agents)
+
+
+def images(shape: tuple[int, ...], samples: int) -> pisco.data.Dataset:
+    """Random bytes in the shape of MNIST or CIFAR-10: times do not depend on the values."""
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (samples, *shape), dtype=np.uint8)
+    return pisco.data.Dataset("random images", pixels, np.arange(samples) % 10)
+
+
+def mnist_shaped(agents: int = 10) -> pisco.Problem:
+    return pisco.problems.mlp(images((28, 28), 60_000), agents=agents, partition="iid")
+
+
+def cifar_shaped(agents: int = 5, **options: Any) -> pisco.Problem:
+    return pisco.problems.cnn(images((32, 32, 3), 50_000), agents=agents, partition="iid", **options)
+
+
+def engine_rounds(
+    problem: pisco.Problem, batch_size: int, rounds: int, local_steps: int, network: Any = None
+) -> Call:
+    """The scan engine's program for so many rounds of PISCO, metrics off."""
+    network = network or pisco.Network.ring(problem.num_agents, server=pisco.bernoulli(0.1))
+    rule = pisco.algorithms.pisco(local_lr=1e-3, local_steps=local_steps)
+    job = Job(problem, network, (Run(rule, network.server, 0),), batch_size)
+    engine = ScanEngine()
+    kept = engine.pack(engine.start(job))
+    segment = Segment(1, rounds, measured=False)
+    return lambda: engine.advance(job, engine.unpack(job, kept), 0, segment)[0]
+
+
+def bare_gradients(problem: pisco.Problem, batch_size: int, rounds: int, per_round: int) -> Call:
+    """A compiled loop of nothing but gradient steps on batches drawn beforehand, in the shape of PISCO's loops."""
+    agents, samples = problem.num_agents, problem.min_size
+    drawn = jax.random.randint(jax.random.key(1), (rounds, per_round, agents, batch_size), 0, samples)
+    rows = drawn + problem.offsets[:, None]
+    keys = jax.random.split(jax.random.key(2), (rounds, per_round, agents))
+    one = jax.vmap(jax.grad(problem.batch_loss))
+
+    @jax.jit
+    def loop(params, data, rows, keys):
+        def step(params, drawn):
+            rows, keys = drawn
+            batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), data)
+            return jax.tree.map(lambda x, g: x - 1e-3 * g, params, one(params, batch, keys)), None
+
+        def one_round(params, drawn):
+            most, last = jax.tree.map(lambda x: x[:-1], drawn), jax.tree.map(lambda x: x[-1], drawn)
+            return step(lax.scan(step, params, most)[0], last)
+
+        return lax.scan(one_round, params, (rows, keys))[0]
+
+    start = jax.tree.map(lambda x: jnp.stack([x] * agents), problem.init(jax.random.key(0)))
+    return lambda: loop(start, problem.data, rows, keys)
