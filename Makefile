@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs bench data clean
+.PHONY: help demo test test-slow lint format docs bench bench-gpu data clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -45,8 +45,11 @@ format: $(DEV_STAMP) ## let ruff format and fix
 docs: $(DEV_STAMP) ## build the documentation site strictly into site/
 	$(BIN)/mkdocs build --strict
 
-bench: $(DEV_STAMP) ## benchmarks, as JSON
-	$(BIN)/python benchmarks/bench_round.py
+bench: $(STAMP) ## benchmarks as ratios: JSON rows, then a table (minutes; on a quiet machine)
+	$(BIN)/python benchmarks/run.py
+
+bench-gpu: $(STAMP) ## the benchmarks about an accelerator (install the extra `cuda` first)
+	$(BIN)/python benchmarks/run.py --accelerator
 
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py

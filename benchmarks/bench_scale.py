@@ -71,7 +71,7 @@ def rows():
                 before = n // 10
                 linear = 1e3 * 10 * per_round[before]
                 name = f"scale: {family}, n={n:.0e} against 10 × n={before:.0e}"
-                yield row(name, 1e3 * per_round[n], linear, "ms/round", "≤ 1.2 from 1e5 on")
+                yield row(name, 1e3 * per_round[n], linear, "ms/round", "≤ 1.2 at 1e5, GPU")
             if n >= 10**5:
                 state = 3 * n * WIDTH * 4 / 1e6
                 used = memory_beyond_data(problem, network) / 1e6
@@ -82,8 +82,8 @@ def rows():
 def mixing(family: str, network: pisco.Network, n: int) -> dict:
     """Bandwidth of one gossip exchange against a plain copy's, each row counted as often as it must be fetched.
 
-    A ring's rows are used again while they are near; on a random graph an agent's neighbours lie anywhere, so every one of
-    its rows is fetched for it.
+    A ring's rows are used again while they are near; on a random graph an agent's neighbours lie anywhere, so every
+    one of its rows is fetched for it.
     """
     x = jax.random.normal(jax.random.key(0), (n, WIDTH))
     operator = choose_operator(network.weights)

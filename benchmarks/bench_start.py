@@ -17,9 +17,9 @@ def seconds(*command: str, **environment: str) -> float:
 
 def rows():
     with tempfile.TemporaryDirectory() as folder:
-        demo = (sys.executable, "-m", "pisco.cli.main", "demo", "--output", f"{folder}/demo")
+        demo = (sys.executable, "-m", "pisco.cli.main", "demo", "--out", f"{folder}/demo")
         cold = seconds(*demo, XDG_CACHE_HOME=folder)
-        warm = seconds(*demo, "--overwrite", XDG_CACHE_HOME=folder)
+        warm = seconds(*demo, XDG_CACHE_HOME=folder)
     yield row("start: pisco demo, empty compilation cache", cold, 60, "s", "≤ 1")
     yield row("start: pisco demo, warm compilation cache", warm, 25, "s", "≤ 1")
     bare = min(seconds(sys.executable, "-c", "pass") for _ in range(3))
