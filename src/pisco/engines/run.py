@@ -12,6 +12,7 @@ from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
 from pisco.engines.scan import ScanEngine
+from pisco.engines.sharded import ShardedEngine
 from pisco.errors import InputError, choose
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule
@@ -19,7 +20,11 @@ from pisco.problems.problem import Problem
 from pisco.results import Result
 from pisco.types import Algorithm
 
-ENGINES: dict[str, Callable[[], Engine]] = {"scan": ScanEngine, "debug": DebugEngine}
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "scan": ScanEngine,
+    "debug": DebugEngine,
+    "sharded": ShardedEngine,
+}
 
 
 def run(
