@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from pisco.engines.crew import Crew
 from pisco.errors import InputError, check_number
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links
@@ -191,6 +192,7 @@ class Engine(Protocol):
     """How rounds are run. `states` is the engine's own form; `pack` and `unpack` stack runs on a leading axis."""
 
     name: str
+    crew: Crew
 
     def start(self, job: Job) -> Any: ...
 

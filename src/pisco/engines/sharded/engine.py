@@ -11,9 +11,11 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
+from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key, streams
 from pisco.engines.sharded.block import Block
 from pisco.engines.sharded.exchange import AXIS, Layout
+from pisco.engines.sharded.processes import Processes
 from pisco.engines.sharded.share import SPLIT, WHOLE, Share, share, split, whole
 from pisco.errors import InputError
 from pisco.metrics import glance
@@ -136,6 +138,7 @@ class ShardedEngine:
 
     def __init__(self, devices: int | None = None):
         self.mesh = device_mesh(devices)
+        self.crew: Crew = Processes() if jax.process_count() > 1 else Alone()
         self._job: Job | None = None
 
     def start(self, job: Job) -> list[Any]:
@@ -166,6 +169,28 @@ class ShardedEngine:
             return np.stack([_host(x)[:agents] if lead else _host(x) for x in parts])
 
         return jax.tree.map(leaf, leads, *states)
+
+    def own_rows(self, states: list[Any]) -> tuple[int, Any, Any]:
+        """What this process holds: its first agent, its agents' rows with runs leading, and what all hold alike."""
+        agents, leads = self.layout.agents, jax.tree.unflatten(*self.form)
+        firsts: set[int] = set()
+
+        def rows(lead, *parts):
+            if not lead:
+                return None
+            out = []
+            for array in parts:
+                shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+                firsts.add(min(shards[0].index[0].start or 0, agents))
+                kept = [np.asarray(s.data)[: max(0, agents - (s.index[0].start or 0))] for s in shards]
+                out.append(np.concatenate(kept))
+            return np.stack(out)
+
+        own = jax.tree.map(rows, leads, *states)
+        common = jax.tree.map(
+            lambda lead, *parts: None if lead else np.stack([_host(x) for x in parts]), leads, *states
+        )
+        return firsts.pop(), own, common
 
     def unpack(self, job: Job, packed: Any) -> list[Any]:
         self._fixed(job)
