@@ -81,12 +81,16 @@ def measure(params: int, rounds: int) -> list[dict]:
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--params", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--member", help=argparse.SUPPRESS)
-    parser.add_argument("--here", action="store_true", help="count in this network namespace, with its other traffic")
+    parser.add_argument(
+        "--here", action="store_true", help="count in this network namespace, with its other traffic"
+    )
     options = parser.parse_args()
     if options.member:
         member(options.member, measure)

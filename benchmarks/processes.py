@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -16,7 +15,9 @@ from pisco.engines.job import Job, Run, Segment
 from pisco.engines.sharded import ShardedEngine
 
 
-def in_processes(file: str, count: int, options: dict, devices: int = 1, prefix: tuple[str, ...] = ()) -> list:
+def in_processes(
+    file: str, count: int, options: dict, devices: int = 1, prefix: tuple[str, ...] = ()
+) -> list:
     """Run `python file --member options` in `count` processes; the rows that process 0 wrote."""
     from pisco.engines.sharded.supervisor import Supervisor
 

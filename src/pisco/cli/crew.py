@@ -77,9 +77,7 @@ class Together:
             leave(LOST_TOUCH)
 
 
-def together(
-    engine: str, coordinator: str | None, processes: int | None, process: int | None
-) -> Together:
+def together(engine: str, coordinator: str | None, processes: int | None, process: int | None) -> Together:
     """Who takes part, from options and environment; an engine of one process does not look at the environment."""
     from pisco.engines.sharded.processes import membership
 
@@ -110,4 +108,3 @@ def _facts(config: Config) -> dict[str, Any]:
         for key, value in keys.items()
     }
     return settings | {"the version of pisco": __version__, "the version of jax": jax.__version__}
-

@@ -34,7 +34,9 @@ def run(
     ] = None,
     coordinator: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Engine sharded: where the processes meet, on process 0's host."),
+        typer.Option(
+            metavar="HOST:PORT", help="Engine sharded: where the processes meet, on process 0's host."
+        ),
     ] = None,
     processes: Annotated[int | None, typer.Option(help="Engine sharded: how many processes.")] = None,
     process_id: Annotated[int | None, typer.Option(help="Engine sharded: which this is, from 0.")] = None,

@@ -182,7 +182,9 @@ def drive(
     def description() -> dict[str, Any]:
         return job.description | {"eval_every": eval_every}
 
-    engine.crew.check_same(lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume})
+    engine.crew.check_same(
+        lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume}
+    )
     history, done, states = _History(len(job.runs)), 0, None
     if resume:
         if checkpoints is None:

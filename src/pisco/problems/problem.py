@@ -156,11 +156,14 @@ class Problem:
         count = jax.tree.leaves(self.test)[0].shape[0]
         ones = jnp.ones(count)  # summed, then divided: counts of right answers stay exact
         return {
-            f"test_{name}": self.weighted_total(lambda batch, m=metric: m(params, batch), self.test, ones) / count
+            f"test_{name}": self.weighted_total(lambda batch, m=metric: m(params, batch), self.test, ones)
+            / count
             for name, metric in self.metrics
         }
 
-    def weighted_total(self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array) -> jax.Array:
+    def weighted_total(
+        self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array
+    ) -> jax.Array:
         """Σ weights·values(data), a block of samples at a time; the last block overlaps with weight zero."""
         total = weights.shape[0]
         block = min(self.eval_batch, total)

@@ -90,7 +90,9 @@ def _checked(coordinator: str, processes: int, process: int) -> Membership | Non
     if processes < 1:
         raise InputError(f"--processes is {processes}, expected at least 1")
     if not 0 <= process < processes:
-        raise InputError(f"--process-id is {process}, expected 0 to {processes - 1} for {processes} processes")
+        raise InputError(
+            f"--process-id is {process}, expected 0 to {processes - 1} for {processes} processes"
+        )
     return Membership(coordinator, processes, process) if processes > 1 else None
 
 

@@ -66,7 +66,9 @@ class Share:
             data = problem.data
             if self.measured is not None:
                 data = jax.tree.map(lambda leaf: leaf[self.measured], data)
-            return problem.weighted_total(lambda batch: problem.sample_losses(mean, batch), data, self.weights)
+            return problem.weighted_total(
+                lambda batch: problem.sample_losses(mean, batch), data, self.weights
+            )
 
         def at(mean):
             loss, gradient = jax.value_and_grad(objective)(mean)
@@ -146,7 +148,7 @@ def share(job: Job, layout: Layout, mesh: Mesh) -> Share:
 def _measured(problem: Problem, layout: Layout, cuts: np.ndarray, longest: int):
     """For every device the samples that are measured (None: all) and their weights in f."""
     sizes, offsets = np.asarray(problem.sizes), np.asarray(problem.offsets)
-    few, block = problem.eval_samples, layout.block
+    few, block = problem.eval_samples or 0, layout.block
     floating = jnp.zeros(()).dtype
 
     def agents(device):
@@ -166,7 +168,7 @@ def _measured(problem: Problem, layout: Layout, cuts: np.ndarray, longest: int):
         count = len(agents(device)) * few
         return np.pad(np.full(count, 1.0 / (layout.agents * few)), (0, block * few - count)).astype(floating)
 
-    return (None, all_weights) if few is None else (few_rows, few_weights)
+    return (None, all_weights) if not few else (few_rows, few_weights)
 
 
 def _split_test(problem: Problem, layout: Layout, mesh: Mesh):
@@ -184,7 +186,6 @@ def _split_test(problem: Problem, layout: Layout, mesh: Mesh):
         exists = np.arange(device * part, (device + 1) * part) < count
         return (exists / count).astype(jnp.zeros(()).dtype)
 
-    placed = jax.tree.map(
-        lambda leaf: split(mesh, lambda device, host=np.asarray(leaf): rows(host, device)), problem.test
-    )
+    hosts = jax.tree.map(np.asarray, problem.test)
+    placed = jax.tree.map(lambda host: split(mesh, lambda device: rows(host, device)), hosts)
     return placed, split(mesh, weights)
