@@ -68,10 +68,10 @@ def run(
             raise InputError("there is nothing to run; name a TOML file or a preset, as in `pisco run quick`")
         config = load(experiment, overrides)
     crew = together(config.run.engine, coordinator, processes, process_id)
-    whole = finished(folder, config) if resume is not None else None
-    if whole is not None:
+    whole = finished(resume, config) if resume is not None else None
+    if resume is not None and whole is not None:
         if crew.leads:
-            _report(whole, folder, config, as_json, note_first=f"{folder} is complete; nothing to do")
+            _report(whole, resume, config, as_json, note_first=f"{resume} is complete; nothing to do")
         return
 
     def place() -> Path:

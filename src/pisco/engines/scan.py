@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.engines.crew import Alone
+from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
 from pisco.metrics import evaluate, glance
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
@@ -101,7 +101,7 @@ class ScanEngine:
     """Engine `scan`. `batched` forces or forbids batching the runs; by default only accelerators batch."""
 
     name = "scan"
-    crew = Alone()
+    crew: Crew = Alone()
 
     def __init__(self, batched: bool | None = None):
         self.batched = jax.default_backend() != "cpu" if batched is None else batched

@@ -132,7 +132,7 @@ def plan(network: Network, layout: Layout) -> Exchange:
     return Exchange(
         () if gathers else tuple(t.rows for t in transfers),  # pyright: ignore[reportArgumentType]
         operator,
-        None if values is not None else _edge_lists(lists, at_hand),
+        None if values is not None else _edge_lists(lists, at_hand),  # pyright: ignore[reportArgumentType]
         () if gathers else tuple(t.pairs for t in transfers),
         gathers,
     )

@@ -98,7 +98,7 @@ def _checked(coordinator: str, processes: int, process: int) -> Membership | Non
 
 def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
     """Meet the other processes, before anything else is asked of jax; returns when all are there."""
-    limits = {"initialization_timeout": int(seconds), "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
+    limits: Any = {"initialization_timeout": int(seconds), "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if member.coordinator is not None and member.process > 0:
         _await_answer(member.coordinator, seconds)
     try:
@@ -156,7 +156,7 @@ class Processes:
         self.leads = self.index == 0
 
     def agree(self, *flags: bool) -> tuple[bool, ...]:
-        return tuple(bool(flag) for flag in _gather(np.asarray(flags, np.uint8)).any(axis=0))
+        return tuple(_gather(np.asarray(flags, np.uint8)).max(axis=0).astype(bool).tolist())
 
     def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
         said = [json.loads(text) for text in self.everybody_says(json.dumps(facts(), default=str))]

@@ -60,7 +60,7 @@ class Share:
 
     def evaluate(self, rows: dict[str, Any]) -> dict[str, jax.Array]:
         """`metrics.evaluate` where every device looks at its own samples only, added up in one message."""
-        problem = self.problem
+        problem, test_weights = self.problem, self.test_weights
 
         def objective(mean):
             data = problem.data
@@ -74,7 +74,9 @@ class Share:
             loss, gradient = jax.value_and_grad(objective)(mean)
             tests = {
                 f"test_{name}": problem.weighted_total(
-                    lambda batch, m=metric: m(mean, batch), problem.test, self.test_weights
+                    lambda batch, m=metric: m(mean, batch),
+                    problem.test,
+                    test_weights,  # pyright: ignore[reportArgumentType]
                 )
                 for name, metric in problem.metrics
             }

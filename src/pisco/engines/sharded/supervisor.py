@@ -130,7 +130,7 @@ class Supervisor:
             time.sleep(POLL_SECONDS)
             for other, child in enumerate(self.children):
                 ended = child.process.poll()
-                if ended == -signal.SIGKILL or ended == BAD_INPUT:
+                if ended is not None and ended in (-signal.SIGKILL, BAD_INPUT):
                     index, code = other, ended
         return _Failure(index, code, _tail(self.children[index].log))
 
