@@ -21,9 +21,9 @@ from processes import cores, in_processes, member, rounds_of
 import pisco
 from pisco.engines.sharded.exchange import needed_rows
 
-PER_DEVICE, TOTAL, PARAMS, SAMPLES = 4, 16, 20_000, 16
+PER_DEVICE, TOTAL, PARAMS, SAMPLES = 4, 16, 5_000, 16
 EXCHANGES, GRADIENTS = 2, 2  # of a PISCO round with one local step
-SIZES = (1_000, 30_000, 300_000)
+SIZES = (1_000, 10_000, 100_000, 300_000)
 LINKS = {
     "1 Gbit/s, 100 µs": (1e9 / 8, 100e-6),
     "10 Gbit/s, 50 µs": (1e10 / 8, 50e-6),
@@ -31,7 +31,7 @@ LINKS = {
 }
 
 
-def seconds_a_round(network, params, samples, rounds, repeats=3):
+def seconds_a_round(network, params, samples, rounds, repeats=20):
     engine, run = rounds_of(network, params, rounds, work=samples)
     times = []
     for _ in range(repeats):
@@ -109,7 +109,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--most", type=int, default=4, help="the largest number of devices and of processes")
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args()

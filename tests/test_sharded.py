@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import jax
@@ -17,6 +18,7 @@ from pisco.engines import checkpoint
 from pisco.engines.sharded import ShardedEngine
 from pisco.engines.sharded.exchange import FULLNESS, Layout, _transfers, needed_rows, plan
 from pisco.engines.sharded.processes import Membership, join, membership
+from pisco.engines.sharded.rollcall import roll_call
 from pisco.engines.sharded.supervisor import free_port
 from pisco.networks import graphs
 from pisco.problems.problem import Problem
@@ -224,6 +226,30 @@ def test_bad_membership_is_refused(options, sentence):
 def test_a_coordinator_that_does_not_answer():
     with pytest.raises(pisco.InputError, match=r"does not answer \(waited 0.5 s.*start process 0 there"):
         join(Membership(f"127.0.0.1:{free_port()}", 2, 1), seconds=0.5)
+
+
+def call_roll(*members, seconds=10):
+    """What every process is told at the roll call, in threads instead of processes; None is to go on."""
+    address = f"127.0.0.1:{free_port()}"
+
+    def one(member):
+        try:
+            return roll_call(address, *member, seconds)
+        except pisco.InputError as error:
+            return str(error)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(one, members))
+
+
+def test_the_roll_call_names_who_is_missing_or_there_twice():
+    assert call_roll((3, 0), (3, 1), (3, 2)) == [None, None, None]
+    (told,) = call_roll((3, 0), seconds=0.3)
+    assert "process 1 of 3 did not come to 127.0.0.1" in told and "(2 missing)" in told
+    told = call_roll((3, 0), (3, 1), (3, 1))
+    assert told[0] == "two processes say that they are process 1; give each its own --process-id"
+    told = call_roll((2, 0), (3, 1))
+    assert told[0] == told[1] and "--processes is 2 in process 0 and 3 in process 1" in told[0]
 
 
 # Checkpoints in parts.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 
 from pisco.engines import checkpoint
 from pisco.engines.checkpoint import Checkpoint
+from pisco.engines.sharded.rollcall import roll_call
 from pisco.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,8 +98,8 @@ def _checked(coordinator: str, processes: int, process: int) -> Membership | Non
 def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
     """Meet the other processes, before anything else is asked of jax; returns when all are there."""
     limits: Any = {"initialization_timeout": int(seconds), "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
-    if member.coordinator is not None and member.process > 0:
-        _await_answer(member.coordinator, seconds)
+    if member.coordinator is not None:
+        roll_call(member.coordinator, member.processes, member.process, seconds)
     try:
         if member.coordinator is None:
             jax.distributed.initialize(**limits)
@@ -116,22 +115,6 @@ def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
         crew = Processes()
         crew.agree(False)
     return crew
-
-
-def _await_answer(coordinator: str, seconds: float) -> None:
-    host, _, port = coordinator.rpartition(":")
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=2).close()
-            return
-        except OSError as error:
-            if time.monotonic() > until:
-                raise InputError(
-                    f"the coordinator {coordinator} does not answer (waited {seconds:g} s: "
-                    f"{error.strerror or error}); start process 0 there, and check the address and the firewall"
-                ) from error
-            time.sleep(0.2)
 
 
 @contextmanager
