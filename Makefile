@@ -47,6 +47,8 @@ docs: $(DEV_STAMP) ## build the documentation site strictly into site/
 
 bench: $(DEV_STAMP) ## benchmarks, as JSON
 	$(BIN)/python benchmarks/bench_round.py
+	$(BIN)/python benchmarks/bench_bytes.py
+	$(BIN)/python benchmarks/bench_scaling.py
 
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py

@@ -31,50 +31,44 @@ LINKS = {
 }
 
 
-def seconds_a_round(network, params, samples, rounds, repeats=20):
+def prepare(kind, network, params, samples, rounds):
+    """A run to be timed, with what the model needs to know of it."""
     engine, run = rounds_of(network, params, rounds, work=samples)
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        run()
-        times.append((time.perf_counter() - began) / rounds)
-    return engine, min(times)
-
-
-def point(kind, network, params, samples, rounds):
-    """One measurement with what the model needs to know of it."""
-    engine, seconds = seconds_a_round(network, params, samples, rounds)
     devices = engine.layout.devices
     server = network.server.probability == 1.0
     rows = 2 * (devices - 1) if server else needed_rows(network, engine.layout)
     steps = 2 * (devices - 1) if server else len(engine.held.exchange.pairs)
-    return {
+    known = {
         "kind": kind,
         "devices": devices,
         "processes": jax.process_count(),
         "agents": network.num_agents,
         "params": params,
-        "server": server,
-        "seconds": seconds,
+        "seconds": float("inf"),
         "numbers": network.num_agents * GRADIENTS * samples * params,
         "steps": EXCHANGES * steps,
         "bytes": EXCHANGES * rows * params * 4,
     }
+    return known, run
 
 
-def measure(rounds: int, communication: bool) -> list[dict]:
+def measure(rounds: int, repeats: int, communication: bool) -> list[dict]:
     devices = len(jax.devices())
-    servers = {"gossip": pisco.never(), "server": pisco.always()}
-    rows = []
-    for word, server in servers.items():
+    prepared = []
+    for word, server in {"gossip": pisco.never(), "server": pisco.always()}.items():
         weak = pisco.Network.ring(PER_DEVICE * devices, server=server)
-        rows.append(point(f"weak, {word}", weak, PARAMS, SAMPLES, rounds))
+        prepared.append(prepare(f"weak, {word}", weak, PARAMS, SAMPLES, rounds))
         strong = pisco.Network.ring(TOTAL, server=server)
-        rows.append(point(f"strong, {word}", strong, PARAMS, SAMPLES, rounds))
-        for params in SIZES if communication and devices > 1 else ():
+        prepared.append(prepare(f"strong, {word}", strong, PARAMS, SAMPLES, rounds))
+        for params in SIZES if communication else ():
             bare = pisco.Network.ring(max(devices, 3), server=server)
-            rows.append(point(f"bare, {word}", bare, params, 1, rounds))
-    return rows
+            prepared.append(prepare(f"bare, {word}", bare, params, 1, rounds))
+    for _ in range(repeats):  # in turn, so that what else the machine does disturbs all alike
+        for known, run in prepared:
+            began = time.perf_counter()
+            run()
+            known["seconds"] = min(known["seconds"], (time.perf_counter() - began) / rounds)
+    return [known for known, _ in prepared]
 
 
 def fit(points):
@@ -110,6 +104,7 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--most", type=int, default=4, help="the largest number of devices and of processes")
     parser.add_argument("--member", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -119,7 +114,7 @@ def main():
     counts = [count for count in (1, 2, 4, 8, 16) if count <= options.most]
     points = []
     for count in counts:
-        wanted = {"rounds": options.rounds, "communication": False}
+        wanted = {"rounds": options.rounds, "repeats": options.repeats, "communication": False}
         points += in_processes(__file__, 1, wanted, devices=count)
     for count in counts[1:]:
         points += in_processes(__file__, count, wanted | {"communication": True})

@@ -84,6 +84,18 @@ def together(engine: str, coordinator: str | None, processes: int | None, proces
     return Together(membership(coordinator, processes, process, os.environ if engine == "sharded" else {}))
 
 
+@contextmanager
+def data_on_host(engine: Engine | str) -> Iterator[None]:
+    """Where an experiment is spread over accelerators its data wait in the host's memory: each takes its own part."""
+    import jax
+
+    if isinstance(engine, str) or jax.default_backend() == "cpu":
+        yield
+        return
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
 def _make_devices(devices: int | None) -> None:
     """Where the devices are CPUs, make as many as asked for; others must exist."""
     import jax

@@ -69,7 +69,7 @@ def _parse(context: typer.Context, arguments: list[str]) -> dict[str, Any]:
 
     assert context.parent is not None
     run = context.parent.command.commands["run"]  # type: ignore[attr-defined]
-    given = run.make_context("pisco run", list(arguments), parent=context.parent).params
+    given = run.make_context("run", list(arguments), parent=context.parent).params
     for option in ("coordinator", "processes", "process_id"):
         if given[option] is not None:
             raise InputError(f"--{option.replace('_', '-')} is for runs without a launcher; leave it out")

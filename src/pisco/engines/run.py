@@ -52,7 +52,8 @@ def run(
       batch_size: samples per gradient, drawn with replacement; None takes all of an agent's samples.
       seed: one seed, or several: then every array of the result leads with the seeds.
       eval_every: rounds between two measurements (round 0 and the last one are always measured).
-      engine: "scan" (compiled, the default), "debug" (plain Python), or an engine object.
+      engine: "scan" (compiled, the default), "sharded" (all devices of all processes), "debug" (plain
+        Python), or an engine object.
       chunk_rounds: rounds between two looks from Python: progress, checkpoints, Ctrl-C.
       checkpoint: a folder to keep checkpoints in.
       resume: continue from the newest checkpoint there, if there is one.
