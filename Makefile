@@ -47,6 +47,8 @@ docs: $(DEV_STAMP) ## build the documentation site strictly into site/
 
 bench: $(STAMP) ## benchmarks as ratios: JSON rows, then a table (minutes; on a quiet machine)
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/bench_bytes.py
+	$(BIN)/python benchmarks/bench_scaling.py
 
 bench-gpu: $(STAMP) ## the benchmarks about an accelerator (install the extra `cuda` first)
 	$(BIN)/python benchmarks/run.py --accelerator

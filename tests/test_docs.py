@@ -93,7 +93,8 @@ def test_shell_blocks_name_real_commands_and_options(page):
                 continue
             where = f"{page.name}, block at line {line}: {' '.join(words)}"
             assert words[1] in COMMANDS, where
-            known = {flag for option in COMMANDS[words[1]].params for flag in option.opts}
+            meant = [words[1], "run"] if words[1] == "launch" else [words[1]]  # a launch is followed by a run
+            known = {flag for name in meant for option in COMMANDS[name].params for flag in option.opts}
             assert {word for word in words if word.startswith("-")} <= known | {"--help"}, where
 
 

@@ -177,7 +177,9 @@ def test_blockwise_sums_do_not_depend_on_the_block(block, total):
     problem, _ = uneven(scalar_loss=False)
     problem.eval_batch = block
     values = jnp.arange(total, dtype=jnp.float32)
-    assert float(problem._blockwise(lambda batch: batch, values, jnp.ones(total))) == total * (total - 1) / 2
+    assert (
+        float(problem.weighted_total(lambda batch: batch, values, jnp.ones(total))) == total * (total - 1) / 2
+    )
 
 
 def bad_problem(**changes):

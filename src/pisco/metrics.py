@@ -7,8 +7,9 @@ from typing import Any
 import jax
 from jax import lax
 
+from pisco.networks.places import EVERYBODY, Place
 from pisco.problems.problem import Problem
-from pisco.tree import mean_over_agents, spread, squared_norm
+from pisco.tree import squared_norm
 from pisco.types import HasInner, HasTracker, State
 
 DESCRIPTIONS = {
@@ -21,13 +22,13 @@ DESCRIPTIONS = {
 }
 
 
-def glance(state: State) -> dict[str, Any]:
+def glance(state: State, here: Place = EVERYBODY) -> dict[str, Any]:
     """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
     while isinstance(state, HasInner):
         state = state.inner
-    row = {"mean_params": mean_over_agents(state.params), "consensus_error": spread(state.params)}
+    row = {"mean_params": here.mean(state.params), "consensus_error": here.spread(state.params)}
     if isinstance(state, HasTracker):
-        row["tracking_error"] = spread(state.tracker)
+        row["tracking_error"] = here.spread(state.tracker)
     return row
 
 

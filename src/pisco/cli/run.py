@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,17 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     engine: Annotated[str | None, typer.Option(help="How rounds are run; see `pisco list engines`.")] = None,
+    devices: Annotated[
+        int | None, typer.Option(help="Engine sharded: devices of this process (default: all).")
+    ] = None,
+    coordinator: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Engine sharded: where the processes meet, on process 0's host."
+        ),
+    ] = None,
+    processes: Annotated[int | None, typer.Option(help="Engine sharded: how many processes.")] = None,
+    process_id: Annotated[int | None, typer.Option(help="Engine sharded: which this is, from 0.")] = None,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -36,7 +48,10 @@ def run(
       pisco run a9a --set network.server_prob=0.2 --seeds 5 --out results/a9a
 
       pisco run --resume results/a9a --set run.rounds=2000
+
+      pisco run a9a --engine sharded --devices 4
     """
+    from pisco.cli.crew import data_on_host, together
     from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
     from pisco.errors import InputError
     from pisco.experiments import load
@@ -48,37 +63,52 @@ def run(
         if experiment is not None or folder is not None:
             raise InputError("--resume continues what its folder holds; leave out the experiment and --out")
         folder, config = resume, reopen(resume, overrides)
-        whole = finished(folder, config)
-        if whole is not None:
-            _report(whole, folder, config, as_json, note_first=f"{folder} is complete; nothing to do")
-            return
     else:
         if experiment is None:
             raise InputError("there is nothing to run; name a TOML file or a preset, as in `pisco run quick`")
         config = load(experiment, overrides)
-        folder = folder or unused(Path("results") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
-        claim(folder, config)
+    crew = together(config.run.engine, coordinator, processes, process_id)
+    whole = finished(resume, config) if resume is not None else None
+    if resume is not None and whole is not None:
+        if crew.leads:
+            _report(whole, resume, config, as_json, note_first=f"{resume} is complete; nothing to do")
+        return
 
-    use_compilation_cache()
-    try:
-        with progress_bar(config.run.rounds, config.name) as progress:
-            result = config.execute(
-                checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=progress
-            )
-    except InputError:
+    def place() -> Path:
+        where = folder or unused(Path("results") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
         if resume is None:
-            release(folder)
-        raise
-    except KeyboardInterrupt:
-        note(f"interrupted; continue with `pisco run --resume {folder}`")
-        raise typer.Exit(130) from None
-    keep(result, folder, config)
-    _report(result, folder, config, as_json)
+            claim(where, config)
+        return where
+
+    with crew.exits():
+        runner = crew.engine(config, devices)
+        folder = crew.leader_does(place)
+        use_compilation_cache()
+        try:
+            bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
+            with data_on_host(runner), bar as progress:
+                result = config.execute(
+                    checkpoint=folder / CHECKPOINTS,
+                    resume=resume is not None,
+                    progress=progress,
+                    engine=runner,
+                )
+        except InputError:
+            if resume is None and crew.leads:
+                release(folder)
+            raise
+        except KeyboardInterrupt:
+            note(f"interrupted; continue with `pisco run --resume {folder}`")
+            raise typer.Exit(130) from None
+        if crew.leads:
+            keep(result, folder, config)
+            _report(result, folder, config, as_json)
     if result.interrupted:
-        note(
-            f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
-            f"continue with `pisco run --resume {folder}`"
-        )
+        if crew.leads:
+            note(
+                f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
+                f"continue with `pisco run --resume {folder}`"
+            )
         raise typer.Exit(130)
 
 

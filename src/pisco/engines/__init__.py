@@ -1,4 +1,4 @@
-"""How rounds are run: `scan` on one device, `debug` in plain Python."""
+"""How rounds are run: `scan` on one device, `sharded` on many, `debug` in plain Python."""
 
 from pisco.engines.driver import Progress
 from pisco.engines.job import Engine

@@ -3,6 +3,9 @@
 A file is the line `pisco checkpoint 1`, the length of a JSON header (8 bytes), the header (round, job, and name,
 dtype and shape of every array), the arrays' bytes one after the other, and the SHA-256 of all that. Two are kept, so
 a file that was cut short or damaged leaves the one before it.
+
+Where several processes hold the agents, each writes those it has as a part, `round-N.part-I-of-M`, in the same format;
+the file `round-N.ckpt`, written last, names the parts with their SHA-256 and makes them a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,7 +38,7 @@ class Checkpoint(NamedTuple):
 
     def state(self, like: Any) -> Any:
         """The leaves in the structure of `like`, whose names, shapes and dtypes must agree."""
-        expected = {jax.tree_util.keystr(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(like)}
+        expected = named_leaves(like)
         odd = sorted(expected.keys() ^ self.leaves.keys())
         if odd:
             raise InputError(
@@ -64,33 +68,72 @@ def atomic_write(path: Path, content: bytes) -> None:
 
 
 def save(
-    folder: Path, round_index: int, job: dict[str, Any], history: dict[str, np.ndarray], state: Any
+    folder: Path,
+    round_index: int,
+    job: dict[str, Any],
+    history: dict[str, np.ndarray],
+    state: Any,
+    parts: Sequence[dict[str, Any]] = (),
 ) -> Path:
-    """Write the checkpoint of a round and drop all but the newest two."""
+    """Write the checkpoint of a round and drop all but the newest two; `parts` are those written before."""
     folder.mkdir(parents=True, exist_ok=True)
-    named = [("history", name, array) for name, array in history.items()]
-    for path, leaf in jax.tree_util.tree_leaves_with_path(state):
-        named.append(("state", jax.tree_util.keystr(path), leaf))
-    arrays = [np.asarray(array, order="C") for _, _, array in named]
-    header = {
-        "round": round_index,
-        "job": job,
-        "arrays": [
-            {"in": section, "name": name, "dtype": array.dtype.name, "shape": array.shape}
-            for (section, name, _), array in zip(named, arrays, strict=True)
-        ],
-    }
-    encoded = json.dumps(header).encode()
-    body = b"".join([MAGIC, len(encoded).to_bytes(8, "big"), encoded, *(array.tobytes() for array in arrays)])
+    header = {"round": round_index, "job": job} | ({"parts": list(parts)} if parts else {})
     path = folder / f"round-{round_index:09d}.ckpt"
-    atomic_write(path, body + hashlib.sha256(body).digest())
-    for old in _newest_first(folder)[KEPT:]:
+    atomic_write(path, _encode(header, history, named_leaves(state)))
+    kept = _newest_first(folder)
+    for old in kept[KEPT:]:
         old.unlink(missing_ok=True)
+    for part in folder.glob("round-*.part-*"):
+        if part.name[: len(path.stem)] < kept[:KEPT][-1].stem:
+            part.unlink(missing_ok=True)
     return path
 
 
+def save_part(
+    folder: Path, round_index: int, part: tuple[int, int], first: int, leaves: dict[str, np.ndarray]
+) -> dict[str, Any]:
+    """Write part I of M: the rows of the agents from `first` on. Returns what the checkpoint says of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"round-{round_index:09d}.part-{part[0]}-of-{part[1]}"
+    content = _encode({"round": round_index, "job": {}}, {}, leaves)
+    atomic_write(folder / name, content)
+    return {"name": name, "first": first, "sha256": content[-32:].hex()}
+
+
+def named_leaves(state: Any) -> dict[str, Any]:
+    """The leaves of a state by their names in a file."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
+
+
+def _encode(header: dict[str, Any], history: dict[str, np.ndarray], leaves: dict[str, Any]) -> bytes:
+    named = [("history", name, array) for name, array in history.items()]
+    named += [("state", name, leaf) for name, leaf in leaves.items()]
+    arrays = [np.asarray(array, order="C") for _, _, array in named]
+    header["arrays"] = [
+        {"in": section, "name": name, "dtype": array.dtype.name, "shape": array.shape}
+        for (section, name, _), array in zip(named, arrays, strict=True)
+    ]
+    encoded = json.dumps(header).encode()
+    body = b"".join([MAGIC, len(encoded).to_bytes(8, "big"), encoded, *(array.tobytes() for array in arrays)])
+    return body + hashlib.sha256(body).digest()
+
+
 def read(path: Path) -> Checkpoint:
-    """One checkpoint file; raises `InputError` when it is damaged."""
+    """One checkpoint with its parts; raises `InputError` when something is damaged."""
+    header, sections, _ = _decode(path)
+    leaves = sections["state"]
+    pieces: dict[str, list[np.ndarray]] = {}
+    for part in sorted(header.get("parts", ()), key=lambda part: part["first"]):
+        _, held, digest = _decode(path.parent / part["name"])
+        if digest.hex() != part["sha256"]:
+            raise InputError(f"{path.parent / part['name']} is not the part that {path.name} names")
+        for name, rows in held["state"].items():
+            pieces.setdefault(name, []).append(rows)
+    joined = {name: np.concatenate(rows, axis=1) for name, rows in pieces.items()}  # runs, agents, …
+    return Checkpoint(header["round"], header["job"], sections["history"], leaves | joined)
+
+
+def _decode(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]], bytes]:
     content = path.read_bytes()
     body, digest = content[:-32], content[-32:]
     if not body.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
@@ -104,7 +147,7 @@ def read(path: Path) -> Checkpoint:
         size = dtype.itemsize * math.prod(shape)
         sections[record["in"]][record["name"]] = np.frombuffer(body[end : end + size], dtype).reshape(shape)
         end += size
-    return Checkpoint(header["round"], header["job"], sections["history"], sections["state"])
+    return header, sections, digest
 
 
 def latest(folder: Path) -> Checkpoint | None:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Segment, seed_key, streams
 from pisco.metrics import evaluate, glance
 from pisco.networks.rounds import Links, draw_round, draw_start
@@ -38,6 +39,7 @@ class DebugEngine:
     """Engine `debug`: every operation runs as it is written, slowly, on concrete values."""
 
     name = "debug"
+    crew: Crew = Alone()
 
     def start(self, job: Job) -> list[Any]:
         states = []

@@ -179,13 +179,19 @@ def drive(
     sizes = message_sizes(job.runs[0].algorithm, shapes.state, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
+    def description() -> dict[str, Any]:
+        return job.description | {"eval_every": eval_every}
+
+    engine.crew.check_same(
+        lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume}
+    )
     history, done, states = _History(len(job.runs)), 0, None
     if resume:
         if checkpoints is None:
             raise InputError("resume needs the folder of the checkpoints; pass checkpoint=")
-        found = checkpoint.latest(checkpoints)
+        found = engine.crew.latest(checkpoints)
         if found is not None:
-            checkpoint.check_job(found.job, job.description | {"eval_every": eval_every}, checkpoints)
+            checkpoint.check_job(found.job, description(), checkpoints)
             runs = len(job.runs)
             like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
             done, states = found.round, engine.unpack(job, found.state(like))
@@ -196,27 +202,27 @@ def drive(
 
     def save() -> None:
         assert checkpoints is not None
-        description = job.description | {"eval_every": eval_every}
         try:
-            checkpoint.save(checkpoints, done, description, history.save(), engine.pack(states))
+            engine.crew.save(checkpoints, done, description(), history.save(), engine, states)
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
-    saved_at, saved_round = -math.inf, done
+    saved_at, saved_round, stopping = -math.inf, done, False
     with _one_polite_interrupt() as asked_to_stop:
-        while done < rounds and not history.hopeless and not asked_to_stop():
+        while done < rounds and not history.hopeless and not stopping:
             segment = next_segment(done, rounds, eval_every, chunk)
             states, rows, links = engine.advance(job, states, done, segment)
             history.add(done, segment.stride, rows, links)
             done += segment.rounds
             if progress:
                 progress(Progress(done, rounds, history.rows[-1]))
-            if checkpoints and time.monotonic() - saved_at > CHECKPOINT_SECONDS:
+            due = checkpoints is not None and time.monotonic() - saved_at > CHECKPOINT_SECONDS
+            stopping, due = engine.crew.agree(asked_to_stop(), due)
+            if due:
                 save()
                 saved_at, saved_round = time.monotonic(), done
         if checkpoints and saved_round != done:
             save()
-        interrupted = asked_to_stop()
 
     columns = history.columns(sizes, _start_edges(job))
     return Outcome(
@@ -224,6 +230,6 @@ def drive(
         history=columns,
         diverged_at=diverged_at(columns),
         done=done,
-        interrupted=interrupted and done < rounds,
+        interrupted=stopping and done < rounds,
         seconds=time.perf_counter() - began,
     )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from pisco.engines.crew import Crew
 from pisco.errors import InputError, check_number
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links
@@ -124,12 +125,13 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         )
 
 
-def carry_shapes(job: Job) -> Carry:
-    """Shapes and dtypes of one run's carry, without computing anything."""
+def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
+    """Shapes and dtypes of one run's carry, without computing anything; as if there were `num_agents`."""
     problem, run = job.problem, job.runs[0]
+    count = problem.num_agents if num_agents is None else num_agents
 
     def start(key):
-        params = stack_agents(problem.init(key), problem.num_agents)
+        params = stack_agents(problem.init(key), count)
         silent = StartMix(lambda tree: tree, lambda tree: tree)
         return Carry(run.algorithm.init(params, key, lambda params, key: params, silent), run.server.start())
 
@@ -190,6 +192,7 @@ class Engine(Protocol):
     """How rounds are run. `states` is the engine's own form; `pack` and `unpack` stack runs on a leading axis."""
 
     name: str
+    crew: Crew
 
     def start(self, job: Job) -> Any: ...
 

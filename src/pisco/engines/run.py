@@ -12,6 +12,7 @@ from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
 from pisco.engines.scan import ScanEngine
+from pisco.engines.sharded import ShardedEngine
 from pisco.errors import InputError, choose
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule
@@ -19,7 +20,11 @@ from pisco.problems.problem import Problem
 from pisco.results import Result
 from pisco.types import Algorithm
 
-ENGINES: dict[str, Callable[[], Engine]] = {"scan": ScanEngine, "debug": DebugEngine}
+ENGINES: dict[str, Callable[[], Engine]] = {
+    "scan": ScanEngine,
+    "debug": DebugEngine,
+    "sharded": ShardedEngine,
+}
 
 
 def run(
@@ -47,7 +52,8 @@ def run(
       batch_size: samples per gradient, drawn with replacement; None takes all of an agent's samples.
       seed: one seed, or several: then every array of the result leads with the seeds.
       eval_every: rounds between two measurements (round 0 and the last one are always measured).
-      engine: "scan" (compiled, the default), "debug" (plain Python), or an engine object.
+      engine: "scan" (compiled, the default), "sharded" (all devices of all processes), "debug" (plain
+        Python), or an engine object.
       chunk_rounds: rounds between two looks from Python: progress, checkpoints, Ctrl-C.
       checkpoint: a folder to keep checkpoints in.
       resume: continue from the newest checkpoint there, if there is one.

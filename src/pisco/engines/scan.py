@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
 from pisco.metrics import evaluate, glance
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
@@ -104,6 +105,7 @@ class ScanEngine:
     """
 
     name = "scan"
+    crew: Crew = Alone()
 
     def __init__(self, batched: bool | None = None):
         self.batched = batched

@@ -28,6 +28,7 @@ from pisco.algorithms.registry import build as build_algorithm
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.driver import Progress
+from pisco.engines.job import Engine
 from pisco.engines.run import ENGINES, run
 from pisco.errors import InputError, choose, suggest
 from pisco.experiments import options, toml
@@ -256,8 +257,9 @@ class Config(_Table):
         checkpoint: str | Path | None = None,
         resume: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        engine: str | Engine | None = None,
     ) -> Result:
-        """Run it."""
+        """Run it; by `engine` rather than the configuration's, if one is given."""
         algorithm, problem, network = self.build()
         result = run(
             algorithm,
@@ -267,7 +269,7 @@ class Config(_Table):
             batch_size=self.run.batch_size,
             seed=self.run.seed_or_seeds(),
             eval_every=self.run.eval_every,
-            engine=self.run.engine,
+            engine=engine or self.run.engine,
             chunk_rounds=self.run.chunk_rounds,
             checkpoint=checkpoint,
             resume=resume,

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.networks.mixing import Operator, average, outside_gossip, per_agent
+from pisco.networks.mixing import Operator, outside_gossip, per_agent
+from pisco.networks.places import EVERYBODY, Place
 from pisco.networks.sampling import Sampling
 from pisco.networks.varying import Gossiping
 from pisco.types import Compressor, StartMix
@@ -42,46 +43,57 @@ class Gossip:
 
 
 class RoundMix:
-    """The `Mix` of stacked agents."""
+    """The `Mix` of stacked agents; `here` says which of them are."""
 
-    def __init__(self, apply: Callable[[Any], Any], participates: Any, share: Any, server: Any):
+    def __init__(
+        self, apply: Callable[[Any], Any], participates: Any, share: Any, server: Any, here: Place = EVERYBODY
+    ):
         self.apply = apply
         self.participates = participates
         self.share = share
         self.server = server
+        self.here = here
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
         return self.apply(tree)
 
     def each(self, function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
-        return each_agent(function, key, tree)
+        agents = self.here.numbers(jax.tree.leaves(tree)[0].shape[0])
+        return each_agent(function, key, tree, agents)
 
 
-def each_agent(function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
+def each_agent(
+    function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any, agents: jax.Array
+) -> Any:
     """`function(own_tree, own_key)` over stacked agents, each with its own key."""
-    agents = jnp.arange(jax.tree.leaves(tree)[0].shape[0])
     return jax.vmap(lambda own, agent: function(own, jax.random.fold_in(key, agent)))(tree, agents)
 
 
-def draw_start(gossip: Gossip, links_key: jax.Array) -> StartMix:
+def draw_start(gossip: Gossip, links_key: jax.Array, here: Place = EVERYBODY) -> StartMix:
     """Communication before the first round: the server, or one gossip exchange on round 0's links."""
-    return StartMix(average, lambda tree: gossip.rule.draw(links_key, 0)[0](tree))
+    return StartMix(here.average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
 
 
 def draw_round(
-    gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any, num_agents: int
+    gossip: Gossip,
+    who: Any,
+    links_key: jax.Array,
+    round_index: Any,
+    num_agents: int,
+    here: Place = EVERYBODY,
 ) -> tuple[RoundMix, Links]:
     """This round's communication, drawn once: the map every exchange applies, and the links it uses.
 
     `who` is what the server schedule decided: a boolean for everybody, or a mask over agents.
+    Where only some agents are `here`, the draw is still that of all, the same on every device.
     """
     if jnp.ndim(who) == 1:
-        return _split_round(gossip, jnp.asarray(who))
+        return _split_round(gossip, jnp.asarray(who), here)
 
     operator, num_edges = gossip.rule.draw(links_key, round_index)
 
     def gossiping(tree):
-        return _repeat(operator, gossip.steps, tree)
+        return _repeat(operator, gossip.steps, tree, here)
 
     weights = None
     if gossip.sampling is not None:
@@ -92,7 +104,7 @@ def draw_round(
 
     def serving(tree):
         sent = gossiping(tree) if gossip.before_server else tree
-        return average(sent) if weights is None else _weighted_average(weights, sent)
+        return here.average(sent) if weights is None else _weighted_average(weights, sent, here)
 
     if isinstance(who, bool | np.bool_):
         apply = serving if who else gossiping
@@ -109,39 +121,39 @@ def draw_round(
         jnp.int32(1), server, gossips, server * reporters, server * num_agents, edges.astype(jnp.int32)
     )
     everyone = jnp.ones(num_agents, bool)
+    reached = here.own(jnp.broadcast_to(server > 0, (num_agents,)))
     if weights is None:
-        return RoundMix(apply, everyone, 1.0, jnp.broadcast_to(server > 0, (num_agents,))), links
+        return RoundMix(apply, here.own(everyone), 1.0, reached, here), links
     participates = jnp.where(server > 0, weights > 0, everyone)
     share = jnp.where(server > 0, jnp.asarray(reporters, float) / num_agents, 1.0)
-    return RoundMix(apply, participates, share, jnp.broadcast_to(server > 0, (num_agents,))), links
+    return RoundMix(apply, here.own(participates), share, reached, here), links
 
 
-def _repeat(operator: Operator, steps: int, tree: Any) -> Any:
+def _repeat(operator: Operator, steps: int, tree: Any, here: Place) -> Any:
     for _ in range(steps):
-        tree = operator(tree)
+        tree = here.apply(operator, tree)
     return tree
 
 
-def _weighted_average(weights: jax.Array, tree: Any) -> Any:
-    def leaf(x):
-        return jnp.broadcast_to((per_agent(weights, x) * x).sum(axis=0, keepdims=True), x.shape)
+def _weighted_average(weights: jax.Array, tree: Any, here: Place) -> Any:
+    own = here.own(weights)
+    totals = here.total(jax.tree.map(lambda x: per_agent(own, x) * x, tree))
+    return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), tree, totals)
 
-    return jax.tree.map(leaf, tree)
 
-
-def _split_round(gossip: Gossip, mask: jax.Array) -> tuple[RoundMix, Links]:
+def _split_round(gossip: Gossip, mask: jax.Array, here: Place) -> tuple[RoundMix, Links]:
     """The agents in the mask average among themselves, the others gossip on the subgraph they induce."""
     assert gossip.sources is not None and gossip.targets is not None
     operator, edges = outside_gossip(mask, gossip.sources, gossip.targets)
-    count = mask.sum()
+    count, own = mask.sum(), here.own(mask)
 
     def apply(tree):
-        def leaf(x, gossiped):
-            inside = per_agent(mask, x)
-            mean = (inside * x).sum(axis=0, keepdims=True) / jnp.maximum(count, 1).astype(x.dtype)
-            return jnp.where(inside.astype(bool), mean, gossiped)
+        def leaf(x, total, gossiped):
+            mean = total / jnp.maximum(count, 1).astype(x.dtype)
+            return jnp.where(per_agent(own, x).astype(bool), mean, gossiped)
 
-        return jax.tree.map(leaf, tree, operator(tree))
+        totals = here.total(jax.tree.map(lambda x: per_agent(own, x) * x, tree))
+        return jax.tree.map(leaf, tree, totals, here.apply(operator, tree))
 
     flags = [jnp.asarray(flag, jnp.int32) for flag in (1, count > 0, edges > 0, count, count, edges)]
-    return RoundMix(apply, jnp.ones(mask.shape, bool), 1.0, mask), Links(*flags)
+    return RoundMix(apply, jnp.ones(own.shape, bool), 1.0, own, here), Links(*flags)

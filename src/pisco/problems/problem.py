@@ -141,13 +141,13 @@ class Problem:
             rows = (self.offsets[:, None] + jnp.arange(self.eval_samples)).reshape(-1)
             some = jax.tree.map(lambda leaf: leaf[rows], self.data)
             equal = jnp.full(rows.shape, 1.0 / rows.shape[0])
-            return self._blockwise(lambda batch: self.sample_losses(params, batch), some, equal)
+            return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, equal)
         if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
-        return self._blockwise(lambda batch: self.sample_losses(params, batch), self.data, weights)
+        return self.weighted_total(lambda batch: self.sample_losses(params, batch), self.data, weights)
 
     def test_metrics(self, params: Params) -> dict[str, jax.Array]:
         """The mean of every metric over the test samples."""
@@ -156,11 +156,14 @@ class Problem:
         count = jax.tree.leaves(self.test)[0].shape[0]
         ones = jnp.ones(count)  # summed, then divided: counts of right answers stay exact
         return {
-            f"test_{name}": self._blockwise(lambda batch, m=metric: m(params, batch), self.test, ones) / count
+            f"test_{name}": self.weighted_total(lambda batch, m=metric: m(params, batch), self.test, ones)
+            / count
             for name, metric in self.metrics
         }
 
-    def _blockwise(self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array) -> jax.Array:
+    def weighted_total(
+        self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array
+    ) -> jax.Array:
         """Σ weights·values(data), a block of samples at a time; the last block overlaps with weight zero."""
         total = weights.shape[0]
         block = min(self.eval_batch, total)

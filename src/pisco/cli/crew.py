@@ -1,0 +1,122 @@
+"""`pisco run` as one of several processes, or on several devices: joining, and who speaks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pisco.cli.console import note, wants_traceback
+
+if TYPE_CHECKING:
+    from pisco.engines.job import Engine
+    from pisco.engines.sharded.processes import Membership, Processes
+    from pisco.experiments import Config
+
+LOST_TOUCH = 75
+"""The exit code of a process whose companions are gone: try again."""
+
+
+class Together:
+    """The processes of a run; alone, all of this is plain."""
+
+    def __init__(self, member: Membership | None):
+        self.member = member
+        self.crew: Processes | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process writes the result and talks to the user."""
+        return self.member is None or self.member.process == 0
+
+    def engine(self, config: Config, devices: int | None) -> Engine | str:
+        """The engine of the configuration; joins the others when it is spread over processes."""
+        from pisco.engines.sharded import ShardedEngine
+        from pisco.engines.sharded.processes import join
+        from pisco.errors import InputError
+
+        if config.run.engine != ShardedEngine.name:
+            if self.member is not None or devices is not None:
+                raise InputError(
+                    f"the engine {config.run.engine} runs on one device in one process; add --engine sharded"
+                )
+            return config.run.engine
+        _make_devices(devices)
+        if self.member is not None:
+            self.crew = join(self.member)
+            self.crew.check_same(lambda: _facts(config))
+        return ShardedEngine(devices)
+
+    def leader_does(self, work: Callable[[], Path]) -> Path:
+        """A path that one process finds for all."""
+        return work() if self.crew is None else Path(self.crew.leader_does(lambda: str(work())))
+
+    @contextmanager
+    def exits(self) -> Iterator[None]:
+        """Ends of a process that has companions: told once, and without waiting for those who may be gone."""
+        from pisco.engines.sharded.processes import leave
+        from pisco.errors import InputError
+
+        try:
+            yield
+        except InputError as error:
+            if self.member is None or self.crew is None:
+                raise
+            note(f"error: {error}")
+            leave(2)
+        except RuntimeError as error:
+            if self.crew is None or wants_traceback():
+                raise
+            what = str(error).splitlines()[0][:200]
+            note(
+                f"process {self.crew.index} lost touch with the others ({what}); "
+                "what was saved is kept, go on with --resume"
+            )
+            leave(LOST_TOUCH)
+
+
+def together(engine: str, coordinator: str | None, processes: int | None, process: int | None) -> Together:
+    """Who takes part, from options and environment; an engine of one process does not look at the environment."""
+    from pisco.engines.sharded.processes import membership
+
+    return Together(membership(coordinator, processes, process, os.environ if engine == "sharded" else {}))
+
+
+@contextmanager
+def data_on_host(engine: Engine | str) -> Iterator[None]:
+    """Where an experiment is spread over accelerators its data wait in the host's memory: each takes its own part."""
+    import jax
+
+    if isinstance(engine, str) or jax.default_backend() == "cpu":
+        yield
+        return
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        yield
+
+
+def _make_devices(devices: int | None) -> None:
+    """Where the devices are CPUs, make as many as asked for; others must exist."""
+    import jax
+
+    if devices is not None and devices > 0:
+        try:
+            jax.config.update("jax_num_cpu_devices", devices)
+        except RuntimeError:  # jax has started; the engine checks how many there are
+            return
+
+
+def _facts(config: Config) -> dict[str, Any]:
+    """What all processes must have alike, before any of them computes."""
+    import jax
+
+    from pisco._version import __version__
+
+    settings = {
+        f"{table}.{key}": value
+        for table, keys in config.to_dict().items()
+        if isinstance(keys, dict)
+        for key, value in keys.items()
+    }
+    return settings | {"the version of pisco": __version__, "the version of jax": jax.__version__}

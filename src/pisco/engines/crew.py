@@ -1,0 +1,72 @@
+"""The processes that run a job together: what they must agree on. Most jobs run in one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from pisco.engines import checkpoint
+from pisco.engines.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from pisco.engines.job import Engine
+
+
+class Crew(Protocol):
+    """Every process calls these in the same order with the same arguments, but for the flags and facts of its own."""
+
+    leads: bool
+    """Whether this process speaks for all: it writes results and talks to the user."""
+
+    def agree(self, *flags: bool) -> tuple[bool, ...]:
+        """For every flag, whether any process has raised it."""
+        ...
+
+    def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
+        """Refuse to go on when the processes' facts differ, naming the first difference."""
+        ...
+
+    def latest(self, folder: Path) -> Checkpoint | None:
+        """The newest whole checkpoint, the same one for all."""
+        ...
+
+    def save(
+        self,
+        folder: Path,
+        round_index: int,
+        job: dict[str, Any],
+        history: dict[str, np.ndarray],
+        engine: Engine,
+        states: Any,
+    ) -> None:
+        """Write the checkpoint of a round."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    leads = True
+
+    def agree(self, *flags: bool) -> tuple[bool, ...]:
+        return flags
+
+    def check_same(self, facts: Callable[[], dict[str, Any]]) -> None:
+        pass
+
+    def latest(self, folder: Path) -> Checkpoint | None:
+        return checkpoint.latest(folder)
+
+    def save(
+        self,
+        folder: Path,
+        round_index: int,
+        job: dict[str, Any],
+        history: dict[str, np.ndarray],
+        engine: Engine,
+        states: Any,
+    ) -> None:
+        checkpoint.save(folder, round_index, job, history, engine.pack(states))

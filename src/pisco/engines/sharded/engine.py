@@ -1,0 +1,257 @@
+"""Many devices, processes and hosts: agents split over a mesh, one program for all, collectives where they talk."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh
+
+from pisco.engines.crew import Alone, Crew
+from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key, streams
+from pisco.engines.sharded.block import Block
+from pisco.engines.sharded.exchange import AXIS, Layout
+from pisco.engines.sharded.processes import Processes
+from pisco.engines.sharded.share import SPLIT, WHOLE, Share, share, split, whole
+from pisco.errors import InputError
+from pisco.metrics import glance
+from pisco.networks.rounds import Links, draw_round, draw_start
+from pisco.tree import stack_agents
+
+Form = tuple[Any, tuple[bool, ...]]
+"""The structure of a carry, and which of its leaves lead with the agents."""
+
+
+def _start(run: Run, held: Share, batch_size: int | None, layout: Layout) -> Carry:
+    held, here, keys = held.inside(layout), _here(held, layout), _streams(run)
+    params = stack_agents(held.problem.init(keys.start), layout.block)
+    key, mix = jax.random.fold_in(keys.batches, 0), draw_start(held.gossip, keys.links, here)
+    return Carry(run.algorithm.init(params, key, _gradient(held, here, batch_size), mix), run.server.start())
+
+
+def _advance(
+    run: Run,
+    carry: Carry,
+    held: Share,
+    done: jax.Array,
+    segment: Segment,
+    batch_size: int | None,
+    layout: Layout,
+) -> tuple[Carry, dict[str, jax.Array], Links]:
+    held, here, keys = held.inside(layout), _here(held, layout), _streams(run)
+    grad, loss = _gradient(held, here, batch_size), _mean_loss(held, here, batch_size)
+
+    def one_round(carry, k):
+        key = jax.random.fold_in(keys.batches, k + 1)
+        who, memory = run.server.decide(carry.memory, keys.coins, k, lambda: loss(carry.state.params, key))
+        mix, links = draw_round(held.gossip, who, keys.links, k, layout.agents, here)
+        return Carry(run.algorithm.round(carry.state, key, grad, mix), memory), links
+
+    def stretch(carry, first):
+        carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
+        row = glance(carry.state, here) if segment.measured else {}
+        return carry, (row, Links(*(count.sum() for count in links)))
+
+    starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
+    carry, (rows, links) = lax.scan(stretch, carry, starts)
+    return carry, held.evaluate(rows) if segment.measured else {}, links
+
+
+def _measure(carry: Carry, held: Share, layout: Layout) -> dict[str, jax.Array]:
+    held, here = held.inside(layout), _here(held, layout)
+    return held.evaluate(jax.tree.map(lambda x: x[None], glance(carry.state, here)))
+
+
+def _here(held: Share, layout: Layout) -> Block:
+    return Block(layout, jax.tree.map(lambda x: x[0], held.exchange))
+
+
+def _streams(run: Run):
+    return streams(jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
+
+
+def _gradient(held: Share, here: Block, batch_size: int | None):
+    """`grad(params, key)` of the agents here: by their own numbers, so that they draw the batches of every engine."""
+    agents = here.numbers(here.layout.block)
+
+    def grad(params, key):
+        own = partial(held.problem.agent_gradient, batch_size=batch_size)
+        return jax.vmap(lambda p, agent: own(p, key, agent))(params, agents)
+
+    return grad
+
+
+def _mean_loss(held: Share, here: Block, batch_size: int | None):
+    agents = here.numbers(here.layout.block)
+
+    def loss(params, key):
+        own = partial(held.problem.agent_loss, batch_size=batch_size)
+        return here.mean(jax.vmap(lambda p, agent: own(p, key, agent))(params, agents))
+
+    return loss
+
+
+def _carry_specs(form: Form) -> Any:
+    structure, leads = form
+    return jax.tree.unflatten(structure, [SPLIT if lead else WHOLE for lead in leads])
+
+
+@partial(jax.jit, static_argnames=("mesh", "layout", "form", "batch_size"))
+def start(run, held, *, mesh, layout, form, batch_size):
+    local = partial(_start, batch_size=batch_size, layout=layout)
+    specs = (WHOLE, held.specs())
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=_carry_specs(form), check_vma=False)(
+        run, held
+    )
+
+
+@partial(
+    jax.jit, static_argnames=("mesh", "layout", "form", "batch_size", "segment"), donate_argnames="carry"
+)
+def advance(run, carry, held, done, *, mesh, layout, form, batch_size, segment):
+    local = partial(_advance, segment=segment, batch_size=batch_size, layout=layout)
+    carries = _carry_specs(form)
+    ins, outs = (WHOLE, carries, held.specs(), WHOLE), (carries, WHOLE, WHOLE)
+    return jax.shard_map(local, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(
+        run, carry, held, done
+    )
+
+
+@partial(jax.jit, static_argnames=("mesh", "layout", "form"))
+def measure_now(carry, held, *, mesh, layout, form):
+    local = partial(_measure, layout=layout)
+    specs = (_carry_specs(form), held.specs())
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False)(carry, held)
+
+
+class ShardedEngine:
+    """Engine `sharded`: agents in blocks on `devices` devices of every process (all of them unless given).
+
+    Runs follow one another: several in flight would let two processes meet in different collectives.
+    """
+
+    name = "sharded"
+
+    def __init__(self, devices: int | None = None):
+        self.mesh = device_mesh(devices)
+        self.crew: Crew = Processes() if jax.process_count() > 1 else Alone()
+        self._job: Job | None = None
+
+    def start(self, job: Job) -> list[Any]:
+        fixed = self._fixed(job)
+        return [start(self._run(run), self.held, batch_size=job.batch_size, **fixed) for run in job.runs]
+
+    def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
+        rows = [measure_now(carry, self.held, **self._fixed(job)) for carry in states]
+        return {name: np.stack([_host(row[name])[0] for row in rows]) for name in rows[0]}
+
+    def advance(
+        self, job: Job, states: list[Any], done: int, segment: Segment
+    ) -> tuple[list[Any], dict[str, np.ndarray], Links]:
+        fixed = self._fixed(job) | {"batch_size": job.batch_size, "segment": segment}
+        out = []
+        for run, carry in zip(job.runs, states, strict=True):
+            made = advance(self._run(run), carry, self.held, np.int32(done), **fixed)
+            out.append(jax.block_until_ready(made))
+        rows = [(row, links) for _, row, links in out]
+        stacked = jax.tree.map(lambda *leaves: np.stack([_host(leaf) for leaf in leaves]), *rows)
+        return [carry for carry, _, _ in out], *stacked
+
+    def pack(self, states: list[Any]) -> Any:
+        agents = self.layout.agents
+        leads = jax.tree.unflatten(*self.form)
+
+        def leaf(lead, *parts):
+            return np.stack([_host(x)[:agents] if lead else _host(x) for x in parts])
+
+        return jax.tree.map(leaf, leads, *states)
+
+    def own_rows(self, states: list[Any]) -> tuple[int, Any, Any]:
+        """What this process holds: its first agent, its agents' rows with runs leading, and what all hold alike."""
+        agents, leads = self.layout.agents, jax.tree.unflatten(*self.form)
+        firsts: set[int] = set()
+
+        def rows(lead, *parts):
+            if not lead:
+                return None
+            out = []
+            for array in parts:
+                shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
+                firsts.add(min(shards[0].index[0].start or 0, agents))
+                kept = [np.asarray(s.data)[: max(0, agents - (s.index[0].start or 0))] for s in shards]
+                out.append(np.concatenate(kept))
+            return np.stack(out)
+
+        own = jax.tree.map(rows, leads, *states)
+        common = jax.tree.map(
+            lambda lead, *parts: None if lead else np.stack([_host(x) for x in parts]), leads, *states
+        )
+        return firsts.pop(), own, common
+
+    def unpack(self, job: Job, packed: Any) -> list[Any]:
+        self._fixed(job)
+        layout, leads = self.layout, jax.tree.unflatten(*self.form)
+
+        def leaf(lead, x):
+            if not lead:
+                return whole(self.mesh, x)
+
+            def rows(device):
+                own = np.asarray(x[device * layout.block : (device + 1) * layout.block])
+                return np.concatenate([own, np.repeat(x[:1], layout.block - len(own), axis=0)])
+
+            return split(self.mesh, rows)
+
+        return [
+            jax.tree.map(lambda lead, x, i=i: leaf(lead, x[i]), leads, packed) for i in range(len(job.runs))
+        ]
+
+    def _fixed(self, job: Job) -> dict[str, Any]:
+        """Place a job's data once; what the programs need to know of it."""
+        if self._job is not job:
+            self.layout = Layout(job.problem.num_agents, self.mesh.size)
+            self.held = share(job, self.layout, self.mesh)
+            self.form = _form(job)
+            self._job = job
+        return {"mesh": self.mesh, "layout": self.layout, "form": self.form}
+
+    def _run(self, run: Run) -> Run:
+        return run._replace(seed=np.asarray(jax.random.key_data(seed_key(run.seed))))
+
+
+def device_mesh(devices: int | None) -> Mesh:
+    """All devices in a row, or the first `devices` of every process."""
+    found = jax.devices()
+    if devices is not None:
+        local = jax.local_device_count()
+        if not 1 <= devices <= local:
+            raise InputError(
+                f"--devices is {devices}, but this process has {local} {found[0].platform} "
+                f"device{'s' if local > 1 else ''}; ask for at most that many"
+            )
+        places = sorted({d.process_index for d in found})
+        found = [d for p in places for d in [d for d in found if d.process_index == p][:devices]]
+    return Mesh(np.asarray(found), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
+
+
+def _form(job: Job) -> Form:
+    """A leaf leads with the agents when its shape follows their number."""
+    some, more = carry_shapes(job), carry_shapes(job, job.problem.num_agents + 1)
+    leads = jax.tree.map(lambda a, b: a.shape != b.shape, some, more)
+    leaves, structure = jax.tree.flatten(leads)
+    return structure, tuple(leaves)
+
+
+def _host(array: jax.Array) -> np.ndarray:
+    """The whole array in this process's memory, also where other processes hold parts of it."""
+    if array.is_fully_addressable:
+        return np.asarray(array)
+    if array.is_fully_replicated:
+        return np.asarray(array.addressable_data(0))
+    from jax.experimental.multihost_utils import process_allgather
+
+    return np.asarray(process_allgather(array, tiled=True))

@@ -1,0 +1,193 @@
+"""What every device holds: its agents' samples and links, its share of the test data, and little else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from pisco.engines.job import Job
+from pisco.engines.sharded.exchange import AXIS, Exchange, Layout, packed, plan
+from pisco.networks.rounds import Gossip
+from pisco.networks.varying import Fixed
+from pisco.problems.problem import Problem
+from pisco.tree import squared_norm
+
+SPLIT, WHOLE = P(AXIS), P()
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Share:
+    """A job as the devices hold it. Outside the program arrays lead with the devices; inside, they are one's own."""
+
+    problem: Problem  # samples of the own agents; sizes and offsets of all
+    first_sample: jax.Array  # of the own samples, in the numbering of all
+    weights: jax.Array  # of every own sample in the objective
+    measured: jax.Array | None  # the own samples that are measured; None is all
+    test_weights: jax.Array | None
+    exchange: Exchange
+    gossip: Gossip
+
+    def inside(self, layout: Layout) -> Share:
+        """What a device works with: the leading axis of length one is gone, offsets count from the own first."""
+        own = jax.tree.map(lambda x: x[0], self.exchange)
+        problem = jax.tree.map(lambda x: x, self.problem)
+        real = jnp.arange(layout.padded) < layout.agents
+        problem.offsets = jnp.where(real, self.problem.offsets - self.first_sample[0], 0)
+        return replace(self, problem=problem, exchange=own)
+
+    def specs(self) -> Any:
+        """Which parts are split over the devices: a tree of specs above this one."""
+        problem = Problem.tree_unflatten(self.problem.tree_flatten()[1], (SPLIT, WHOLE, WHOLE, SPLIT, WHOLE))
+        return replace(
+            self,
+            problem=problem,
+            first_sample=SPLIT,
+            weights=SPLIT,
+            measured=SPLIT,
+            test_weights=SPLIT,
+            exchange=jax.tree.map(lambda _: SPLIT, self.exchange),
+            gossip=jax.tree.map(lambda _: WHOLE, self.gossip),
+        )
+
+    def evaluate(self, rows: dict[str, Any]) -> dict[str, jax.Array]:
+        """`metrics.evaluate` where every device looks at its own samples only, added up in one message."""
+        problem, test_weights = self.problem, self.test_weights
+
+        def objective(mean):
+            data = problem.data
+            if self.measured is not None:
+                data = jax.tree.map(lambda leaf: leaf[self.measured], data)
+            return problem.weighted_total(
+                lambda batch: problem.sample_losses(mean, batch), data, self.weights
+            )
+
+        def at(mean):
+            loss, gradient = jax.value_and_grad(objective)(mean)
+            tests = {
+                f"test_{name}": problem.weighted_total(
+                    lambda batch, m=metric: m(mean, batch),
+                    problem.test,
+                    test_weights,  # pyright: ignore[reportArgumentType]
+                )
+                for name, metric in problem.metrics
+            }
+            return {"loss": loss} | tests, gradient
+
+        parts = lax.map(at, rows["mean_params"], batch_size=problem.eval_width)
+        values, gradients = packed(lambda part: lax.psum(part, AXIS), parts)
+        noted = {name: column for name, column in rows.items() if name != "mean_params"}
+        return values | {"grad_norm_sq": jax.vmap(squared_norm)(gradients)} | noted
+
+
+def split(mesh: Mesh, rows: Callable[[int], np.ndarray]) -> jax.Array:
+    """An array split over the devices; `rows(i)` makes the part of device i, on the process that holds it alone."""
+    mine = [(i, d) for i, d in enumerate(mesh.devices.flat) if d.process_index == jax.process_index()]
+    parts = [jax.device_put(rows(i), device) for i, device in mine]
+    shape = (parts[0].shape[0] * mesh.size, *parts[0].shape[1:])
+    return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, SPLIT), parts)
+
+
+def whole(mesh: Mesh, tree: Any) -> Any:
+    """The same arrays on every device."""
+    sharding = NamedSharding(mesh, WHOLE)
+
+    def leaf(x):
+        host = np.asarray(x)
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
+
+    return jax.tree.map(leaf, tree)
+
+
+def share(job: Job, layout: Layout, mesh: Mesh) -> Share:
+    """Put every agent's samples and links on its device."""
+    problem, block = job.problem, layout.block
+    sizes = np.concatenate([np.asarray(problem.sizes), np.ones(layout.padded - layout.agents, np.int32)])
+    offsets = np.concatenate([np.asarray(problem.offsets), np.zeros(layout.padded - layout.agents, np.int32)])
+    ends = np.append(np.asarray(problem.offsets), problem.num_samples)
+    cuts = ends[np.minimum(np.arange(layout.devices + 1) * block, layout.agents)]
+    longest = int(np.diff(cuts).max())
+
+    def samples(leaf):
+        host = np.asarray(leaf)
+
+        def rows(device):
+            own = host[cuts[device] : cuts[device + 1]]
+            # Filled up with a sample that exists: a loss need not be finite anywhere else.
+            return np.concatenate([own, np.repeat(host[:1], longest - len(own), axis=0)])
+
+        return split(mesh, rows)
+
+    placed = jax.tree.map(lambda x: x, problem)
+    placed.data = jax.tree.map(samples, problem.data)
+    placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
+    placed.start = problem.start if callable(problem.start) else whole(mesh, problem.start)
+    placed.test, test_weights = _split_test(problem, layout, mesh)
+    measured, weights = _measured(problem, layout, cuts, longest)
+    exchange = plan(job.network, layout)
+    gossip = job.network.gossip
+    if exchange.operator is not None:  # a device needs its own links only
+        gossip = replace(gossip, rule=Fixed(None, gossip.rule.num_edges))  # type: ignore[arg-type, union-attr]
+    return Share(
+        placed,
+        split(mesh, lambda device: cuts[device : device + 1].astype(np.int32)),
+        split(mesh, weights),
+        None if measured is None else split(mesh, measured),
+        test_weights,
+        jax.tree.map(lambda leaf: split(mesh, lambda device: leaf[device : device + 1]), exchange),
+        whole(mesh, gossip),
+    )
+
+
+def _measured(problem: Problem, layout: Layout, cuts: np.ndarray, longest: int):
+    """For every device the samples that are measured (None: all) and their weights in f."""
+    sizes, offsets = np.asarray(problem.sizes), np.asarray(problem.offsets)
+    few, block = problem.eval_samples or 0, layout.block
+    floating = jnp.zeros(()).dtype
+
+    def agents(device):
+        return np.arange(device * block, min((device + 1) * block, layout.agents))
+
+    def all_weights(device):
+        own = sizes[agents(device)]
+        filled = np.zeros(longest)
+        filled[: own.sum()] = np.repeat(1.0 / (layout.agents * own), own)
+        return filled.astype(floating)
+
+    def few_rows(device):
+        rows = (offsets[agents(device), None] - cuts[device] + np.arange(few)).reshape(-1)
+        return np.pad(rows, (0, block * few - len(rows))).astype(np.int32)
+
+    def few_weights(device):
+        count = len(agents(device)) * few
+        return np.pad(np.full(count, 1.0 / (layout.agents * few)), (0, block * few - count)).astype(floating)
+
+    return (None, all_weights) if not few else (few_rows, few_weights)
+
+
+def _split_test(problem: Problem, layout: Layout, mesh: Mesh):
+    """The test samples, a part on every device, and what each counts."""
+    if not problem.metrics:
+        return None, None
+    count = jax.tree.leaves(problem.test)[0].shape[0]
+    part = -(-count // layout.devices)
+
+    def rows(host, device):
+        own = host[device * part : (device + 1) * part]
+        return np.concatenate([own, np.repeat(host[:1], part - len(own), axis=0)])
+
+    def weights(device):
+        exists = np.arange(device * part, (device + 1) * part) < count
+        return (exists / count).astype(jnp.zeros(()).dtype)
+
+    hosts = jax.tree.map(np.asarray, problem.test)
+    placed = jax.tree.map(lambda host: split(mesh, lambda device: rows(host, device)), hosts)
+    return placed, split(mesh, weights)

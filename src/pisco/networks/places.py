@@ -1,0 +1,75 @@
+"""Where agents are held: all on one device, or some here and the others elsewhere.
+
+Rounds and metrics are written once, in these few operations. Those over all agents are collectives where agents are
+spread over devices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from pisco.networks.mixing import Operator, average
+from pisco.tree import mean_over_agents, spread
+
+
+class Place(Protocol):
+    """The stacked agents that are here, and what concerns all of them."""
+
+    def numbers(self, count: int) -> jax.Array:
+        """The numbers of the `count` agents stacked here."""
+        ...
+
+    def own(self, values: jax.Array) -> jax.Array:
+        """Of one value per agent, those of the agents here."""
+        ...
+
+    def average(self, tree: Any) -> Any:
+        """The server's J: every agent here receives the mean of all."""
+        ...
+
+    def total(self, tree: Any) -> Any:
+        """The sum over all agents; the agent axis stays, with length one."""
+        ...
+
+    def mean(self, tree: Any) -> Any:
+        """The mean over all agents, without the agent axis."""
+        ...
+
+    def spread(self, tree: Any) -> jax.Array:
+        """(1/n)·Σᵢ‖xᵢ − x̄‖²."""
+        ...
+
+    def apply(self, operator: Operator, tree: Any) -> Any:
+        """One gossip exchange: the agents here receive what `operator`, a map on all agents, gives them."""
+        ...
+
+
+class Everybody:
+    """All agents are here."""
+
+    def numbers(self, count: int) -> jax.Array:
+        return jnp.arange(count)
+
+    def own(self, values: jax.Array) -> jax.Array:
+        return values
+
+    def average(self, tree: Any) -> Any:
+        return average(tree)
+
+    def total(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x: x.sum(axis=0, keepdims=True), tree)
+
+    def mean(self, tree: Any) -> Any:
+        return mean_over_agents(tree)
+
+    def spread(self, tree: Any) -> jax.Array:
+        return spread(tree)
+
+    def apply(self, operator: Operator, tree: Any) -> Any:
+        return operator(tree)
+
+
+EVERYBODY = Everybody()
