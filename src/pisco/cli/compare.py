@@ -59,7 +59,7 @@ def tune(
         tuned = tuning.tune(
             config,
             grid=chosen,
-            targets=_targets(targets),
+            targets=read_targets(targets),
             seeds=range(100, 100 + seeds),
             progress=progress,
         )
@@ -115,7 +115,7 @@ def compare(
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
 
-    base, goals = _load(experiment, settings, rounds), _targets(targets)
+    base, goals = _load(experiment, settings, rounds), read_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
     methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
     prices, chosen = comparing.Prices(price_server, price_gossip), _numbers(grid) or GRID
@@ -190,7 +190,8 @@ def _numbers(text: str | None) -> tuple[float, ...]:
         raise InputError(f"the grid {text!r} is no list of numbers; write 0.01,0.05,0.2") from None
 
 
-def _targets(text: str) -> dict[str, float]:
+def read_targets(text: str) -> dict[str, float]:
+    """Targets given as COLUMN=BOUND, with commas."""
     from pisco.costs import DESCRIPTIONS as COSTS
     from pisco.errors import InputError, choose
     from pisco.metrics import DESCRIPTIONS

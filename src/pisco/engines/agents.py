@@ -77,12 +77,12 @@ def about_agents(problem: Problem, network: Network, frames: dict[str, np.ndarra
     >>> import pisco
     >>> world = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
     >>> sorted(about_agents(world, pisco.Network.path(2), {}))
-    ['edges', 'positions']
+    ['edges', 'num_agents', 'positions']
     """
     graph = network.graph
     if graph.num_agents > AGENTS_UP_TO:
         return {}
-    known = dict(frames)
+    known = dict(frames) | {"num_agents": np.asarray(graph.num_agents)}
     if graph.num_edges <= LINKS_UP_TO:
         known["edges"] = graph.edges
     if graph.positions is not None:

@@ -41,7 +41,7 @@ def draw(
         )
     if ax is None:
         ax = Figure(figsize=(5.2, 5.2), layout="constrained").add_subplot()
-    places = _layout(graph)
+    places = layout(graph)
     _draw_links(ax, graph, places, weights)
     _draw_agents(ax, graph, places, node_colors)
     ax.set_title(graph.name, fontsize=11, color="#333333")
@@ -55,7 +55,8 @@ def draw(
     return figure
 
 
-def _layout(graph: Graph) -> np.ndarray:
+def layout(graph: Graph) -> np.ndarray:
+    """Where to draw every agent: the family's own places, or those of a spring model; within [−1, 1]."""
     if graph.positions is not None:
         places = graph.positions
     else:
@@ -63,7 +64,7 @@ def _layout(graph: Graph) -> np.ndarray:
 
         drawn = nx.empty_graph(graph.num_agents)
         drawn.add_edges_from(graph.edges.tolist())
-        layout = nx.spring_layout(drawn, seed=0)
+        layout = nx.springlayout(drawn, seed=0)
         places = np.array([layout[agent] for agent in range(graph.num_agents)])
     places = places - places.mean(axis=0)
     return places / max(float(np.abs(places).max()), 1e-12)
@@ -76,7 +77,7 @@ def _edge_weights(graph: Graph, weights: Any) -> np.ndarray:
     return np.asarray(check(weights, graph)[i, j]).ravel()
 
 
-def _segments(graph: Graph, places: np.ndarray) -> list[np.ndarray]:
+def segments(graph: Graph, places: np.ndarray) -> list[np.ndarray]:
     """Links as lines; one that would run through other agents (a torus wrapping around) becomes an arc."""
     return [_curve(places[i], places[j], places) for i, j in graph.edges]
 
@@ -100,7 +101,7 @@ def _draw_links(ax: Axes, graph: Graph, places: np.ndarray, weights: Any) -> Non
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
-    lines = _segments(graph, places)
+    lines = segments(graph, places)
     if not lines:
         return
     base = 1.6 if graph.num_edges < 200 else 0.7
