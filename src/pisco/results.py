@@ -120,7 +120,7 @@ class Result:
         )
 
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
-        """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz`, and `agents.npz` if there is any."""
+        """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         named = {_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(self.params)}

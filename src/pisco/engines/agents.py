@@ -44,8 +44,8 @@ class Frames:
         self.skipped = 0
         if len(self.rounds) > FIRST + LATER:
             self.stride *= 2
-            for kept in (self.rounds, self.errors):
-                kept[FIRST:] = kept[FIRST::2]  # LATER is even: the newest stays
+            self.rounds[FIRST:] = self.rounds[FIRST::2]  # LATER is even: the newest stays
+            self.errors[FIRST:] = self.errors[FIRST::2]
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The frames with the newest round as the last; nothing when nothing was noted."""

@@ -64,7 +64,7 @@ def layout(graph: Graph) -> np.ndarray:
 
         drawn = nx.empty_graph(graph.num_agents)
         drawn.add_edges_from(graph.edges.tolist())
-        layout = nx.springlayout(drawn, seed=0)
+        layout = nx.spring_layout(drawn, seed=0)
         places = np.array([layout[agent] for agent in range(graph.num_agents)])
     places = places - places.mean(axis=0)
     return places / max(float(np.abs(places).max()), 1e-12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def drawn_rows(result: Result) -> np.ndarray:
     loss = result.column("loss").mean(axis=0)
     loss = np.where(np.isfinite(loss), loss, -np.inf)
     cuts = np.linspace(0, count, POINTS // 4 + 1).astype(int)
-    peaks = [a + int(loss[a:b].argmax()) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    peaks = [a + int(loss[a:b].argmax()) for a, b in itertools.pairwise(cuts)]
     return np.unique(np.concatenate([evenly, early, peaks]))
 
 
