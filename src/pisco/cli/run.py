@@ -28,6 +28,11 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     engine: Annotated[str | None, typer.Option(help="How rounds are run; see `pisco list engines`.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine meanwhile.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")
+    ] = 0,
+    log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well.")] = None,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -38,6 +43,7 @@ def run(
       pisco run --resume results/a9a --set run.rounds=2000
     """
     from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
+    from pisco.cli.watch import watching
     from pisco.errors import InputError
     from pisco.experiments import load
 
@@ -61,10 +67,15 @@ def run(
 
     use_compilation_cache()
     try:
-        with progress_bar(config.run.rounds, config.name) as progress:
-            result = config.execute(
-                checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=progress
-            )
+        with watching(config, folder, live=live, port=port, log=log) as watchers:
+            with progress_bar(config.run.rounds, config.name) as bar:
+                watchers.add(bar)
+                result = config.execute(
+                    checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=watchers
+                )
+            keep(result, folder, config)
+            _report(result, folder, config, as_json)
+            watchers.finish(result, folder, quiet=as_json)
     except InputError:
         if resume is None:
             release(folder)
@@ -72,8 +83,6 @@ def run(
     except KeyboardInterrupt:
         note(f"interrupted; continue with `pisco run --resume {folder}`")
         raise typer.Exit(130) from None
-    keep(result, folder, config)
-    _report(result, folder, config, as_json)
     if result.interrupted:
         note(
             f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
@@ -112,7 +121,7 @@ def _report(
             shown.add_row(words, _value(name, result))
     out().print(shown)
     say(f"saved in {folder}")
-    say(f"next: pisco plot {folder}")
+    say(f"next: pisco report {folder}")
 
 
 def _value(name: str, result: Result) -> str:

@@ -57,7 +57,12 @@
       ...extra, xaxis: { ...axis, ...extra.xaxis }, yaxis: { ...axis, ...extra.yaxis },
     };
   }
-  const draw = (id, traces, extra) => Plotly.react(byId(id), traces, layout(extra), CONFIG);
+  function draw(id, traces, extra) {
+    // Sizes are left to plotly on a screen; paper is not laid out yet when it is drawn for.
+    const paper = document.documentElement.classList.contains("paper");
+    const size = paper ? { width: byId(id).clientWidth, height: byId(id).clientHeight, autosize: false } : { autosize: true };
+    Plotly.react(byId(id), traces, layout({ ...extra, ...size }), CONFIG);
+  }
 
   // ---- curves --------------------------------------------------------------------------------------------------
   const measure = () => data.measures.find((each) => each.name === byId("measure").value) ?? data.measures[0];
@@ -114,7 +119,8 @@
         const values = result.y[chosen.name].mean.filter((value) => value !== null);
         return `${result.label} from ${number(values[0] ?? null)} to ${number(values.at(-1) ?? null)}`;
       });
-      const against = { round: "rounds", bytes: "megabytes sent", price: "price paid" }[kind];
+      const against = { round: "rounds", bytes: "megabytes sent", price: "the price paid" }[kind];
+      byId(`cap-${kind}`).textContent = `${chosen.title[0].toUpperCase()}${chosen.title.slice(1)} against ${against}`;
       byId(id).setAttribute("aria-label", `Chart of ${chosen.title} against ${against}: ${said.join("; ")}. The table below has numbers.`);
     }
     const thinned = data.results.some((result) => result.x.round.length < result.measured);
@@ -348,9 +354,11 @@
     let before = null; // paper is white, and narrower than most screens
     addEventListener("beforeprint", () => {
       for (const each of document.querySelectorAll("details.words")) each.open = true;
-      before = document.documentElement.dataset.theme ?? "auto"; theme("light"); drawAll();
+      before = document.documentElement.dataset.theme ?? "auto"; theme("light");
+      document.documentElement.classList.add("paper");
+      drawAll();
     });
-    addEventListener("afterprint", () => { theme(before ?? "auto"); drawAll(); });
+    addEventListener("afterprint", () => { theme(before ?? "auto"); document.documentElement.classList.remove("paper"); drawAll(); });
     if (calm.matches) byId("speed").value = "2";
     document.addEventListener("visibilitychange", () => document.hidden && pause());
   }
