@@ -2,7 +2,7 @@
 
 The server answers GET for two paths, `/` and `/data.json`, from 127.0.0.1 and under that name only (another name in
 the Host header would be a web site that points its own name here). Numbers are put together between two chunks of
-rounds, only when a page has asked since, and never for more than a fiftieth of the time.
+rounds, only when a page has asked since, and never for more than a twenty-fifth of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pisco.results import Result
 
 ADDRESS = "127.0.0.1"
-SHARE = 50
+SHARE = 25
 LEAST_SECONDS = 1.0
 LAST_LOOK_SECONDS = 4.0
 

@@ -367,11 +367,15 @@
   const WORDS = { waiting: "The run is being compiled; the first rounds will appear here.", finished: "The run has finished.", interrupted: "The run was interrupted." };
   function status(lost) {
     const live = data.live;
-    byId("status").hidden = !live;
     if (!live) return;
     const kept = live.saved ? ` This page was saved as ${live.saved}.` : "";
-    const going = `The run goes on: round ${number(live.done)} of ${number(live.rounds)}.`;
-    byId("status").textContent = lost ? "The run cannot be reached any more; this is the last that was heard of it." : (WORDS[live.state] ?? going) + kept;
+    // Only changes of state are read aloud; the count of rounds stands beside them.
+    say(lost ? "The run cannot be reached any more; this is the last that was heard of it." : (WORDS[live.state] ?? "The run goes on.") + kept);
+    byId("progress").textContent = `Round ${number(live.done)} of ${number(live.rounds)}.`;
+  }
+  function say(words) {
+    byId("status-line").hidden = false;
+    if (byId("status").textContent !== words) byId("status").textContent = words;
   }
   async function follow() {
     while (data.live && ["waiting", "running"].includes(data.live.state)) {
@@ -403,8 +407,7 @@
       const script = element("script", await unpack("plotly"));
       document.head.append(script);
     } catch (error) {
-      byId("status").hidden = false;
-      byId("status").textContent = `The charts could not be unpacked by this browser (${error.message}); the text and the tables are whole.`;
+      say(`The charts could not be unpacked by this browser (${error.message}); the text and the tables are whole.`);
       return;
     }
     listen();
