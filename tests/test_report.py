@@ -165,11 +165,18 @@ def test_the_command(tiny, tmp_path):
     assert done.exit_code == 0, done.output
     assert "live page: http://127.0.0.1:" in done.output and (tmp_path / "a" / "report.html").exists()
     assert tiny.invoke(app, ["run", "tiny.toml", "--out", "b"]).exit_code == 0
-    done = tiny.invoke(app, ["report", "a", "b", "-o", "ab.html", "--targets", "loss=0.5", "--price-server", "7"])
+    done = tiny.invoke(
+        app, ["report", "a", "b", "-o", "ab.html", "--targets", "loss=0.5", "--price-server", "7"]
+    )
     assert done.exit_code == 0 and "report: ab.html" in done.output
     text = (tmp_path / "ab.html").read_text(encoding="utf-8")
     assert "2 results compared" in text and "a loss f(x̄) of at most 0.5" in text and 'value="7"' in text
-    for wrong in (["a", "-o", "x.png"], ["nothing"], ["a", "--targets", "lss=1"], ["a", "--price-server", "-1"]):
+    for wrong in (
+        ["a", "-o", "x.png"],
+        ["nothing"],
+        ["a", "--targets", "lss=1"],
+        ["a", "--price-server", "-1"],
+    ):
         done = tiny.invoke(app, ["report", *wrong])
         assert done.exit_code == 2, wrong
 
