@@ -3,6 +3,7 @@
 Needs Playwright for Python and a Chromium: PISCO_CHROMIUM, or one on the path. Without them the tests are skipped.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -22,10 +23,9 @@ CHROMIUM = os.environ.get("PISCO_CHROMIUM") or next(
 )
 if CHROMIUM is None:
     pytest.skip("there is no Chromium on this machine", allow_module_level=True)
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
-    "--disable-sync --no-first-run"
-).split()
+QUIET = ("gpu", "background-networking", "component-update", "sync")
+ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{each}" for each in QUIET)]
+world = functools.cache(lambda: Quadratics(6).problem())  # one problem compiles once
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def opened(browser):
 def train(p, rounds=60, seed=(0, 1), **settings):
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
     network = pisco.Network.ring(6, server=pisco.bernoulli(p))
-    result = pisco.run(rule, Quadratics(6).problem(), network, rounds=rounds, seed=seed, **settings)
+    result = pisco.run(rule, world(), network, rounds=rounds, seed=seed, **settings)
     result.label = f"p = {p:g} & <others>"
     result.agents |= {"labels": np.arange(2), "label_counts": np.arange(12).reshape(6, 2)}
     return result
