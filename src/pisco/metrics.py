@@ -27,7 +27,8 @@ AGENTS_UP_TO = 500
 
 def glance(state: State) -> dict[str, Any]:
     """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
-    state = _innermost(state)
+    while isinstance(state, HasInner):
+        state = state.inner
     row = {"mean_params": mean_over_agents(state.params), "consensus_error": spread(state.params)}
     if isinstance(state, HasTracker):
         row["tracking_error"] = spread(state.tracker)
@@ -36,17 +37,13 @@ def glance(state: State) -> dict[str, Any]:
 
 def agent_errors(state: State) -> dict[str, Any]:
     """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
-    leaves = jax.tree.leaves(_innermost(state).params)
+    while isinstance(state, HasInner):
+        state = state.inner
+    leaves = jax.tree.leaves(state.params)
     if leaves[0].shape[0] > AGENTS_UP_TO:
         return {}
     apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
     return {"agent_errors": sum(apart[1:], start=apart[0])}
-
-
-def _innermost(state: State) -> Any:
-    while isinstance(state, HasInner):
-        state = state.inner
-    return state
 
 
 def evaluate(problem: Problem, rows: dict[str, Any]) -> dict[str, jax.Array]:

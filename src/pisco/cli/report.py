@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pisco.cli.compare import DEFAULT_TARGETS, read_targets
+from pisco.cli.compare import DEFAULT_TARGETS, parse_targets
 from pisco.cli.console import say
 from pisco.cli.results import Folders, read_results
 
@@ -38,7 +38,7 @@ def report(
 
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")
-    goals = read_targets(targets)
+    goals = parse_targets(targets)
     write_page(
         read_results(folders), page, targets=goals, prices=Prices(price_server, price_gossip), title=title
     )

@@ -25,10 +25,16 @@ from pisco.errors import InputError, check_number, choose
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, Tuned, reached, tune
-from pisco.report.reached import Prices
 from pisco.results import Result
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
+
+
+class Prices(NamedTuple):
+    """What a message costs, to or from the server and between agents."""
+
+    server: float = 10.0
+    gossip: float = 1.0
 
 
 class Entry(NamedTuple):
