@@ -146,6 +146,21 @@ def test_long_curves_are_thinned_but_peaks_stay():
     assert {1, 2, 3} <= set(rows.tolist())  # for logarithmic axes
 
 
+def test_a_round_that_only_some_agents_take_to_the_server_is_told_apart():
+    def parts(**network):
+        result = pisco.run(rule, world(), pisco.Network(pisco.networks.graphs.ring(6), **network), rounds=8)
+        return page_numbers([result])["results"][0]["network"]["frames"]["part"]
+
+    rule = pisco.algorithms.dsgd(local_lr=0.05)
+    assert not any(parts(server=pisco.bernoulli(0.5)))
+    assert not any(parts(server=pisco.every(2), gossip_before_server=True))
+    assert any(parts(server=pisco.per_agent([0.5] * 6)))
+    assert parts(server=pisco.every(2), sampling=pisco.sample(2, agents=6)) == [False, False, True] + 3 * [
+        False,
+        True,
+    ]
+
+
 def test_older_results_are_reported_without_their_agents(single):
     old = replace(single, agents={}, label="old")
     data = page_data([old])

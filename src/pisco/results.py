@@ -195,6 +195,12 @@ class Result:
 
         return plot_results([self], path=path)
 
+    def report(self, path: str | Path) -> Path:
+        """The page of `pisco report` about this result alone."""
+        from pisco.report.html import write_page
+
+        return write_page([self], path)
+
     def _long(self) -> dict[str, np.ndarray]:
         rows = self.column("round").shape[1]
         table = {"seed": np.repeat(np.asarray(self.seeds), rows)}

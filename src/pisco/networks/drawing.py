@@ -57,17 +57,28 @@ def draw(
 
 def layout(graph: Graph) -> np.ndarray:
     """Where to draw every agent: the family's own places, or those of a spring model; within [−1, 1]."""
-    if graph.positions is not None:
-        places = graph.positions
-    else:
-        import networkx as nx
-
-        drawn = nx.empty_graph(graph.num_agents)
-        drawn.add_edges_from(graph.edges.tolist())
-        layout = nx.spring_layout(drawn, seed=0)
-        places = np.array([layout[agent] for agent in range(graph.num_agents)])
+    places = graph.positions if graph.positions is not None else _sprung(graph)
     places = places - places.mean(axis=0)
     return places / max(float(np.abs(places).max()), 1e-12)
+
+
+def _sprung(graph: Graph) -> np.ndarray:
+    """Springs within every component; the largest in the middle, the others around it, lest they be flung away."""
+    import networkx as nx
+
+    drawn = nx.empty_graph(graph.num_agents)
+    drawn.add_edges_from(graph.edges.tolist())
+    parts = sorted(nx.connected_components(drawn), key=len, reverse=True)
+    places = np.zeros((graph.num_agents, 2))
+    reach = np.sqrt(len(parts[0]) / graph.num_agents)
+    for number, part in enumerate(parts):
+        members = sorted(part)
+        size = np.sqrt(len(members) / graph.num_agents)
+        layout = nx.spring_layout(drawn.subgraph(members), seed=0, scale=size if len(members) > 1 else 1)
+        angle = 2 * np.pi * number / max(len(parts) - 1, 1)
+        centre = np.array([np.cos(angle), np.sin(angle)]) * (reach + 1.2 * size) if number else np.zeros(2)
+        places[members] = centre + np.array([layout[agent] for agent in members])
+    return places
 
 
 def _edge_weights(graph: Graph, weights: Any) -> np.ndarray:

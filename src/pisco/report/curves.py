@@ -82,6 +82,8 @@ def drawn_rows(result: Result) -> np.ndarray:
         return np.arange(count)
     evenly = np.linspace(0, count - 1, POINTS // 2).astype(int)
     early = np.geomspace(1, count - 1, POINTS // 4).astype(int)
+    if "loss" not in result.history:
+        return np.unique(np.concatenate([evenly, early]))
     loss = result.column("loss").mean(axis=0)
     loss = np.where(np.isfinite(loss), loss, -np.inf)
     cuts = np.linspace(0, count, POINTS // 4 + 1).astype(int)
@@ -133,7 +135,20 @@ def _frames(result: Result, budget: int) -> dict[str, Any]:
     for kind in ("server", "gossip"):
         used = result.column(f"{kind}_rounds")[0, rows]
         frames[kind] = np.diff(used, prepend=0).tolist()
+    frames["part"] = _partly(result, rows).tolist()
     return frames
+
+
+def _partly(result: Result, rows: np.ndarray) -> np.ndarray:
+    """Whether, in the server rounds before each row, some links to or from the server were not used."""
+    if not {"messages_server", "exchanges", "round"} <= result.history.keys():
+        return np.zeros(len(rows), bool)
+    messages, exchanges, server, rounds = (
+        np.diff(result.column(name)[0, rows].astype(float), prepend=result.column(name)[0, 0])
+        for name in ("messages_server", "exchanges", "server_rounds", "round")
+    )
+    each_round = exchanges / np.maximum(rounds, 1)
+    return messages < server * each_round * 2 * int(result.agents["num_agents"]) - 0.5
 
 
 def _labels(result: Result) -> dict[str, Any] | None:

@@ -107,13 +107,14 @@ def number(value: float) -> str:
 def amount(count: float) -> str:
     """Bytes for people.
 
-    >>> amount(999), amount(1_234_000)
-    ('999 bytes', '1.23 MB')
+    >>> amount(999), amount(999_900), amount(1_234_000)
+    ('999 bytes', '1 MB', '1.23 MB')
     """
-    for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if count >= size:
-            return f"{count / size:.3g} {unit}"
-    return f"{count:.0f} bytes"
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"
 
 
 def spread(values: np.ndarray, words: Callable[[float], str] = number) -> str:

@@ -20,7 +20,7 @@ def paragraphs(results: Sequence[Result], targets: Mapping[str, float], prices: 
     >>> import pisco
     >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
     >>> result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=50)
-    >>> paragraphs([result], {"grad_norm_sq_mean": 0.1}, Prices())[0].split(". ")[1]
+    >>> paragraphs([result], {"grad_norm_sq_mean": 0.1}, Prices())[0].split("; ")[0].split(". ")[1]
     'The loss at the mean of the agents fell from 1 to 0.5'
     """
     names = labels_of(results)
@@ -130,6 +130,8 @@ def _trouble(result: Result) -> list[str]:
 
 
 def _loss(result: Result) -> str:
+    if "loss" not in result.history:
+        return ""
     loss = result.column("loss").astype(float)
     start, end = float(loss[:, 0].mean()), loss[:, -1]
     if not np.isfinite(end).all():

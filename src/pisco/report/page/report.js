@@ -173,14 +173,15 @@
   }
   function kinds(frames) {
     const first = frame ? frames.round[frame - 1] + 1 : 0, last = frames.round[frame];
-    const { server: { [frame]: server }, gossip: { [frame]: gossip } } = frames;
+    const { server: { [frame]: server }, gossip: { [frame]: gossip }, part: { [frame]: part } } = frames;
     if (!last) return { server: 0, gossip: 0, words: "Round 0: the start, before anything was sent." };
     const when = first === last ? `Round ${number(last)}` : `Rounds ${number(first)} to ${number(last)}`;
     if (first === last) {
-      const what = server && gossip ? "server and gossip" : server ? "a server round" : gossip ? "a gossip round" : "nothing was sent";
-      return { server, gossip, words: `${when}: ${what}.` };
+      const what = part ? `a server round for some agents${gossip ? ", gossip for others" : ""}`
+        : server && gossip ? "server and gossip" : server ? "a server round" : gossip ? "a gossip round" : "nothing was sent";
+      return { server, gossip, part, words: `${when}: ${what}.` };
     }
-    return { server, gossip, words: `${when}: ${number(server)} reached the server, ${number(gossip)} gossiped.` };
+    return { server, gossip, part, words: `${when}: ${number(server)} reached the server, ${number(gossip)} gossiped.` };
   }
   function drawNetwork() {
     const result = chosenResult(), net = result?.network;
@@ -220,12 +221,13 @@
     const low = frames ? frames.low : 0, high = frames ? frames.high : 1;
     const ticks = [];
     for (let power = Math.ceil(low); power <= high; power++) ticks.push(power);
-    const lines = (x, y, color, width) => ({ x, y, mode: "lines", line: { color, width }, hoverinfo: "skip" });
+    const lines = (x, y, color, width, dash = "solid") => ({ x, y, mode: "lines", line: { color, width, dash }, hoverinfo: "skip" });
     const narrow = byId("graph").clientWidth < 420;
     const apart = (level) => number(Number((10 ** (low + (level / 255) * (high - low))).toPrecision(2)));
     draw("graph", [
-      lines(net.links[0], net.links[1], now.gossip ? css("--accent") : css("--link"), now.gossip ? 2.5 : 1.2),
-      lines(rays[0], rays[1], now.server ? css("--mark") : "rgba(0,0,0,0)", agents > 60 ? 0.8 : 1.8),
+      lines(net.links[0], net.links[1], now.gossip ? css("--accent") : css("--link"), (now.gossip ? 2.5 : 1.2) * (agents > 60 ? 0.4 : 1)),
+      // Which agents it was is not kept, where it was not all of them.
+      lines(rays[0], rays[1], now.server ? css("--mark") : "rgba(0,0,0,0)", agents > 60 ? 0.8 : 1.8, now.part ? "dot" : "solid"),
       { x: [SERVER[0]], y: [SERVER[1]], mode: "markers+text", text: ["server"], textposition: "top center", hoverinfo: "skip",
         marker: { symbol: "square", size: 20, color: now.server ? css("--mark") : css("--link") } },
       { x: net.x, y: net.y, mode: agents <= 50 ? "markers+text" : "markers", text: net.x.map((_, agent) => String(agent)),
