@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pisco.results import Result
 
 PARTS = Path(__file__).parent / "page"
+SCRIPTS = ("helpers", "curves", "network", "labels", "page")
 
 
 def write_page(
@@ -94,8 +95,13 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
         data=encode(numbers).replace("<", "\\u003c"),
         plotly=_plotly(),
         css=(PARTS / "report.css").read_text(encoding="utf-8"),
-        js=(PARTS / "report.js").read_text(encoding="utf-8"),
+        js=_script(),
     )
+
+
+def _script() -> str:
+    parts = ((PARTS / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();"
 
 
 def encode(data: Mapping[str, Any]) -> str:
