@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs bench bench-gpu data clean
+.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu data clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -44,6 +44,10 @@ format: $(DEV_STAMP) ## let ruff format and fix
 
 docs: $(DEV_STAMP) ## build the documentation site strictly into site/
 	$(BIN)/mkdocs build --strict
+
+notebooks: $(STAMP) ## execute the notebooks in examples/
+	$(BIN)/python -m pip install --quiet --editable '.[notebooks]'
+	$(BIN)/python tools/run_notebooks.py
 
 bench: $(STAMP) ## benchmarks as ratios: JSON rows, then a table (minutes; on a quiet machine)
 	$(BIN)/python benchmarks/run.py

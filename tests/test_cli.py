@@ -64,7 +64,7 @@ def shell(*words: str, **options) -> subprocess.CompletedProcess:
 def test_run_saves_a_whole_result_and_says_what_is_next(tiny):
     done = pisco("run", "tiny.toml", "--out", "here", "--seeds", "2", "--set", "network.server_prob=0.25")
     assert done.exit_code == 0, done.output
-    assert "saved in here" in done.stdout and "next: pisco plot here" in done.stdout
+    assert "saved in here" in done.stdout and "next: pisco report here" in done.stdout
     result = Result.load("here")
     assert result.rounds == 20 and result.seeds == (0, 1) and result.label == "tiny"
     assert load(Path("here/config.toml")).network.schedule().probability == 0.25

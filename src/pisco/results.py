@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 SUMMARY_FILE, HISTORY_FILE, PARAMS_FILE = "result.json", "history.npz", "params.npz"
+AGENTS_FILE = "agents.npz"
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Result:
       interrupted: stopped early by Ctrl-C.
       seconds: wall-clock time.
       label: for tables and plots.
+      agents: links, labels and, at some rounds of the first seed, ‖xᵢ − x̄‖² of every agent, for reports to draw;
+        empty when they are too many or the result is an older one.
     """
 
     params: Any
@@ -52,6 +55,7 @@ class Result:
     seconds: float = 0.0
     label: str = ""
     versions: dict[str, str] = field(default_factory=lambda: _versions())
+    agents: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def stacked(self) -> bool:
@@ -105,21 +109,25 @@ class Result:
                 f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}"
             )
         rows = [self.seeds.index(seed) for seed in seeds]
+        same_first = tuple(seeds[:1]) == self.seeds[:1]
         return replace(
             self,
             params=jax.tree.map(lambda leaf: leaf[np.asarray(rows)], self.params),
             history={name: values[rows] for name, values in self.history.items()},
             seeds=tuple(seeds),
             diverged_at=[self.diverged_at[row] for row in rows],
+            agents={n: a for n, a in self.agents.items() if same_first or not n.startswith("frame")},
         )
 
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
-        """Write the result as a folder: `result.json`, `history.npz`, `params.npz`; `config` is kept beside them."""
+        """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
         folder = Path(path)
         folder.mkdir(parents=True, exist_ok=True)
         named = {_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(self.params)}
         atomic_write(folder / HISTORY_FILE, _npz(self.history))
         atomic_write(folder / PARAMS_FILE, _npz(named))
+        if self.agents:
+            atomic_write(folder / AGENTS_FILE, _npz(self.agents))
         summary = {
             "settings": self.settings,
             "config": None if config is None else dict(config),
@@ -157,6 +165,7 @@ class Result:
                 seconds=summary["seconds"],
                 label=summary["label"],
                 versions=summary["versions"],
+                agents=_read_npz(folder / AGENTS_FILE) if (folder / AGENTS_FILE).exists() else {},
             )
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
@@ -185,6 +194,12 @@ class Result:
         from pisco.report.plots import plot_results
 
         return plot_results([self], path=path)
+
+    def report(self, path: str | Path) -> Path:
+        """The page of `pisco report` about this result alone."""
+        from pisco.report.html import write_page
+
+        return write_page([self], path)
 
     def _long(self) -> dict[str, np.ndarray]:
         rows = self.column("round").shape[1]

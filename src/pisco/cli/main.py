@@ -13,6 +13,7 @@ from pisco.cli.console import note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
 from pisco.cli.launch import launch
 from pisco.cli.network import network
+from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
 from pisco.cli.run import run
@@ -91,6 +92,7 @@ for _name, _command in {
     "reproduce": reproduce,
     "network": network,
     "plot": plot,
+    "report": report,
     "show": show,
     "export": export,
     "list": list_names,

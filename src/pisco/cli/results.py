@@ -32,7 +32,7 @@ def plot(
     """
     from pisco.report import plot_results
 
-    plot_results(_read(folders), picture, columns)
+    plot_results(read_results(folders), picture, columns)
     say(f"picture: {picture}")
 
 
@@ -50,7 +50,7 @@ def show(
     """
     from pisco.results import compare
 
-    results = _read(folders)
+    results = read_results(folders)
     targets = {"grad_norm_sq_mean": target, "test_accuracy": accuracy}
     common = {name: bound for name, bound in targets.items() if all(name in r.history for r in results)}
     records = compare(results, common)
@@ -77,7 +77,7 @@ def export(
 
       pisco export results/a9a -o a9a.csv
     """
-    _read([folder])[0].to_csv(file)
+    read_results([folder])[0].to_csv(file)
     say(f"written: {file}")
 
 
@@ -87,12 +87,13 @@ def _cell(name: str, value: float | None) -> str:
     return size(value) if name.startswith("bytes") else f"{value:,.5g}"
 
 
-def _read(folders: list[Path]) -> list[Result]:
+def read_results(folders: list[Path]) -> list[Result]:
+    """Every folder's result; those with the same label are called by their folders."""
     from pisco.results import Result
 
-    results = []
-    for folder in folders:
-        result = Result.load(folder)
-        result.label = result.label or folder.name
-        results.append(result)
+    results = [Result.load(folder) for folder in folders]
+    labels = [result.label for result in results]
+    for folder, result in zip(folders, results, strict=True):
+        if not result.label or labels.count(result.label) > 1:
+            result.label = folder.name or str(folder)
     return results

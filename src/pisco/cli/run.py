@@ -40,6 +40,11 @@ def run(
     ] = None,
     processes: Annotated[int | None, typer.Option(help="Engine sharded: how many processes.")] = None,
     process_id: Annotated[int | None, typer.Option(help="Engine sharded: which this is, from 0.")] = None,
+    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine meanwhile.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")
+    ] = 0,
+    log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well.")] = None,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -53,6 +58,7 @@ def run(
     """
     from pisco.cli.crew import data_on_host, together
     from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
+    from pisco.cli.watch import watching
     from pisco.errors import InputError
     from pisco.experiments import load
 
@@ -85,14 +91,22 @@ def run(
         folder = crew.leader_does(place)
         use_compilation_cache()
         try:
-            bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
-            with data_on_host(runner), bar as progress:
-                result = config.execute(
-                    checkpoint=folder / CHECKPOINTS,
-                    resume=resume is not None,
-                    progress=progress,
-                    engine=runner,
-                )
+            watched = watching(config, folder, live=live, port=port, log=log) if crew.leads else nullcontext()
+            with watched as watchers:
+                bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
+                with data_on_host(runner), bar as progress:
+                    if watchers is not None:
+                        watchers.add(progress)
+                    result = config.execute(
+                        checkpoint=folder / CHECKPOINTS,
+                        resume=resume is not None,
+                        progress=watchers,
+                        engine=runner,
+                    )
+                if watchers is not None:
+                    keep(result, folder, config)
+                    _report(result, folder, config, as_json)
+                    watchers.finish(result, folder, quiet=as_json)
         except InputError:
             if resume is None and crew.leads:
                 release(folder)
@@ -100,9 +114,6 @@ def run(
         except KeyboardInterrupt:
             note(f"interrupted; continue with `pisco run --resume {folder}`")
             raise typer.Exit(130) from None
-        if crew.leads:
-            keep(result, folder, config)
-            _report(result, folder, config, as_json)
     if result.interrupted:
         if crew.leads:
             note(
@@ -142,7 +153,7 @@ def _report(
             shown.add_row(words, _value(name, result))
     out().print(shown)
     say(f"saved in {folder}")
-    say(f"next: pisco plot {folder}")
+    say(f"next: pisco report {folder}")
 
 
 def _value(name: str, result: Result) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Segment, seed_key, streams
-from pisco.metrics import evaluate, glance
+from pisco.metrics import agent_errors, evaluate, glance
 from pisco.networks.rounds import Links, draw_round, draw_start
 from pisco.tree import stack_agents
 from pisco.types import Grad
@@ -31,7 +31,7 @@ def _gradient(job: Job) -> Grad:
 
 
 def _measure(job: Job, state: Any) -> dict[str, Any]:
-    row = jax.tree.map(lambda x: x[None], glance(state))
+    row = jax.tree.map(lambda x: x[None], glance(state) | agent_errors(state))
     return jax.tree.map(lambda x: x[0], evaluate(job.problem, row))
 
 

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
+from pisco.engines.agents import Frames
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.errors import InputError, check_number
 from pisco.networks.rounds import Links
@@ -33,6 +34,8 @@ class Progress:
     done: int
     rounds: int
     row: dict[str, np.ndarray]  # the newest measurement, one value per run
+    so_far: Callable[[], Any] = lambda: None
+    """Everything by now, put together when called: `drive` gives an `Outcome` without parameters, `run` a `Result`."""
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Outcome:
     done: int
     interrupted: bool
     seconds: float
+    frames: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 class _History:
@@ -55,9 +59,16 @@ class _History:
         self.rows: list[dict[str, np.ndarray]] = []
         self.links: list[np.ndarray] = []
         self.since = np.zeros((len(Links._fields), runs), np.int64)
+        self.frames = Frames()
 
     def start(self, row: dict[str, np.ndarray]) -> None:
-        self.rounds, self.rows, self.links = [0], [row], [self.since.copy()]
+        self.rounds, self.rows, self.links = [0], [self._without_agents(0, row)], [self.since.copy()]
+
+    def _without_agents(self, round_index: int, row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What an engine says of each agent is kept for the first run and some rounds only."""
+        if "agent_errors" in row:
+            self.frames.add(round_index, row["agent_errors"][0])
+        return {name: values for name, values in row.items() if name != "agent_errors"}
 
     def add(self, done: int, stride: int, rows: dict[str, np.ndarray], links: Links) -> None:
         counts = np.stack([np.asarray(column, np.int64) for column in links])  # (kinds, runs, evals)
@@ -65,7 +76,8 @@ class _History:
             self.since += counts[..., index]
             if rows:
                 self.rounds.append(done + stride * (index + 1))
-                self.rows.append({name: values[:, index] for name, values in rows.items()})
+                row = {name: values[:, index] for name, values in rows.items()}
+                self.rows.append(self._without_agents(self.rounds[-1], row))
                 self.links.append(self.since.copy())
                 self.since[:] = 0
 
@@ -77,12 +89,13 @@ class _History:
             "rounds": np.asarray(self.rounds, np.int64),
             "links": links,
             "since": self.since.copy(),
-        } | metrics
+        } | (metrics | self.frames.save())
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         self.rounds = saved["rounds"].tolist()
         self.links = list(np.moveaxis(saved["links"], -1, 0))
         self.since = saved["since"].copy()
+        self.frames.restore(saved)
         metrics = {n.removeprefix("metric "): a for n, a in saved.items() if n.startswith("metric ")}
         self.rows = [{n: a[:, i] for n, a in metrics.items()} for i in range(len(self.rounds))]
 
@@ -207,6 +220,14 @@ def drive(
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
+    start_edges = _start_edges(job)
+
+    def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
+        columns = history.columns(sizes, start_edges)
+        seconds = time.perf_counter() - began
+        frames = history.frames.arrays()
+        return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames)
+
     saved_at, saved_round, stopping = -math.inf, done, False
     with _one_polite_interrupt() as asked_to_stop:
         while done < rounds and not history.hopeless and not stopping:
@@ -215,7 +236,7 @@ def drive(
             history.add(done, segment.stride, rows, links)
             done += segment.rounds
             if progress:
-                progress(Progress(done, rounds, history.rows[-1]))
+                progress(Progress(done, rounds, history.rows[-1], outcome))
             due = checkpoints is not None and time.monotonic() - saved_at > CHECKPOINT_SECONDS
             stopping, due = engine.crew.agree(asked_to_stop(), due)
             if due:
@@ -224,12 +245,4 @@ def drive(
         if checkpoints and saved_round != done:
             save()
 
-    columns = history.columns(sizes, _start_edges(job))
-    return Outcome(
-        params=engine.pack(states).state.params,
-        history=columns,
-        diverged_at=diverged_at(columns),
-        done=done,
-        interrupted=stopping and done < rounds,
-        seconds=time.perf_counter() - began,
-    )
+    return outcome(engine.pack(states).state.params, interrupted=stopping and done < rounds)

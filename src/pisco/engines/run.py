@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pisco.engines.agents import about_agents
 from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
@@ -75,6 +77,16 @@ def run(
             f"algorithm is {algorithm!r}, expected one such as pisco.algorithms.dsgd(local_lr=0.1)"
         )
     job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
+    settings = _settings(job, algorithm, network.server, rounds, eval_every)
+
+    def result(outcome: Outcome) -> Result:
+        made = _result(outcome, slice(None) if several else 0, settings, seeds)
+        return replace(made, agents=about_agents(problem, network, outcome.frames))
+
+    def tell(news: Progress) -> None:
+        assert progress is not None
+        progress(replace(news, so_far=lambda: result(news.so_far())))
+
     outcome = drive(
         _engine(engine),
         job,
@@ -83,10 +95,9 @@ def run(
         chunk_rounds=chunk_rounds,
         checkpoints=None if checkpoint is None else Path(checkpoint),
         resume=resume,
-        progress=progress,
+        progress=None if progress is None else tell,
     )
-    settings = _settings(job, algorithm, network.server, rounds, eval_every)
-    return _result(outcome, slice(None) if several else 0, settings, seeds)
+    return result(outcome)
 
 
 def sweep(

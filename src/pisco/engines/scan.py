@@ -19,7 +19,7 @@ from jax import lax
 
 from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
-from pisco.metrics import evaluate, glance
+from pisco.metrics import agent_errors, evaluate, glance
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
@@ -57,7 +57,7 @@ def _advance(
     def stretch(carry, first):
         carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
         return carry, (
-            glance(carry.state) if segment.measured else {},
+            glance(carry.state) | agent_errors(carry.state) if segment.measured else {},
             Links(*(count.sum() for count in links)),
         )
 
@@ -91,7 +91,7 @@ def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
 @partial(jax.jit, static_argnames="batched")
 def measure_now(carry, problem, *, batched):
     def one(carry):
-        row = jax.tree.map(lambda x: x[None], glance(carry.state))
+        row = jax.tree.map(lambda x: x[None], glance(carry.state) | agent_errors(carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
     return jax.vmap(one)(carry) if batched else one(carry)

@@ -41,7 +41,7 @@ def draw(
         )
     if ax is None:
         ax = Figure(figsize=(5.2, 5.2), layout="constrained").add_subplot()
-    places = _layout(graph)
+    places = layout(graph)
     _draw_links(ax, graph, places, weights)
     _draw_agents(ax, graph, places, node_colors)
     ax.set_title(graph.name, fontsize=11, color="#333333")
@@ -55,18 +55,30 @@ def draw(
     return figure
 
 
-def _layout(graph: Graph) -> np.ndarray:
-    if graph.positions is not None:
-        places = graph.positions
-    else:
-        import networkx as nx
-
-        drawn = nx.empty_graph(graph.num_agents)
-        drawn.add_edges_from(graph.edges.tolist())
-        layout = nx.spring_layout(drawn, seed=0)
-        places = np.array([layout[agent] for agent in range(graph.num_agents)])
+def layout(graph: Graph) -> np.ndarray:
+    """Where to draw every agent: the family's own places, or those of a spring model; within [−1, 1]."""
+    places = graph.positions if graph.positions is not None else _sprung(graph)
     places = places - places.mean(axis=0)
     return places / max(float(np.abs(places).max()), 1e-12)
+
+
+def _sprung(graph: Graph) -> np.ndarray:
+    """Springs within every component; the largest in the middle, the others around it, lest they be flung away."""
+    import networkx as nx
+
+    drawn = nx.empty_graph(graph.num_agents)
+    drawn.add_edges_from(graph.edges.tolist())
+    parts = sorted(nx.connected_components(drawn), key=len, reverse=True)
+    places = np.zeros((graph.num_agents, 2))
+    reach = np.sqrt(len(parts[0]) / graph.num_agents)
+    for number, part in enumerate(parts):
+        members = sorted(part)
+        size = np.sqrt(len(members) / graph.num_agents)
+        layout = nx.spring_layout(drawn.subgraph(members), seed=0, scale=size if len(members) > 1 else 1)
+        angle = 2 * np.pi * number / max(len(parts) - 1, 1)
+        centre = np.array([np.cos(angle), np.sin(angle)]) * (reach + 1.2 * size) if number else np.zeros(2)
+        places[members] = centre + np.array([layout[agent] for agent in members])
+    return places
 
 
 def _edge_weights(graph: Graph, weights: Any) -> np.ndarray:
@@ -76,7 +88,7 @@ def _edge_weights(graph: Graph, weights: Any) -> np.ndarray:
     return np.asarray(check(weights, graph)[i, j]).ravel()
 
 
-def _segments(graph: Graph, places: np.ndarray) -> list[np.ndarray]:
+def segments(graph: Graph, places: np.ndarray) -> list[np.ndarray]:
     """Links as lines; one that would run through other agents (a torus wrapping around) becomes an arc."""
     return [_curve(places[i], places[j], places) for i, j in graph.edges]
 
@@ -100,7 +112,7 @@ def _draw_links(ax: Axes, graph: Graph, places: np.ndarray, weights: Any) -> Non
     from matplotlib.collections import LineCollection
     from matplotlib.lines import Line2D
 
-    lines = _segments(graph, places)
+    lines = segments(graph, places)
     if not lines:
         return
     base = 1.6 if graph.num_edges < 200 else 0.7

@@ -27,7 +27,7 @@ class Panel(NamedTuple):
     against_bytes: bool = False
 
 
-_TITLES = {
+TITLES = {
     "grad_norm_sq_mean": "running mean of ‖∇f(x̄)‖²",
     "grad_norm_sq": "‖∇f(x̄)‖²",
     "loss": "loss f(x̄)",
@@ -35,7 +35,7 @@ _TITLES = {
     "consensus_error": "consensus error (1/n)Σ‖xᵢ − x̄‖²",
     "tracking_error": "tracking error (1/n)Σ‖yᵢ − ȳ‖²",
 }
-_LOG = {"grad_norm_sq_mean", "grad_norm_sq", "consensus_error", "tracking_error"}
+LOG_SCALE = {"grad_norm_sq_mean", "grad_norm_sq", "consensus_error", "tracking_error"}
 _USUAL = ("grad_norm_sq_mean", "loss", "test_accuracy", "consensus_error")
 
 
@@ -65,7 +65,7 @@ def plot_results(
     down = -(-len(panels) // across)
     figure = Figure(figsize=(4.2 * across, 3.2 * down + 0.3), dpi=150, layout="constrained")
     places = figure.subplots(down, across, squeeze=False).ravel()
-    labels = _labels(results)
+    labels = labels_of(results)
     for ax, panel in zip(places, panels, strict=False):
         _draw(ax, panel, results, labels)
     for ax in places[len(panels) :]:
@@ -86,7 +86,7 @@ def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Pa
         raise InputError(
             f"the results hold none of {', '.join(_USUAL)}; choose among {', '.join(sorted(known))}"
         )
-    panels = [Panel(name, _TITLES.get(name, name.replace("_", " ")), name in _LOG) for name in chosen]
+    panels = [Panel(name, TITLES.get(name, name.replace("_", " ")), name in LOG_SCALE) for name in chosen]
     if columns is None and {"bytes_gossip", "bytes_server"} <= known:
         panels.append(panels[0]._replace(against_bytes=True))
     return panels
@@ -118,7 +118,7 @@ def _draw(ax: Axes, panel: Panel, results: Sequence[Result], labels: Sequence[st
         ax.yaxis.set_major_formatter("{x:.0%}")
 
 
-def _labels(results: Sequence[Result]) -> list[str]:
+def labels_of(results: Sequence[Result]) -> list[str]:
     """Every result's label, told apart by number where two are the same, and marked where it diverged."""
     plain = [result.label or str(result.settings.get("network", "")) or "result" for result in results]
     out = []

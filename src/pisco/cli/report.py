@@ -1,0 +1,45 @@
+"""`pisco report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pisco.cli.compare import DEFAULT_TARGETS, parse_targets
+from pisco.cli.console import say
+from pisco.cli.results import Folders, read_results
+
+
+def report(
+    folders: Folders,
+    page: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
+    targets: Annotated[
+        str, typer.Option(help="What to reach; accuracies from below, others from above.")
+    ] = DEFAULT_TARGETS,
+    price_server: Annotated[
+        float, typer.Option(min=0, help="Price of a message to or from the server.")
+    ] = 10.0,
+    price_gossip: Annotated[float, typer.Option(min=0, help="Price of a message between agents.")] = 1.0,
+    title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
+) -> None:
+    """Write one page about results: curves, the network playing back, labels, targets, settings, and words.
+
+    It opens from disk without a network.
+
+    Example:
+
+      pisco report results/a9a results/dsgd -o report.html
+    """
+    from pisco.errors import InputError
+    from pisco.report.html import write_page
+    from pisco.report.reached import Prices
+
+    if page.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")
+    goals = parse_targets(targets)
+    write_page(
+        read_results(folders), page, targets=goals, prices=Prices(price_server, price_gossip), title=title
+    )
+    say(f"report: {page}")

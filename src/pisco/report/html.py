@@ -1,0 +1,123 @@
+"""One page that tells what results show: no other file, no network, readable without a script."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import gzip
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from pisco._version import __version__
+from pisco.engines.checkpoint import atomic_write
+from pisco.errors import InputError
+from pisco.report.curves import page_numbers
+from pisco.report.reached import TARGETS, Prices
+from pisco.report.tables import endings_table, settings_table, targets_table
+from pisco.report.words import paragraphs
+
+if TYPE_CHECKING:
+    from pisco.results import Result
+
+PARTS = Path(__file__).parent / "page"
+SCRIPTS = ("helpers", "curves", "network", "labels", "page")
+
+
+def write_page(
+    results: Sequence[Result],
+    path: str | Path,
+    *,
+    targets: Mapping[str, float] = TARGETS,
+    prices: Prices = Prices(),  # noqa: B008 (a tuple)
+    title: str | None = None,
+) -> Path:
+    """Write the report of one or several results as one HTML file."""
+    if not results:
+        raise InputError("there is no result to report; give at least one")
+    path = Path(path)
+    page = build_page(page_data(results, targets=targets, prices=prices), title=title or _title(results))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, page.encode())
+    except OSError as error:
+        raise InputError(
+            f"cannot write the report {path} ({error.strerror or error}); use a file you may write to"
+        ) from error
+    return path
+
+
+def page_data(
+    results: Sequence[Result],
+    *,
+    targets: Mapping[str, float] = TARGETS,
+    prices: Prices = Prices(),  # noqa: B008 (a tuple)
+) -> dict[str, Any]:
+    """What a page shows: numbers for its charts, and its text and tables as HTML."""
+    return page_numbers(results) | {
+        "prices": prices._asdict(),
+        "html": {
+            "words": _words(paragraphs(results, targets, prices)),
+            "targets-table": targets_table(results, targets, prices),
+            "ending-table": endings_table(results, prices),
+            "settings-table": settings_table(results),
+        },
+    }
+
+
+def _words(told: Sequence[str]) -> str:
+    first, *rest = (f"<p>{escape(words)}</p>" for words in told)
+    if not rest:
+        return first
+    return f'{first}<details class="words"><summary>Each result in words</summary>{"".join(rest)}</details>'
+
+
+def build_page(data: Mapping[str, Any], *, title: str) -> str:
+    """The HTML of a page; one that follows a run may ask its own server for news, any other may fetch nothing."""
+    html, live = data.get("html", {}), data.get("live")
+    numbers = {name: value for name, value in data.items() if name != "html"}
+    labels = [result["label"] for result in data["results"]]
+    return Template((PARTS / "report.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title),
+        subtitle=escape(", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")),
+        connect="'self'" if live else "'none'",
+        words=html.get("words", ""),
+        targets=html.get("targets-table", ""),
+        ending=html.get("ending-table", ""),
+        settings=html.get("settings-table", ""),
+        price_server=f"{data['prices']['server']:g}",
+        price_gossip=f"{data['prices']['gossip']:g}",
+        version=__version__,
+        # No text in the data can end the element that holds it.
+        data=encode(numbers).replace("<", "\\u003c"),
+        plotly=_plotly(),
+        css=(PARTS / "report.css").read_text(encoding="utf-8"),
+        js=_script(),
+    )
+
+
+def _script() -> str:
+    parts = ((PARTS / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
+    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();"
+
+
+def encode(data: Mapping[str, Any]) -> str:
+    """Compact JSON; numbers that are not finite were made null before."""
+    return json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+@functools.cache
+def _plotly() -> str:
+    """plotly.js as the package brings it, packed to less than half: 2.0 of 4.8 MB."""
+    from plotly.offline import get_plotlyjs
+
+    return base64.b64encode(gzip.compress(get_plotlyjs().encode(), 9, mtime=0)).decode()
+
+
+def _title(results: Sequence[Result]) -> str:
+    if len(results) == 1:
+        return f"{results[0].label or 'A run'}: a report"
+    return f"{len(results)} results compared"

@@ -1,0 +1,97 @@
+// Curves against rounds, bytes and price.
+const measure = () => data.measures.find((each) => each.name === byId("measure").value) ?? data.measures[0];
+const price = (kind) => Math.max(0, Number(byId(`price-${kind}`).value) || 0);
+function along(result, kind) {
+  if (kind === "round") return result.x.round;
+  if (kind === "bytes") return result.x.megabytes;
+  const { server, gossip } = result.x;
+  return server && gossip && server.map((count, at) => price("server") * count + price("gossip") * gossip[at]);
+}
+function traces(result, index, kind, name, log) {
+  const x = along(result, kind), curve = result.y[name], tone = colour(index);
+  if (!x || !curve) return [];
+  const logX = byId("log-x").checked;
+  const keep = x.map((_, at) => at).filter((at) => curve.mean[at] !== null && (!log || curve.mean[at] > 0) && (!logX || x[at] > 0));
+  const label = plain(result.label), digits = measure().percent ? ".2%" : ".4~g";
+  const line = {
+    x: keep.map((at) => x[at]), y: keep.map((at) => curve.mean[at]), name: label, mode: keep.length > 1 ? "lines" : "markers",
+    line: { color: tone, dash: dash(index), width: 2 }, hovertemplate: `%{y:${digits}} at %{x:.5~g}<extra>${label}</extra>`,
+  };
+  if (!curve.low || !byId("band").checked) return [line];
+  const floor = (at) => (log && curve.low[at] <= 0 ? curve.mean[at] : curve.low[at]);
+  const band = {
+    x: [...line.x, ...line.x.toReversed()],
+    y: [...keep.map((at) => curve.high[at]), ...keep.map(floor).reverse()],
+    fill: "toself", fillcolor: faint(tone, 0.18), line: { width: 0 }, mode: "lines", hoverinfo: "skip", name: label,
+  };
+  return [band, line];
+}
+function range(all, log, percent) {
+  if (!log) return percent ? {} : { rangemode: "normal" };
+  let low = Infinity, high = 0;
+  for (const trace of all) for (const y of trace.y) { low = Math.min(low, y); high = Math.max(high, y); }
+  if (!high) return {};
+  // A server round leaves a consensus error of rounding only, which would flatten everything else.
+  low = Math.log10(Math.max(low, high * 1e-10)); high = Math.log10(high);
+  const pad = 0.05 * Math.max(high - low, 0.2);
+  return { range: [low - pad, high + pad] };
+}
+function drawCurves() {
+  if (!data.results.length) return;
+  const chosen = measure(), log = byId("log-y").checked, logX = byId("log-x").checked;
+  const shown = data.results.map((result, index) => [result, index]).filter(([, index]) => !hidden.has(index));
+  for (const [kind, id] of [["round", "by-round"], ["bytes", "by-bytes"], ["price", "by-price"]]) {
+    const known = data.results.some((result) => along(result, kind));
+    byId(id).parentElement.hidden = !known;
+    if (!known) continue;
+    const all = shown.flatMap(([result, index]) => traces(result, index, kind, chosen.name, log));
+    draw(id, all, {
+      xaxis: { type: logX ? "log" : "linear", rangemode: "tozero", exponentformat: "SI" },
+      yaxis: { type: log ? "log" : "linear", tickformat: chosen.percent ? ".0%" : "", ...range(all, log, chosen.percent) },
+    });
+    const said = shown.slice(0, 6).filter(([result]) => result.y[chosen.name]).map(([result]) => {
+      const values = result.y[chosen.name].mean.filter((value) => value !== null);
+      return `${result.label} from ${number(values[0] ?? null)} to ${number(values.at(-1) ?? null)}`;
+    });
+    const against = { round: "rounds", bytes: "megabytes sent", price: "the price paid" }[kind];
+    byId(`cap-${kind}`).textContent = `${chosen.title[0].toUpperCase()}${chosen.title.slice(1)} against ${against}`;
+    byId(id).setAttribute("aria-label", `Chart of ${chosen.title} against ${against}: ${said.join("; ")}. The table below has numbers.`);
+  }
+  const thinned = data.results.some((result) => result.x.round.length < result.measured);
+  const bands = data.results.some((result) => result.seeds > 1);
+  byId("band-switch").hidden = !bands;
+  byId("curves-note").textContent = [
+    bands ? "Lines are means over seeds; bands reach from the least to the greatest seed." : "",
+    thinned ? "Long runs are drawn at a few hundred of their measured rounds, peaks of the loss among them; tables use all rounds." : "",
+  ].join(" ");
+  if (byId("curve-details").open) curveTable();
+}
+function curveTable() {
+  const chosen = measure(), shown = data.results.filter((result, index) => !hidden.has(index) && result.y[chosen.name]);
+  const last = Math.max(0, ...shown.map((result) => result.x.round.at(-1)));
+  const rows = [];
+  for (let part = 0; part <= 10; part++) {
+    const round = Math.round((last * part) / 10);
+    rows.push([number(round), ...shown.map((result) => {
+      const at = result.x.round.findLastIndex((each) => each <= round);
+      if (round > result.x.round.at(-1) || at < 0) return "–";
+      const { mean, low, high } = result.y[chosen.name];
+      const words = (value) => (chosen.percent && value !== null ? `${(100 * value).toFixed(1)}%` : number(value));
+      return low && low[at] !== high[at] ? `${words(mean[at])} (${words(low[at])} to ${words(high[at])})` : words(mean[at]);
+    })]);
+  }
+  byId("curve-table").replaceChildren(table(`${chosen.title} at the last drawn round up to each`, ["Round", ...shown.map((r) => r.label)], rows));
+}
+function legend() {
+  byId("shown").hidden = data.results.length < 2;
+  byId("legend").replaceChildren(...data.results.map((result, index) => {
+    const label = element("label", null), box = element("input", null, { type: "checkbox" });
+    box.checked = !hidden.has(index);
+    box.addEventListener("change", () => { box.checked ? hidden.delete(index) : hidden.add(index); drawCurves(); });
+    label.append(box);
+    label.insertAdjacentHTML("beforeend", `<svg width="30" height="8" aria-hidden="true"><line x1="0" y1="4" x2="30" y2="4"
+      stroke="${colour(index)}" stroke-width="3" stroke-dasharray="${SVG_DASHES[dash(index)]}"/></svg>`);
+    label.append(element("span", result.label));
+    return label;
+  }));
+}

@@ -1,0 +1,122 @@
+"""The tables of a page as HTML, readable without a script; prices carry what a script needs to change them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pisco.report.plots import TITLES, labels_of
+from pisco.report.reached import Prices, amount, number, reached, spread, target_words
+from pisco.report.words import differing_settings, settings_of
+
+if TYPE_CHECKING:
+    from pisco.results import Result
+
+
+def targets_table(results: Sequence[Result], targets: Mapping[str, float], prices: Prices) -> str:
+    """Rounds, bytes and price to every target."""
+    heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price")
+    rows = []
+    for name, result in zip(labels_of(results), results, strict=True):
+        for each in reached(result, targets):
+            cells = [_head(name), _cell(target_words(each.target, each.bound))]
+            cells.append(_cell(f"{len(each.rounds)} of {each.seeds}", "number"))
+            if not len(each.rounds):
+                best = f"{each.best:.1%}" if each.target == "test_accuracy" else number(each.best)
+                cells.append(f'<td colspan="4">not reached; the best was {escape(best)}</td>')
+            else:
+                cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.server_rounds), "number")]
+                cells.append(_cell(spread(each.bytes, amount), "number"))
+                cells.append(_price(each.messages_server, each.messages_gossip, prices))
+            rows.append(cells)
+    if not rows:
+        return "<p>No result measures any of the targets.</p>"
+    return _table(
+        "Means over the seeds that got there, and from where to where they differ", heads, rows, words=2
+    )
+
+
+def endings_table(results: Sequence[Result], prices: Prices) -> str:
+    """Where every result ended, and what it had sent by then."""
+    shown = [
+        name
+        for name in ("loss", "grad_norm_sq_mean", "test_accuracy", "consensus_error")
+        if any(name in result.history for result in results)
+    ]
+    heads = (
+        "Result",
+        "Rounds",
+        *(_capital(TITLES[n]) for n in shown),
+        "Server rounds",
+        "Sent",
+        "Price",
+        "Time",
+    )
+    rows = []
+    for name, result in zip(labels_of(results), results, strict=True):
+        cells = [_head(name), _cell(number(result.rounds), "number")]
+        for column in shown:
+            words = (lambda value: f"{value:.1%}") if column == "test_accuracy" else number
+            known = column in result.history
+            cells.append(_cell(spread(result.final(column).astype(float), words) if known else "–", "number"))
+        sent = _final(result, "bytes_server") + _final(result, "bytes_gossip")
+        cells.append(_cell(spread(_final(result, "server_rounds")), "number"))
+        cells.append(_cell(spread(sent, amount), "number"))
+        cells.append(_price(_final(result, "messages_server"), _final(result, "messages_gossip"), prices))
+        cells.append(_cell(f"{result.seconds:.1f} s", "number"))
+        rows.append(cells)
+    return _table(
+        "The last measured round: means over seeds, and from where to where they differ", heads, rows
+    )
+
+
+def settings_table(results: Sequence[Result]) -> str:
+    """Every setting of every result; those that differ come first."""
+    flats = [settings_of(result) for result in results]
+    for flat, result in zip(flats, results, strict=True):
+        flat |= {f"versions.{name}": version for name, version in result.versions.items()}
+    differing = set(differing_settings(results))
+    names = dict.fromkeys(name for flat in flats for name in flat)
+    rows = []
+    for name in sorted(names, key=lambda name: name not in differing):
+        mark = ' <span class="differs">differs</span>' if name in differing else ""
+        cells = [f'<th scope="row">{escape(name)}{mark}</th>']
+        rows.append([*cells, *(_cell(str(flat.get(name, "–"))) for flat in flats)])
+    heads = ("Setting", *labels_of(results))
+    return _table("What was run, and with what", heads, rows, words=len(heads))
+
+
+def _final(result: Result, name: str) -> np.ndarray:
+    return result.final(name).astype(float) if name in result.history else np.zeros(len(result.seeds))
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]
+
+
+def _head(words: str) -> str:
+    return f'<th scope="row">{escape(words)}</th>'
+
+
+def _cell(words: str, kind: str = "") -> str:
+    return f'<td class="{kind}">{escape(words)}</td>' if kind else f"<td>{escape(words)}</td>"
+
+
+def _price(server: np.ndarray, gossip: np.ndarray, prices: Prices) -> str:
+    now = spread(prices.server * server + prices.gossip * gossip)
+    listed = [",".join(f"{value:.0f}" for value in values) for values in (server, gossip)]
+    return f'<td class="number" data-server="{listed[0]}" data-gossip="{listed[1]}">{escape(now)}</td>'
+
+
+def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:
+    """The first `words` columns hold words, the others numbers."""
+    kinds = [""] * words + [' class="number"'] * (len(heads) - words)
+    head = "".join(f'<th scope="col"{k}>{escape(name)}</th>' for name, k in zip(heads, kinds, strict=True))
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}"><table>'
+        f"<caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )

@@ -1,0 +1,229 @@
+"""What results show, in sentences that claim no more than the numbers do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pisco.report.plots import labels_of
+from pisco.report.reached import Prices, Reached, amount, number, reached, spread, target_words
+
+if TYPE_CHECKING:
+    from pisco.results import Result
+
+
+def paragraphs(results: Sequence[Result], targets: Mapping[str, float], prices: Prices) -> list[str]:
+    """One paragraph for a result alone; for several, how they compare and then one for each.
+
+    >>> import pisco
+    >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
+    >>> result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=50)
+    >>> paragraphs([result], {"grad_norm_sq_mean": 0.1}, Prices())[0].split("; ")[0].split(". ")[1]
+    'The loss at the mean of the agents fell from 1 to 0.5'
+    """
+    names = labels_of(results)
+    told = [about_one(r, n, targets, prices) for r, n in zip(results, names, strict=True)]
+    return told if len(results) == 1 else [about_all(results, names, targets, prices), *told]
+
+
+def about_one(result: Result, name: str, targets: Mapping[str, float], prices: Prices) -> str:
+    """What was run, where it ended, what it took to reach the targets, and what the server carried."""
+    sentences = [_what_ran(result, name), *_trouble(result), _loss(result)]
+    if "test_accuracy" in result.history:
+        accuracy = spread(result.final("test_accuracy").astype(float), _percent)
+        sentences.append(f"The test accuracy ended at {accuracy}.")
+    sentences += [_target(each, prices) for each in reached(result, targets)]
+    sentences += [_agreement(result), *_traffic(result, prices)]
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def about_all(
+    results: Sequence[Result], names: Sequence[str], targets: Mapping[str, float], prices: Prices
+) -> str:
+    """Who reached each target with the fewest rounds, bytes and price, and whether the seeds leave that open."""
+    sentences = [f"{len(results)} results are compared."]
+    differing = differing_settings(results)
+    if differing:
+        shown = ", ".join(differing[:8]) + (" and others" if len(differing) > 8 else "")
+        sentences.append(f"They differ in {shown}.")
+    if len(differing) > 1:
+        sentences.append("What sets them apart may come from any of these.")
+    found = [{each.target: each for each in reached(result, targets)} for result in results]
+    for target, bound in targets.items():
+        rows = [(n, f[target]) for n, f in zip(names, found, strict=True) if target in f]
+        there = [(name, row) for name, row in rows if row.by_all]
+        words = target_words(target, bound)
+        if not rows:
+            continue
+        if not there:
+            sentences.append(f"No result reached {words} with every seed.")
+            continue
+        if len(there) == 1:
+            sentences.append(f"Only {there[0][0]} reached {words} with every seed.")
+            continue
+        sentences.append(f"To first reach {words}, {_ranking(there, prices)}.")
+        missing = len(rows) - len(there)
+        if missing:
+            sentences.append(
+                f"{missing} of the {len(rows)} did not get there with every seed and {'are' if missing > 1 else 'is'} "
+                "left out of that."
+            )
+    wild = [name for name, result in zip(names, results, strict=True) if result.diverged]
+    if wild:
+        sentences.append(f"{len(wild)} of them diverged.")
+    return " ".join(sentences)
+
+
+def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
+    clauses = []
+    for what, least, values, words in (
+        ("rounds", "fewest", lambda row: row.rounds, number),
+        ("bytes", "fewest", lambda row: row.bytes, amount),
+        ("price", "lowest", lambda row: row.price(prices), number),
+    ):
+        if not all(values(row).any() for _, row in there):
+            continue
+        ranked = sorted(there, key=lambda pair: float(values(pair[1]).mean()))
+        (first, a), (second, b) = ranked[:2]
+        best, next_best = values(a), values(b)
+        clause = f"{first} took the {least} {what} ({_range(best, words)}), before {second} "
+        clause += f"({_range(next_best, words)})"
+        if min(len(best), len(next_best)) == 1:
+            clause += ", on one seed, which may be chance"
+        elif best.max() >= next_best.min():
+            clause += ", though their seeds overlap, so the order is not certain"
+        clauses.append(clause)
+    return "; ".join(clauses)
+
+
+def _range(values: np.ndarray, words: Callable[[float], str]) -> str:
+    """The same as `spread`, for use within brackets."""
+    return spread(values, words).replace(" (", "; ").replace(")", "")
+
+
+def _what_ran(result: Result, name: str) -> str:
+    settings = result.settings
+    method = settings.get("algorithm", {})
+    method = method.get("name", "") if isinstance(method, dict) else str(method)
+    config = settings.get("config") or {}
+    method = config.get("algorithm", {}).get("name", method)  # the published name, not the update rule's
+    network = str(settings.get("network", "")).removeprefix("Network(").removesuffix(")")
+    seeds = "one seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
+    parts = [f"{name}: {method or 'a method'}"]
+    parts += [f"trained {settings['problem']}"] if settings.get("problem") else []
+    parts += [f"over a network ({network})"] if network else []
+    return " ".join(parts) + f" for {number(result.rounds)} rounds, with {seeds}."
+
+
+def _trouble(result: Result) -> list[str]:
+    out = []
+    if result.interrupted:
+        out.append("The run was stopped early, so everything here is about a part of it.")
+    began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
+    wild = [(seed, at) for seed, at in zip(result.seeds, began, strict=False) if at is not None]
+    if wild:
+        which = ", ".join(f"seed {seed} from round {number(at)}" for seed, at in wild[:5])
+        out.append(f"It diverged ({which}): the step size is too large for this network.")
+    return out
+
+
+def _loss(result: Result) -> str:
+    if "loss" not in result.history:
+        return ""
+    loss = result.column("loss").astype(float)
+    start, end = float(loss[:, 0].mean()), loss[:, -1]
+    if not np.isfinite(end).all():
+        return "The loss left the finite numbers."
+    change = float(end.mean()) - start
+    flat = abs(change) <= 0.005 * max(abs(start), 1e-12)
+    verb = "stayed near" if flat else "fell from" if change < 0 else "rose from"
+    middle = number(start) if flat else f"{number(start)} to {spread(end)}"
+    sentence = f"The loss at the mean of the agents {verb} {middle}"
+    tenth = loss.shape[1] // 10
+    if tenth < 2 or change >= 0:
+        return sentence + "."
+    late = float(loss[:, -tenth:].mean() - loss[:, -2 * tenth : -tenth].mean()) / abs(change)
+    if late < -0.01:
+        return (
+            sentence
+            + f"; it was still falling at the end (the last tenth of the run brought {-late:.0%} of the way)."
+        )
+    if late > 0.01:
+        return sentence + "; over the last tenth of the run it rose again."
+    return sentence + "; over the last tenth of the run it hardly changed."
+
+
+def _target(each: Reached, prices: Prices) -> str:
+    words = target_words(each.target, each.bound)
+    if not len(each.rounds):
+        best = _percent(each.best) if each.target == "test_accuracy" else number(each.best)
+        return f"It never reached {words} (the best was {best})."
+    if not each.rounds.any():
+        return f"It met {words} from the start."
+    sentence = f"It first reached {words} after {spread(each.rounds)} rounds"
+    if each.bytes.any():
+        sentence += f" and {spread(each.bytes, amount)}, at a price of {spread(each.price(prices))}"
+    if not each.by_all:
+        sentence += f", with {len(each.rounds)} of its {each.seeds} seeds only"
+    return sentence + "."
+
+
+def _agreement(result: Result) -> str:
+    if "consensus_error" not in result.history:
+        return ""
+    error = result.column("consensus_error").astype(float).mean(axis=0)
+    if not np.isfinite(error).all() or not error.any():
+        return ""
+    at = int(error.argmax())
+    where = number(float(result.column("round")[0, at]))
+    return (
+        f"The agents were furthest apart at round {where} (consensus error {number(float(error[at]))}) "
+        f"and {number(float(error[-1]))} apart at the end."
+    )
+
+
+def _traffic(result: Result, prices: Prices) -> list[str]:
+    needed = {"server_rounds", "bytes_server", "bytes_gossip", "messages_server", "messages_gossip"}
+    if not needed <= result.history.keys() or not result.rounds:
+        return []
+    server, sent = result.final("server_rounds").astype(float), result.final("bytes_server").mean()
+    total = float(sent + result.final("bytes_gossip").mean())
+    if not total:
+        return []
+    paid = prices.server * result.final("messages_server").mean()
+    price = paid + prices.gossip * result.final("messages_gossip").mean()
+    if not server.any():
+        return [f"No round reached the server; {amount(total)} went between agents."]
+    share = f" and {paid / price:.0%} of the price" if price else ""
+    return [
+        f"{spread(server)} of the {number(result.rounds)} rounds reached the server and carried "
+        f"{sent / total:.0%} of the {amount(total)} sent{share} "
+        f"(at {prices.server:g} a server message and {prices.gossip:g} a gossip message)."
+    ]
+
+
+def settings_of(result: Result) -> dict[str, Any]:
+    """What was run, flat: the whole configuration where there is one."""
+    whole = result.settings.get("config") or result.settings
+    flat: dict[str, Any] = {}
+    for name, table in whole.items():
+        if isinstance(table, dict):
+            flat |= {f"{name}.{key}": value for key, value in table.items()}
+        elif name not in ("name", "description"):
+            flat[name] = table
+    for name in ("run.seed", "run.seeds"):  # said by the seeds themselves
+        flat.pop(name, None)
+    return flat | {"seeds": ", ".join(map(str, result.seeds))}
+
+
+def differing_settings(results: Sequence[Result]) -> list[str]:
+    """The settings in which results differ, in order."""
+    flats = [settings_of(result) for result in results]
+    names = dict.fromkeys(name for flat in flats for name in flat)
+    return [name for name in names if len({str(flat.get(name)) for flat in flats}) > 1]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"

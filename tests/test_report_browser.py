@@ -1,0 +1,255 @@
+"""The report in a real browser: it loads quietly, its switches work, it plays back, and keys are enough.
+
+Needs Playwright for Python and a Chromium: PISCO_CHROMIUM, or one on the path. Without them the tests are skipped.
+"""
+
+import functools
+import os
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import pisco
+from pisco.report.html import write_page
+from pisco.report.live import LivePage
+
+from worlds import Quadratics
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = os.environ.get("PISCO_CHROMIUM") or next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+if CHROMIUM is None:
+    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
+QUIET = ("gpu", "background-networking", "component-update", "sync")
+ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{each}" for each in QUIET)]
+world = functools.cache(lambda: Quadratics(6).problem())  # one problem compiles once
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Open a page; whatever it complains about or asks the network for fails the test."""
+    trouble, contexts = [], []
+
+    def visit(path, **options):
+        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
+        page = contexts[-1].new_page()
+        page.on("console", lambda said: trouble.append(said.text))
+        page.on("pageerror", lambda error: trouble.append(str(error)))
+        page.on("request", lambda request: allowed(request.url) or trouble.append(request.url))
+        page.set_default_timeout(60_000)
+        page.goto(path if isinstance(path, str) else path.as_uri())
+        page.wait_for_selector("html[data-ready=yes]")
+        return page
+
+    def allowed(url):
+        return url.startswith(("file://", "blob:", "data:", "http://127.0.0.1:"))
+
+    yield visit
+    for context in contexts:
+        context.close()
+    assert not trouble
+
+
+def train(p, rounds=60, seed=(0, 1), **settings):
+    rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    network = pisco.Network.ring(6, server=pisco.bernoulli(p))
+    result = pisco.run(rule, world(), network, rounds=rounds, seed=seed, **settings)
+    result.label = f"p = {p:g} & <others>"
+    result.agents |= {"labels": np.arange(2), "label_counts": np.arange(12).reshape(6, 2)}
+    return result
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Two results, the second one as an older version would have kept it."""
+    old = train(0.0)
+    old.agents = {}
+    targets = {"grad_norm_sq_mean": 1.0}
+    return write_page([train(0.3), old], tmp_path_factory.mktemp("page") / "report.html", targets=targets)
+
+
+def axis(page, chart, which):
+    return page.evaluate(f"document.getElementById('{chart}')._fullLayout.{which}.type")
+
+
+def background(page):
+    return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+
+def frame(page):
+    return int(page.input_value("#frame"))
+
+
+def until(page, holds):
+    """Wait for something that happens by and by; a busy machine gets ten seconds."""
+    for _ in range(100):
+        if holds():
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError("it did not happen")
+
+
+def test_switches(opened, report):
+    page = opened(report)
+    assert axis(page, "by-round", "yaxis") == "log"
+    page.uncheck("#log-y")
+    page.check("#log-x")
+    for chart in ("by-round", "by-bytes", "by-price"):
+        assert (axis(page, chart, "yaxis"), axis(page, chart, "xaxis")) == ("linear", "log")
+    drawn = "document.getElementById('by-round').data.length"
+    assert page.evaluate(drawn) == 4  # a band and a line each
+    page.uncheck("#band")
+    assert page.evaluate(drawn) == 2
+    page.get_by_role("checkbox", name="p = 0 & <others>", exact=True).uncheck()
+    assert page.evaluate("document.getElementById('by-round').data.map(d => d.name)") == [
+        "p = 0.3 &amp; &lt;others>"
+    ]
+    page.select_option("#measure", "loss")
+    assert axis(page, "by-round", "yaxis") == "linear"
+    assert page.text_content("#cap-price").startswith("Loss f(x̄) against")
+    page.click("#curve-details summary")
+    page.wait_for_selector("#curve-table tbody tr")
+    assert page.locator("#curve-table tbody tr").count() == 11
+
+    price = page.locator("#targets-table td[data-server]").first
+    before, far = price.text_content(), "document.getElementById('by-price').data[0].x.at(-1)"
+    dear = page.evaluate(far)
+    page.fill("#price-server", "0")
+    assert price.text_content() != before and page.evaluate(far) < dear
+    gossip = [float(count) for count in price.get_attribute("data-gossip").split(",")]
+    assert price.text_content().startswith(f"{np.mean(gossip):.3g}")
+
+
+def test_themes(opened, report):
+    page = opened(report, color_scheme="dark")
+    dark = background(page)
+    page.select_option("#theme", "light")
+    assert background(page) == "rgb(255, 255, 255)" != dark
+    page.select_option("#theme", "auto")
+    page.emulate_media(color_scheme="light")
+    assert background(page) == "rgb(255, 255, 255)"
+    page.select_option("#theme", "dark")
+    assert background(page) == dark
+    ink = page.evaluate("document.getElementById('by-round')._fullLayout.font.color")
+    assert ink == page.evaluate(
+        "getComputedStyle(document.documentElement).getPropertyValue('--text').trim()"
+    )
+
+
+def test_playback(opened, report):
+    page = opened(report)
+    assert frame(page) == 0 and "the start" in page.text_content("#frame-text")
+    colours = "document.getElementById('graph').data[3].marker.color.join()"
+    first = page.evaluate(colours)
+    page.select_option("#speed", "20")
+    page.click("#play")
+    assert page.get_attribute("#frame-text", "aria-live") == "off"
+    until(page, lambda: frame(page) > 1)
+    page.click("#play")
+    stopped = frame(page)
+    assert page.evaluate(colours) != first and page.text_content("#play") == "Play"
+    page.wait_for_timeout(200)
+    assert frame(page) == stopped
+    words = {}
+    for step in range(1, 13):
+        page.fill("#frame", str(step))
+        rays = page.evaluate("document.getElementById('graph').data[1].line.color")
+        words.setdefault(rays, set()).add(
+            page.text_content("#frame-text").split(":")[1].split(".")[0].strip()
+        )
+    # The rays to the server show in server rounds and in no other.
+    assert words.pop("rgba(0,0,0,0)") == {"a gossip round"} and list(words.values()) == [{"a server round"}]
+    page.fill("#frame", "59")
+    page.click("#play")
+    until(page, lambda: frame(page) == 60 and page.text_content("#play") == "Play")  # it stops at the end
+    page.select_option("#which", "1")
+    assert "older" in page.text_content("#network-absent") and page.is_hidden("#graph")
+    assert page.is_visible("#labels-absent")
+
+
+def test_keys_are_enough(opened, report):
+    page = opened(report)
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    order = []
+    for _ in range(25):
+        page.keyboard.press("Tab")
+        order.append(page.evaluate("document.activeElement.id"))
+        if order[-1] == "frame":
+            break
+    wanted = ["measure", "log-y", "log-x", "band", "which", "back", "play", "forward", "frame"]
+    assert [each for each in order if each in wanted] == wanted
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert frame(page) == 2 and "Round 2" in page.get_attribute("#frame", "aria-valuetext")
+    page.keyboard.press("Space")
+    assert page.text_content("#play") == "Pause"
+    page.focus("#play")
+    page.keyboard.press("Enter")
+    assert page.text_content("#play") == "Play"
+    now = frame(page)
+    page.keyboard.press("ArrowLeft")
+    assert frame(page) == now - 1
+    unnamed = """[...document.querySelectorAll('button, select, input, [role=img], [role=region]')].filter(
+        (each) => !(each.labels?.length || each.getAttribute('aria-label') || each.textContent.trim())).length"""
+    assert page.evaluate(unnamed) == 0
+
+
+def test_phone_paper_and_calm(opened, report):
+    page = opened(report, viewport={"width": 360, "height": 740}, reduced_motion="reduce")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    assert page.input_value("#speed") == "2"
+    assert len(page.pdf()) > 20_000
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.chart')].map((each) => each._fullLayout?.width ?? 0)"
+    )
+    assert max(widths) <= 680
+
+
+@pytest.mark.slow
+def test_the_live_page_follows(opened, tmp_path):
+    live = LivePage("mine", 60)
+    page = opened(live.address)
+    assert "compiled" in page.text_content("#status") and page.is_hidden("#curves")
+    seen = []
+
+    def progress(news):
+        live(news)
+        if news.done == 20:
+            until(page, lambda: page.text_content("#progress") == "Round 20 of 60.")
+        seen.append(page.text_content("#progress"))
+
+    result = train(0.3, chunk_rounds=20, progress=progress)
+    assert seen[0] == "Round 20 of 60." and page.is_visible("#by-round")
+    live.version += 1
+    live.data = live.data | {"live": {"state": "finished", "done": 60, "rounds": 60}, "version": live.version}
+    until(page, lambda: "finished" in page.text_content("#status"))
+    live.close()
+    assert result.rounds == 60
+
+
+def test_twenty_long_runs_stay_small_and_open_at_once(opened, tmp_path):
+    results = [train(p, 10_000, 0, chunk_rounds=2500) for p in np.linspace(0, 1, 20)]
+    path = write_page(results, tmp_path / "long.html")
+    assert path.stat().st_size < 5_000_000
+    page = opened(path)
+    # The seconds of work of the page's own process, so that what else the machine does is not counted.
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+    spent = {each["name"]: each["value"] for each in session.send("Performance.getMetrics")["metrics"]}
+    assert 0.1 < spent["ProcessTime"] < 3.0
+    assert page.evaluate("document.getElementById('by-round').data.length") == 20
+    assert re.search("drawn at a few hundred", page.text_content("#curves-note"))
