@@ -122,8 +122,21 @@ class NetworkTable(Choices):
         """When the server is reached."""
         return choose("server", self.server, SCHEDULES)(**self.taken_by("server"))
 
-    def build(self) -> Network:
-        """Graph, weights and schedule together."""
+    def build(self, weights: Any = None) -> Network:
+        """Graph, weights and schedule together; on a matrix already made, if one is given."""
+        given = (None, weights) if weights is not None else self._links()
+        return Network(
+            given[0],
+            weights=given[1],
+            server=self.schedule(),
+            varying=None if self.varying == "none" else VARYING[self.varying](**self.taken_by("varying")),
+            sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
+            gossip_steps=self.gossip_steps,
+            gossip_before_server=self.gossip_before_server,
+        )
+
+    def _links(self) -> tuple[Any, Any]:
+        """The graph, and its rule of weights by name or as a function."""
         graph = choose("graph", self.graph, GRAPHS)(agents=self.agents, **self.taken_by("graph"))
         rule, chosen = choose("weights", self.weights, WEIGHTS), self.taken_by("weights")
 
@@ -131,15 +144,7 @@ class NetworkTable(Choices):
             return rule(graph, **chosen)
 
         weigh.__name__ = f"{self.weights}({', '.join(chosen)})"
-        return Network(
-            graph,
-            weights=weigh if chosen else self.weights,
-            server=self.schedule(),
-            varying=None if self.varying == "none" else VARYING[self.varying](**self.taken_by("varying")),
-            sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
-            gossip_steps=self.gossip_steps,
-            gossip_before_server=self.gossip_before_server,
-        )
+        return graph, weigh if chosen else self.weights
 
     def groups(self) -> list[int]:
         """From whom reporters are sampled: every cluster where there are clusters, else everybody."""
