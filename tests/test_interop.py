@@ -28,6 +28,10 @@ def samples(rows=slice(None)):
     return torch.utils.data.TensorDataset(torch.tensor(FEATURES[rows]), torch.tensor(CLASSES[rows]))
 
 
+def doubles():
+    return torch.utils.data.TensorDataset(torch.tensor(FEATURES).double(), torch.tensor(CLASSES))
+
+
 def jax_loss(params, batch, key):
     hidden = jnp.tanh(batch["features"] @ params["0.weight"].T + params["0.bias"])
     logits = hidden @ params["2.weight"].T + params["2.bias"]
@@ -150,7 +154,7 @@ class Endless(torch.utils.data.IterableDataset):
         (lambda: 3, samples, "expected a torch.nn.Module"),
         (torch.nn.Tanh, samples, "no parameters"),
         (lambda: mlp().half(), samples, "float16"),
-        (lambda: mlp().double(), samples, "jax computes in float32"),
+        (lambda: mlp().double(), doubles, "jax computes in float32"),
         (lambda: torch.nn.Linear(4, 3), samples, "check that module, loss and data fit"),
         (mlp, Endless, "cannot be indexed"),
         (mlp, lambda: samples(slice(0, 0)), "empty"),

@@ -11,6 +11,7 @@ from pisco.cli.catalogue import data, list_names
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
+from pisco.cli.federation import app as federation
 from pisco.cli.network import network
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
@@ -96,6 +97,7 @@ for _name, _command in {
     "data": data,
 }.items():
     app.command(_name)(_command)
+app.add_typer(federation, name="federation")
 
 
 def main() -> None:

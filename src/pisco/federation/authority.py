@@ -192,9 +192,11 @@ class Authority:
 
     def issued(self, name: str | None = None) -> list[x509.Certificate]:
         """Every certificate signed so far, or those of one name, oldest first."""
-        found = [read_certificate(path) for path in (self.folder / ISSUED).glob("*.pem")]
-        found = [each for each in found if name in (None, common_name(each))]
-        return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
+        paths = (self.folder / ISSUED).glob("*.pem")
+        # Certificates count in seconds; within one, the file tells which came later.
+        found = [(path.stat().st_mtime_ns, read_certificate(path)) for path in paths]
+        found.sort(key=lambda pair: (pair[1].not_valid_before_utc, pair[0]))
+        return [each for _, each in found if name in (None, common_name(each))]
 
     def revoked(self) -> dict[int, dt.datetime]:
         """Serial numbers that no longer count, and since when."""
@@ -245,19 +247,20 @@ def read_request(path: Path, name: str) -> ec.EllipticCurvePublicKey:
     """The public key that a request proves to hold; of the rest only the name is looked at."""
     try:
         request = x509.load_pem_x509_csr(path.read_bytes())
+        proven, wanted, public = request.is_signature_valid, common_name(request), request.public_key()
     except OSError as error:
         raise InputError(f"cannot read the request {path} ({error.strerror}); check the path") from error
     except ValueError as error:
         raise InputError(
             f"{path} is not a certificate request in PEM; `pisco federation request` makes one"
         ) from error
-    if not request.is_signature_valid:
+    if not proven:
         raise InputError(f"the request {path} is not signed with its own key; make a new one")
-    if common_name(request) != name:
+    if wanted != name:
         raise InputError(
-            f"the request {path} is for {common_name(request)!r}, not {name!r}; name that one, or make a new one"
+            f"the request {path} is for {wanted!r}, not {name!r}; name that one, or make a new one"
         )
-    return _elliptic(request.public_key())
+    return _elliptic(public)
 
 
 def common_name(signed: x509.Certificate | x509.CertificateSigningRequest) -> str:

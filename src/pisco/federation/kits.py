@@ -145,14 +145,14 @@ class Kit:
     def _read(self, presented: bytes) -> x509.Certificate:
         try:
             certificate = x509.load_pem_x509_certificate(presented)
-        except ValueError:
+            name, federation, uris = ca.common_name(certificate), _federation(certificate), _uris(certificate)
+        except ValueError:  # parts of a certificate are read only when asked for
             raise Refused("what was presented is no certificate") from None
-        name = ca.common_name(certificate)
         if not ca.check_signed(certificate, x509.load_pem_x509_certificate(self.authority)):
             raise Refused(f"the certificate of {name!r} is signed by another authority")
-        if _federation(certificate) != self.federation.name:
-            raise Refused(f"{name!r} is of another federation, {_federation(certificate)!r}")
-        if ca.identity_uri(self.federation.name, name) not in _uris(certificate):
+        if federation != self.federation.name:
+            raise Refused(f"{name!r} is of another federation, {federation!r}")
+        if ca.identity_uri(federation, name) not in uris:
             raise Refused(f"the certificate of {name!r} was made for another purpose")
         return certificate
 
