@@ -23,6 +23,17 @@ app = typer.Typer(
     help="Federations of machines with different owners: plan one, make kits, follow it.",
 )
 
+
+@app.callback()
+def _installed() -> None:
+    import importlib.util
+
+    from pisco.errors import InputError
+
+    if any(importlib.util.find_spec(package) is None for package in ("cryptography", "grpc")):
+        raise InputError("federations need more packages; run pip install 'pisco-fl[federation]'")
+
+
 Home = Annotated[Path, typer.Option("--dir", "-d", help="The coordinator's folder, made by `init`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
 Days = Annotated[float, typer.Option(help="How long the certificate counts.")]
