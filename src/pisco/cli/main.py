@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pisco.cli.agent import agent, server
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import note, wants_traceback, warnings_as_lines
@@ -95,6 +96,8 @@ for _name, _command in {
     "export": export,
     "list": list_names,
     "data": data,
+    "agent": agent,
+    "server": server,
 }.items():
     app.command(_name)(_command)
 app.add_typer(federation, name="federation")

@@ -1,0 +1,137 @@
+"""What agents and the server have in common: a place to listen, messages to offer, and a memory on disk."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pisco.engines.remote import transport
+from pisco.engines.remote.layout import Layout, Where, encode
+from pisco.engines.remote.outbox import Forbidden, Outbox, Stale
+from pisco.engines.remote.peers import Mailroom, Peer
+from pisco.engines.remote.store import Store, outbox_of
+from pisco.engines.remote.transport import grpc
+from pisco.engines.remote.wire_pb2 import Request
+from pisco.federation.kits import Kit
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER
+
+log = logging.getLogger("pisco.remote")
+
+LIMIT = 2 << 30
+"""The most bytes of a message that somebody takes who does not know its layout beforehand."""
+
+
+def wire(k: int) -> int:
+    """The number that round k has in messages; 0 there is the start."""
+    return k + 1
+
+
+class Member:
+    """One process of a federation. The round in messages is `wire(k)`."""
+
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False):
+        self.kit, self.name = kit, kit.name
+        self.plan: Federation = kit.federation
+        self.store = Store(folder, member=kit.name, federation=self.plan.name, durable=durable)
+        self.found = self.store.load()
+        self.outbox: Outbox = outbox_of(self.found)
+        self.mailroom = Mailroom(kit, self.plan.patience)
+        self.door = transport.Door(kit)
+        self.listen = listen
+        self.bytes_sent = 0
+
+    def open(self, address: str, methods: dict[str, Any]) -> None:
+        """Begin to answer."""
+        pull = {transport.PULL: (self._pull, Request)}
+        self._listening = transport.serve(
+            self.kit, self.listen or address, pull | methods, peers=len(self.plan.names) + 1
+        )
+
+    def close(self) -> None:
+        """Stop to answer and let go of everything."""
+        self.outbox.close()
+        self.mailroom.close()
+        if hasattr(self, "_listening"):
+            self._listening.stop(grace=1.0).wait()
+        self.store.close()
+
+    def federation_hash(self, round_: int) -> bytes:
+        """The hash of the plan that holds in a round of messages."""
+        return bytes.fromhex(self.plan.hash_at(min(max(round_ - 1, 0), self.plan.rounds - 1)))
+
+    def where(self, round_: int, phase: int) -> Where:
+        return Where(self.federation_hash(round_), round_, phase)
+
+    def last_round(self, name: str) -> int:
+        """The last round of messages in which a member takes part."""
+        if name == SERVER:
+            return self.plan.rounds
+        after = [e.start for e in self.plan.epochs if name not in e.names and e.start > self._first(name)]
+        return min(after, default=self.plan.rounds)
+
+    def _first(self, name: str) -> int:
+        return next((epoch.start for epoch in self.plan.epochs if name in epoch.names), self.plan.rounds)
+
+    def peer(self, name: str, k: int) -> Peer:
+        """A member at the address it has in round k."""
+        address = self.plan.server_address
+        if name != SERVER:
+            address = self.plan.epoch_at(k).member(name).address
+        return self.mailroom.peer(name, address)
+
+    def why_not(self, name: str, round_: int) -> str | None:
+        """Why a member may not pull one's messages of a round; None when it may."""
+        raise NotImplementedError
+
+    def _pull(self, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        def allowed(name: str) -> str | None:
+            if name != SERVER and name not in self.plan.names:
+                return "it is not in the roster"
+            if request.federation != self.federation_hash(min(request.round, self.last_round(name))):
+                return (
+                    f"it asks for round {request.round} of another federation, or of another plan of this one"
+                )
+            if request.round > self.last_round(name):
+                return None if request.round == self.last_round(name) + 1 else "there is no such round"
+            return self.why_not(name, request.round)
+
+        with self.door.enter(context, allowed) as name:
+            if request.round > self.last_round(name):
+                self.farewell(name, request.round)
+                return
+            yield from self._answer(name, request, context)
+
+    def _answer(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        self.asked(name, request.round, request.phase)
+        # Without this a request whose caller died would keep its place until the poll ends.
+        context.add_callback(self.outbox.wake)
+        try:
+            found = self.outbox.take(
+                name, request.round, request.phase, seconds=transport.POLL, alive=context.is_active
+            )
+        except Stale:
+            self.door.refuse(
+                context,
+                name,
+                f"it asks for round {request.round}, which it had already left behind; a member that lost its "
+                "state cannot start over, bring back its folder",
+                grpc.StatusCode.FAILED_PRECONDITION,
+            )
+        except Forbidden:
+            self.door.refuse(context, name, f"the message of round {request.round} is not for it")
+        if found is not None:
+            self.bytes_sent += len(found.data)
+            yield from encode(self.where(request.round, request.phase), self.name, found.layout, found.data)
+
+    def asked(self, name: str, round_: int, phase: int) -> None:
+        """Somebody asks for a message: the server begins to average."""
+
+    def farewell(self, name: str, round_: int) -> None:
+        """A member has finished and needs nothing more."""
+        self.outbox.passed(name, round_)
+
+    def offer(self, round_: int, phase: int, layout: Layout, data: bytes, readers: list[str]) -> None:
+        self.outbox.publish(round_, phase, layout, data, readers)
