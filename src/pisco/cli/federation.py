@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.console import key_values, note, out, say, say_json, table
+from pisco.cli.federation_run import status, try_
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -33,6 +34,9 @@ def _installed() -> None:
     if any(importlib.util.find_spec(package) is None for package in ("cryptography", "grpc")):
         raise InputError("federations need more packages; run pip install 'pisco-fl[federation]'")
 
+
+app.command("status")(status)
+app.command("try")(try_)
 
 Home = Annotated[Path, typer.Option("--dir", "-d", help="The coordinator's folder, made by `init`.")]
 Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]

@@ -13,15 +13,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.costs import cumulative_costs, message_sizes
+from pisco.costs import MessageSizes, cumulative_costs
 from pisco.engines.checkpoint import atomic_write
 from pisco.engines.job import seed_key, streams
 from pisco.engines.remote import reports
 from pisco.engines.remote.wire_pb2 import Overview, Report, Standing
 from pisco.federation.plan import Federation
+from pisco.networks.network import Network
 from pisco.networks.rounds import Links, draw_round
 from pisco.results import Result
-from pisco.types import StartMix
 
 FILE = "reports.json"
 SAVE_EVERY = 5.0
@@ -35,13 +35,14 @@ class Ledger:
         self._lock = threading.Lock()
         self._rows: dict[str, list[tuple[int, dict[str, float]]]] = {name: [] for name in plan.names}
         self._standing: dict[str, dict[str, Any]] = {}
+        self._sizes: dict[str, list[int]] = {}
         self._contact: dict[str, float] = {}
         self._saved_at = time.monotonic()
         if self.path.exists():
             kept = json.loads(self.path.read_text())
             for name, rows in kept["rows"].items():
                 self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
-            self._standing = kept["standing"]
+            self._standing, self._sizes = kept["standing"], kept["sizes"]
 
     def note(self, name: str, report: Report) -> int:
         """Take a report; returns how many rows of this agent are held."""
@@ -52,6 +53,11 @@ class Ledger:
                 # In order and each once: what does not follow is sent again, from the count we answer.
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
                     rows.append((row.round, values))
+            self._sizes = self._sizes or {
+                "sent": list(report.round_bytes)[:64],
+                "start_server": list(report.start_server_bytes)[:64],
+                "start_gossip": list(report.start_gossip_bytes)[:64],
+            }
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -68,7 +74,7 @@ class Ledger:
         """Keep it on disk; what is lost with a kill is reported again."""
         with self._lock:
             self._saved_at = time.monotonic()
-            content = json.dumps({"rows": self._rows, "standing": self._standing})
+            content = json.dumps({"rows": self._rows, "standing": self._standing, "sizes": self._sizes})
             atomic_write(self.path, content.encode())
 
     def silent(self, names: list[str]) -> list[str]:
@@ -119,7 +125,8 @@ class Ledger:
             history[column] = np.asarray(
                 [np.mean([rows[n][k].get(column, math.nan) for n in self._measuring(k)]) for k in rounds]
             )
-        history |= costs(self.plan, rounds, params)
+        if rounds and self._sizes:
+            history |= costs(self.plan, rounds, self._sizes)
         return Result(
             params={} if params is None else params,
             history=history,
@@ -136,40 +143,26 @@ class Ledger:
         return self.plan.epoch_at(done - 1).names
 
 
-def costs(plan: Federation, rounds: list[int], params: Any) -> dict[str, np.ndarray]:
-    """What was sent between the measured rounds, counted from the structure of the rounds.
-
-    Without the parameters, whose size only agents know, messages are counted and bytes are not.
-    """
-    if not rounds:
-        return {}
+def costs(plan: Federation, rounds: list[int], sizes: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """What was sent until every measured round, counted from the structure of the rounds."""
     keys = streams(seed_key(plan.seed))
-    algorithm = plan.build_algorithm()
-    one = {"x": jnp.zeros(1 << 20)} if params is None else jax.tree.map(lambda leaf: leaf[:1], params)
-
-    def state(params):
-        silent = StartMix(lambda tree: tree, lambda tree: tree)
-        stacked = jax.tree.map(lambda x: x[None], params) if "x" in params else params
-        return algorithm.init(stacked, seed_key(0), lambda p, k: p, silent)
-
-    shapes = jax.eval_shape(state, one)
     every: list[np.ndarray] = []
-    starts = [epoch.start for epoch in plan.epochs] + [plan.rounds]
-    for epoch, end in zip(plan.epochs, starts[1:], strict=True):
+    ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
+    for epoch, end in zip(plan.epochs, ends, strict=True):
         network = plan.network_of(epoch)
-        n = network.num_agents
 
-        def links(k, network=network, n=n):
+        def links(k: Any, network: Network = network) -> Links:
             who = network.server.participants(keys.coins, k)
-            return draw_round(network.gossip, who, keys.links, k, n)[1]
+            return draw_round(network.gossip, who, keys.links, k, network.num_agents)[1]
 
-        ks = jnp.arange(epoch.start, max(end, epoch.start + 1), dtype=jnp.int32)
+        ks = jnp.arange(epoch.start, end, dtype=jnp.int32)
         every.append(np.stack([np.broadcast_to(x, ks.shape) for x in jax.jit(jax.vmap(links))(ks)]))
-    counted = np.concatenate(every, axis=1)
-    total = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), np.cumsum(counted, axis=1)], axis=1)
-    between = np.diff(total[:, rounds], axis=1, prepend=total[:, :1])
+    counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
+    between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
     first = plan.network_of(plan.epochs[0])
-    sizes = message_sizes(algorithm, shapes, 1)._replace(agents=first.num_agents)
     edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
-    found = cumulative_costs(Links(*between[:, None, :]), sizes, edges)
-    return {name: column[0] for name, column in found.items() if params is not None or "bytes" not in name}
+    messages = MessageSizes(
+        first.num_agents, sizes["sent"], sizes["sent"], sizes["start_server"], sizes["start_gossip"]
+    )
+    found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
+    return {name: column[0] for name, column in found.items()}

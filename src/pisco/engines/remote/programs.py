@@ -9,7 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.costs import MessageSizes
 from pisco.engines.job import Streams
+from pisco.engines.remote.layout import Layout
 from pisco.engines.remote.routes import Flags
 from pisco.engines.remote.stages import Exchange, Stages, exchange
 from pisco.problems.problem import Problem
@@ -104,6 +106,15 @@ class Programs:
         # Not `jax.jit`: it would build the agent's data into the program.
         self._join = Stages(join, self.params_like, number, number)
         self._measure = Stages(lambda params: own.measure(_single(params)), self.params_like)
+
+    def message_sizes(self, num_agents: int) -> MessageSizes:
+        """Bytes of one agent's messages. Vectors travel whole, also those that a compressor made sparse."""
+        sizes = MessageSizes(num_agents, [], [], [], [])
+        into = {START_SERVER: sizes.start_server, START_GOSSIP: sizes.start_gossip, MIX: sizes.sent}
+        for stages in (self._start, self._round):
+            for kind, leaves in stages.messages:
+                into[kind].append(Layout.of(leaves).size)
+        return sizes._replace(whole=sizes.sent)
 
     def start(self, exchange: Exchange) -> Any:
         """The state before the first round."""

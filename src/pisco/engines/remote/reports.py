@@ -81,6 +81,7 @@ class Reporter:
     def __init__(self, agent: Agent):
         self.agent = agent
         self.held = 0
+        self._sizes = agent.programs.message_sizes(1)
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="report")
@@ -100,6 +101,9 @@ class Reporter:
                 bytes_received=agent.mailroom.bytes_received,
                 waiting_for=agent.mailroom.waiting_for,
                 rows=agent.history.since(self.held),
+                round_bytes=self._sizes.sent,
+                start_server_bytes=self._sizes.start_server,
+                start_gossip_bytes=self._sizes.start_gossip,
             )
             try:
                 self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows

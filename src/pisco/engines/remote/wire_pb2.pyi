@@ -41,20 +41,26 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "round_bytes", "start_server_bytes", "start_gossip_bytes")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     bytes_sent: int
     bytes_received: int
     waiting_for: str
     rows: _containers.RepeatedCompositeFieldContainer[Row]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ...) -> None: ...
+    round_bytes: _containers.RepeatedScalarFieldContainer[int]
+    start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
+    start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("round", "values")
