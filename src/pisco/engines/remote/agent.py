@@ -179,7 +179,8 @@ class Agent(Member):
         readers = {reader for message in self.outbox.kept().values() for reader in message.readers}
         others = [*self.epoch.neighbours(self.name), SERVER]
         for name in others:
-            reports.say_farewell(self, name, last + 1, patience=math.inf if name in readers else 5.0)
+            optional = name == SERVER and not reports.needs_server(self.plan)
+            reports.say_farewell(self, name, last + 1, patience=5.0 if optional else math.inf)
         missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
         if missing:
             log.warning("%s did not say that they are done; our last messages stay in the folder", missing)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import re
 import threading
 import time
 from pathlib import Path
@@ -19,12 +21,15 @@ from pisco.engines.job import seed_key, streams
 from pisco.engines.remote import reports
 from pisco.engines.remote.wire_pb2 import Overview, Report, Standing
 from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links, draw_round
 from pisco.results import Result
 
 FILE = "reports.json"
 SAVE_EVERY = 5.0
+METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
+"""Names that may go into a table or onto a terminal."""
 
 
 class Ledger:
@@ -43,13 +48,15 @@ class Ledger:
             for name, rows in kept["rows"].items():
                 self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
             self._standing, self._sizes = kept["standing"], kept["sizes"]
+            self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience begins anew
 
     def note(self, name: str, report: Report) -> int:
         """Take a report; returns how many rows of this agent are held."""
         with self._lock:
             rows = self._rows[name]
             for row in report.rows:
-                values = {key[:60]: value for key, value in list(row.values.items())[:50]}
+                named = ((key, value) for key, value in row.values.items() if METRIC.fullmatch(key))
+                values = dict(itertools.islice(named, 50))
                 # In order and each once: what does not follow is sent again, from the count we answer.
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
                     rows.append((row.round, values))
@@ -62,7 +69,7 @@ class Ledger:
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
                 "bytes_received": report.bytes_received,
-                "waiting_for": report.waiting_for[:64],
+                "waiting_for": report.waiting_for if report.waiting_for in (SERVER, *self.plan.names) else "",
             }
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
@@ -82,6 +89,12 @@ class Ledger:
         now = time.monotonic()
         with self._lock:
             return [n for n in names if now - self._contact.get(n, now) > self.plan.patience]
+
+    def unheard(self, names: list[str]) -> list[str]:
+        """Those who have not been heard of within the plan's patience, or ever."""
+        now = time.monotonic()
+        with self._lock:
+            return [n for n in names if now - self._contact.get(n, -math.inf) > self.plan.patience]
 
     def overview(self) -> Overview:
         """Where everybody stands."""

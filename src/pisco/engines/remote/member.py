@@ -47,7 +47,7 @@ class Member:
         """Begin to answer."""
         pull = {transport.PULL: (self._pull, Request)}
         self._listening = transport.serve(
-            self.kit, self.listen or address, pull | methods, peers=len(self.plan.names) + 1
+            self.door, self.listen or address, pull | methods, peers=len(self.plan.names) + 1
         )
 
     def close(self) -> None:

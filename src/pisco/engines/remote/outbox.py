@@ -1,6 +1,6 @@
 """Messages waiting to be pulled, kept until every reader has gone past their round.
 
-A reader that asks for round r has kept its own state of round r − 1, so nothing before r is ever asked for again: that
+A reader that is given round r has kept its own state of round r − 1, so nothing before r is ever asked for again: that
 is what lets old messages go, and what makes a request for an older round a mistake (a lost store, a replay).
 """
 
@@ -38,8 +38,10 @@ class Outbox:
     >>> box.publish(1, 0, Layout((("float32", (1,)),)), b"abcd", ["b"])
     >>> box.take("b", 1, 0, seconds=1).data
     b'abcd'
-    >>> box.take("b", 2, 0, seconds=0) is None, len(box.kept())
-    (True, 0)
+    >>> box.take("b", 2, 0, seconds=0) is None, len(box.kept())    # asking alone forgets nothing
+    (True, 1)
+    >>> box.passed("b", 2), len(box.kept())
+    (None, 0)
     """
 
     def __init__(self, floors: dict[str, int]):
@@ -88,15 +90,16 @@ class Outbox:
         with self._changed:
             if round_ < self._floors.get(reader, 0):
                 raise Stale
-            if round_ > self._floors.get(reader, 0):
-                self._floors[reader] = round_
-                self._prune()
-                self._changed.notify_all()
             while not self._closed and alive():
                 found = self._messages.get((round_, phase))
                 if found is not None and (round_, phase) not in self._hidden:
                     if reader not in found.readers:
                         raise Forbidden
+                    # Only now: somebody who asks for a round far ahead must not make us forget those before it.
+                    if round_ > self._floors.get(reader, 0):
+                        self._floors[reader] = round_
+                        self._prune()
+                        self._changed.notify_all()
                     return found
                 left = end - time.monotonic()
                 if left <= 0:

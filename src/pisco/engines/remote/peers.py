@@ -132,7 +132,7 @@ class _Trouble(Exception):
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
         else:
-            made = cls(details.splitlines()[0] if details else code.name.lower().replace("_", " "))
+            made = cls(_printable(details) or code.name.lower().replace("_", " "))
         made.fatal = code is grpc.StatusCode.FAILED_PRECONDITION
         return made
 
@@ -252,6 +252,11 @@ class Mailroom:
         with self._lock:
             for peer in self._peers.values():
                 peer.close()
+
+
+def _printable(details: str) -> str:
+    """What a peer says, fit for one line of a log and for a terminal."""
+    return "".join(each if each.isprintable() else " " for each in details[:300]).strip()
 
 
 def _brief(error: OSError) -> str:

@@ -142,6 +142,8 @@ def say_farewell(member: Any, name: str, round_: int, *, patience: float) -> Non
                 return
         except grpc.RpcError:
             pass
+        if pause == 1.0:
+            log.info("saying farewell to %s, who does not answer", name)
         gone = member.outbox.floors().get(name, 0) >= round_  # it has parted from us, and needs nothing
         if gone or time.monotonic() > end or member.mailroom.stopping.wait(pause):
             return

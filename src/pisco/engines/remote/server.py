@@ -61,7 +61,7 @@ class Server(Member):
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
         self._work = threading.Condition()
-        self._averaging: set[tuple[int, int]] = set()
+        self._averaging: dict[tuple[int, int], str] = {}
         self._routes: dict[int, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
@@ -105,17 +105,20 @@ class Server(Member):
     def asked(self, name: str, round_: int, phase: int) -> None:
         with self._work:
             known = (round_, phase) in self._averaging or (round_, phase) in self.outbox.kept()
-            if known or len(self._averaging) > 2 * len(self.plan.names) + 2:
+            # Two for each: one who asks for rounds far ahead takes its own places, not those of others.
+            if known or list(self._averaging.values()).count(name) >= 2:
                 return
-            self._averaging.add((round_, phase))
+            self._averaging[round_, phase] = name
         threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
 
     def _average(self, round_: int, phase: int) -> None:
+        found = self.hop(round_, phase)
+        if found is None:
+            with self._work:
+                self._averaging.pop((round_, phase), None)
+            return
+        epoch, hop = found
         try:
-            found = self.hop(round_, phase)
-            if found is None:
-                return
-            epoch, hop = found
             peers = {place: self.peer(epoch.names[place], round_ - 1) for place in hop.reporters}
             received = self.mailroom.pull(peers, self.where(round_, phase), layout=None, limit=self.limit)
             layout = received[hop.reporters[0]].layout
@@ -129,11 +132,15 @@ class Server(Member):
             averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
             readers = [epoch.names[place] for place in hop.receivers]
             self._keep(round_, phase, layout, layout.join(averaged), readers)
+        except Waited as waited:
+            # Who asks early makes us wait for others who are well and on their way; the next question starts anew.
+            if self.ledger.unheard([epoch.names[place] for place in hop.reporters]):
+                self.failure = self.failure or waited
         except Stopped as stopped:
             self.failure = self.failure or stopped
         finally:
             with self._work:
-                self._averaging.discard((round_, phase))
+                self._averaging.pop((round_, phase), None)
                 self._work.notify_all()
 
     def _keep(self, round_: int, phase: int, layout: Layout, data: bytes, readers: list[str]) -> None:

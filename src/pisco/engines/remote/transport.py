@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
+from google.protobuf.message import DecodeError
+
 from pisco.engines.remote.layout import CHUNK
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused, require_tls13
@@ -121,14 +123,40 @@ def _serialize(message: Any) -> bytes:
     return message.SerializeToString()
 
 
-def serve(kit: Kit, address: str, methods: dict[str, tuple[Callable[..., Any], Any]], peers: int) -> Any:
+MALFORMED = object()
+"""What a request becomes that is no message of ours."""
+
+
+def _parse(message: Any) -> Callable[[bytes], Any]:
+    # An exception here would be grpc's to report: many lines, and nobody's name.
+    def parse(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError:
+            return MALFORMED
+
+    return parse
+
+
+def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any], Any]], peers: int) -> Any:
     """Start to listen; `methods` maps a name to its handler and the type of its request."""
+    kit = door.kit
+
+    def guarded(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(request: Any, context: grpc.ServicerContext) -> Any:
+            if request is MALFORMED:
+                with door.enter(context, lambda _: "what it sends is no message"):
+                    raise AssertionError("nobody comes in")
+            return handler(request, context)
+
+        return answer
+
     handlers = {}
     for name, (handler, request) in methods.items():
         make = grpc.unary_stream_rpc_method_handler if name == PULL else grpc.unary_unary_rpc_method_handler
         handlers[name] = make(
-            handler,
-            request_deserializer=request.FromString,
+            guarded(handler),
+            request_deserializer=_parse(request),
             response_serializer=_serialize,
         )
     waiting = PER_PEER * peers + 4
@@ -143,6 +171,7 @@ def serve(kit: Kit, address: str, methods: dict[str, tuple[Callable[..., Any], A
             ("grpc.max_concurrent_streams", 2 * PER_PEER),
             ("grpc.server_handshake_timeout_ms", 10_000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.max_ping_strikes", 0),  # a long poll under load looks like too many pings
             *_KEEP_ALIVE,
         ],
     )
