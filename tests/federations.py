@@ -1,5 +1,6 @@
 """Small federations for the tests: real certificates, real gRPC, agents as threads of one process."""
 
+import multiprocessing
 import socket
 import threading
 import time
@@ -9,6 +10,7 @@ import numpy as np
 
 import pisco
 from pisco.engines.remote.agent import Agent
+from pisco.engines.remote.peers import Stopped
 from pisco.engines.remote.server import Server
 from pisco.federation import kits
 from pisco.federation.authority import Authority
@@ -114,4 +116,100 @@ class Running:
     def params(self):
         """Everybody's final parameters, agents leading."""
         own = [self.results[name].params for name in self.plan.names]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
+
+
+def _member_process(kit_folder, state, module_problem, cache, log_file):
+    """The life of one member as a process of its own; ends with `os._exit`, whatever threads still run."""
+    import logging
+    import os
+    import sys
+    import traceback
+
+    handler = logging.FileHandler(log_file)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("pisco.remote").addHandler(handler)
+    logging.getLogger("pisco.remote").setLevel(logging.INFO)
+    sys.stderr = sys.stdout = open(log_file, "a")  # noqa: SIM115, PTH123
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    code = 0
+    try:
+        kit = kits.Kit.load(kit_folder)
+        kit.federation.use_precision()
+        if kit.name == "server":
+            member = Server(kit, state)
+        else:
+            member = Agent(kit, module_problem(kit.federation.names.index(kit.name)), state)
+        member.run().save(state / "result")
+    except Stopped as stopped:
+        print(f"stopped: {stopped}", flush=True)
+        code = 3
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Processes:
+    """Members as processes that can be killed: forked from one that has already imported everything."""
+
+    def __init__(self, home, plan, problem_of):
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["federations"])
+        self.home, self.plan, self.problem_of = home, plan, problem_of
+        self.kits = make_kits(home, plan)
+        self.processes = {}
+        (home / "xla").mkdir()
+
+    def start(self, *names):
+        for name in names or ("server", *self.plan.names):
+            args = (
+                self.home / "kits" / name,
+                self.state(name),
+                self.problem_of,
+                self.home / "xla",
+                self.home / f"{name}.log",
+            )
+            self.processes[name] = self.context.Process(target=_member_process, args=args, daemon=True)
+            self.processes[name].start()
+
+    def state(self, name):
+        return self.home / "state" / name
+
+    def kill(self, name):
+        """As a power cut would."""
+        self.processes[name].kill()
+        self.processes[name].join()
+
+    def done(self, name):
+        """The round that a member has kept."""
+        files = sorted(self.state(name).glob("round-*.ckpt"))
+        return int(files[-1].stem.removeprefix("round-")) if files else -1
+
+    def wait_for_round(self, name, round_, seconds=60):
+        end = time.monotonic() + seconds
+        while self.done(name) < round_:
+            assert time.monotonic() < end, f"{name} is at {self.done(name)}; {self.log(name)}"
+            time.sleep(0.005)
+
+    def log(self, name):
+        file = self.home / f"{name}.log"
+        return file.read_text() if file.exists() else ""
+
+    def join(self, seconds=120):
+        end = time.monotonic() + seconds
+        for name, process in self.processes.items():
+            process.join(max(0.1, end - time.monotonic()))
+            assert process.exitcode is not None, f"{name} hangs: {self.log(name)[-2000:]}"
+            assert process.exitcode == 0, f"{name} ended with {process.exitcode}: {self.log(name)[-2000:]}"
+
+    def stop(self):
+        for process in self.processes.values():
+            process.kill()
+            process.join()
+
+    def params(self):
+        own = [pisco.Result.load(self.state(name) / "result").params for name in self.plan.names]
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)

@@ -103,7 +103,7 @@ class Agent(Member):
             while self.done < self.last_round(self.name):
                 self._round(self.done)
             reporter.finish()
-            self._part()
+            self._part(reporter.server_matters)
         finally:
             reporter.stop()
             self.close()
@@ -173,14 +173,14 @@ class Agent(Member):
 
     # The end
 
-    def _part(self) -> None:
+    def _part(self, server_matters: bool) -> None:
         """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
         last = self.last_round(self.name)
         readers = {reader for message in self.outbox.kept().values() for reader in message.readers}
         others = [*self.epoch.neighbours(self.name), SERVER]
         for name in others:
-            optional = name == SERVER and not reports.needs_server(self.plan)
-            reports.say_farewell(self, name, last + 1, patience=5.0 if optional else math.inf)
+            optional = name == SERVER and not server_matters
+            reports.say_farewell(self, name, last + 1, patience=1.0 if optional else math.inf)
         missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
         if missing:
             log.warning("%s did not say that they are done; our last messages stay in the folder", missing)

@@ -82,6 +82,7 @@ class Reporter:
         self.agent = agent
         self.held = 0
         self._sizes = agent.programs.message_sizes(1)
+        self._met = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True, name="report")
@@ -107,13 +108,19 @@ class Reporter:
             )
             try:
                 self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows
+                self._met = True
             except (grpc.RpcError, OSError, Refused, ValueError):
                 return False
             return True
 
+    @property
+    def server_matters(self) -> bool:
+        """Where no round reaches the server, a federation may do without one."""
+        return self._met or needs_server(self.agent.plan)
+
     def finish(self) -> None:
         """The last rows; without the server they stay with the agent."""
-        patience = self.agent.plan.patience if needs_server(self.agent.plan) else 5.0
+        patience = self.agent.plan.patience if self.server_matters else 1.0
         end, pause = time.monotonic() + patience, 0.05
         while self.held < len(self.agent.history.rounds):
             if not self._send(timeout=10.0):
@@ -142,7 +149,7 @@ def say_farewell(member: Any, name: str, round_: int, *, patience: float) -> Non
                 return
         except grpc.RpcError:
             pass
-        if pause == 1.0:
+        if 0.5 < pause < 1.0:
             log.info("saying farewell to %s, who does not answer", name)
         gone = member.outbox.floors().get(name, 0) >= round_  # it has parted from us, and needs nothing
         if gone or time.monotonic() > end or member.mailroom.stopping.wait(pause):
