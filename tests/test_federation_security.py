@@ -10,6 +10,7 @@ import itertools
 import logging
 import socket
 import ssl
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -313,6 +314,31 @@ def test_calls_beyond_number_are_turned_away(siege):
         time.sleep(1.0)
         heard, lines = siege.ask(siege.home / "kits/agent-2", message=siege.request())
         refused(heard, [line for line in lines if "agent-2" in line], "agent-2", "not a neighbour")
+        for call in calls:
+            call.cancel()
+
+
+def test_calls_that_never_ask_hold_nobodys_place(siege):
+    """Agent 2 is no neighbour of agent 0, and sends nothing at all on ten times the calls it may have."""
+    kit, asking = siege.home / "kits/agent-2", threading.Event()
+    credentials = grpc.ssl_channel_credentials(*(read(kit, f) for f in ("ca.pem", "key.pem", "cert.pem")))
+    options = [("grpc.ssl_target_name_override", ca.tls_name(siege.plan.name, "agent-0"))]
+    options += [("grpc.use_local_subchannel_pool", 1)]
+
+    def never():
+        asking.wait(30)
+        yield b""
+
+    with contextlib.ExitStack() as stack:
+        address = siege.address("agent-0")
+        channels = [stack.enter_context(grpc.secure_channel(address, credentials, options)) for _ in range(5)]
+        calls = [channel.stream_stream(PULL)(never(), timeout=30) for channel in channels for _ in range(8)]
+        wait_for(lambda: sum(not call.is_active() for call in calls) >= len(calls) - 4)
+        refusals = [call.code() for call in calls if not call.is_active()]
+        assert set(refusals) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        heard, lines = siege.ask(siege.home / "kits/agent-1", message=siege.request(federation=b"x"))
+        refused(heard, [line for line in lines if "agent-1" in line], "agent-1", "another federation")
+        asking.set()
         for call in calls:
             call.cancel()
 

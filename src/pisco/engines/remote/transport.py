@@ -76,27 +76,37 @@ class Door:
         self._inside: Counter[str] = Counter()
         self._said: dict[str, float] = {}
 
-    @contextmanager
-    def enter(self, context: grpc.ServicerContext, allowed: Callable[[str], str | None]) -> Iterator[str]:
-        """The name of the one who asks, while it is inside; `allowed(name)` says why not."""
+    def identify(self, context: grpc.ServicerContext) -> str:
+        """The name in the certificate that a call came with."""
         presented: Any = context.auth_context().get("x509_pem_cert", [b""])
         try:
-            name = self.kit.identify(presented[0])
+            return self.kit.identify(presented[0])
         except Refused as error:
             self.refuse(context, context.peer(), str(error))
-        reason = allowed(name)
-        if reason is not None:
-            self.refuse(context, name, reason)
+
+    @contextmanager
+    def seat(self, context: grpc.ServicerContext) -> Iterator[str]:
+        """A place for a call whose request has not been read yet: everybody has a few, and takes nobody else's."""
+        name = self.identify(context)
         with self._lock:
-            self._inside[name] += 1
-            crowd = self._inside[name]
+            crowded = self._inside[name] >= PER_PEER
+            self._inside[name] += not crowded
+        if crowded:
+            self.refuse(context, name, "too many requests at once", grpc.StatusCode.RESOURCE_EXHAUSTED)
         try:
-            if crowd > PER_PEER:
-                self.refuse(context, name, "too many requests at once", grpc.StatusCode.RESOURCE_EXHAUSTED)
             yield name
         finally:
             with self._lock:
                 self._inside[name] -= 1
+
+    @contextmanager
+    def enter(self, context: grpc.ServicerContext, allowed: Callable[[str], str | None]) -> Iterator[str]:
+        """The name of the one who asks; `allowed(name)` says why it may not."""
+        name = self.identify(context)
+        reason = allowed(name)
+        if reason is not None:
+            self.refuse(context, name, reason)
+        yield name
 
     def refuse(
         self,
@@ -142,20 +152,33 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
     """Start to listen; `methods` maps a name to its handler and the type of its request."""
     kit = door.kit
 
-    def guarded(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(request: Any, context: grpc.ServicerContext) -> Any:
-            if request is MALFORMED:
-                with door.enter(context, lambda _: "what it sends is no message"):
-                    raise AssertionError("nobody comes in")
-            return handler(request, context)
+    def read(requests: Iterator[Any], context: grpc.ServicerContext, name: str) -> Any:
+        request = next(requests, MALFORMED)
+        if request is MALFORMED:
+            door.refuse(context, name, "what it sends is no message", grpc.StatusCode.INVALID_ARGUMENT)
+        return request
+
+    def streaming(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            with door.seat(context) as name:
+                yield from handler(read(requests, context, name), context)
 
         return answer
 
+    def single(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with door.seat(context) as name:
+                return handler(read(requests, context, name), context)
+
+        return answer
+
+    # As streams of requests, though each has one: grpc would read a single request before we know who sends it, and a
+    # call that never sends it would hold a thread.
     handlers = {}
     for name, (handler, request) in methods.items():
-        make = grpc.unary_stream_rpc_method_handler if name == PULL else grpc.unary_unary_rpc_method_handler
+        make = grpc.stream_stream_rpc_method_handler if name == PULL else grpc.stream_unary_rpc_method_handler
         handlers[name] = make(
-            guarded(handler),
+            (streaming if name == PULL else single)(handler),
             request_deserializer=_parse(request),
             response_serializer=_serialize,
         )
