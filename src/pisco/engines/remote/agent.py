@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 
 from pisco.engines.job import seed_key, streams
-from pisco.engines.remote import reports
+from pisco.engines.remote import membership, reports
 from pisco.engines.remote.layout import Layout
 from pisco.engines.remote.member import Member, wire
 from pisco.engines.remote.peers import Stopped
@@ -21,6 +20,7 @@ from pisco.engines.remote.programs import MIX, START_SERVER, Programs, own_probl
 from pisco.engines.remote.routes import GossipHop, Hop, Routes, check, weigh
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
+from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -57,21 +57,24 @@ class Agent(Member):
         self.algorithm = kit.federation.build_algorithm()
         for epoch in kit.federation.epochs:
             check(self.algorithm, kit.federation.network_of(epoch))
+        membership.check(kit.federation)
         _check_problem(problem, kit.federation.batch_size)
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
+        self.done = self.found.round if self.found else self._first(self.name)
         self._enter(self._first_epoch())
+        now = min(self.done, self.last_round(self.name) - 1)
+        self.address = self.plan.epoch_at(now).member(self.name).address
         own = own_problem(problem, self.plan.batch_size)
         self.programs = Programs(self.algorithm, own, self.keys, self.index)
         self.history = reports.Rows.restore(self.found)
-        self.done = self.found.round if self.found else self._first(self.name)
         self.state: Any = self.found.state(self.programs.state_like) if self.found else None
 
     def _first_epoch(self) -> Epoch:
-        last = self.found.round if self.found else self._first(self.name)
-        inside = [epoch for epoch in self.plan.epochs if self.name in epoch.names]
-        return next((e for e in reversed(inside) if e.start <= max(last, inside[0].start)), inside[0])
+        """A state kept at the end of an epoch has not crossed into the next one yet."""
+        before = self.plan.epoch_at(self.done - 1)
+        return before if self.found and self.name in before.names else self.plan.epoch_at(self.done)
 
     def _enter(self, epoch: Epoch) -> None:
         """Take the links of an epoch."""
@@ -82,7 +85,7 @@ class Agent(Member):
         self.index = epoch.member(self.name).index
         self._open_to_all = network.varying is not None
 
-    def why_not(self, name: str, round_: int) -> str | None:
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
         epoch = self.plan.epoch_at(round_ - 1)
         if name == SERVER or (self.name in epoch.names and name in epoch.neighbours(self.name)):
             return None
@@ -90,17 +93,36 @@ class Agent(Member):
             return None  # links change from round to round; the message itself knows its readers
         return "it is not a neighbour"
 
+    def adopt(self, plan: Federation) -> None:
+        for epoch in plan.epochs:
+            check(self.algorithm, plan.network_of(epoch))
+        membership.check(plan)
+        super().adopt(plan)
+
+    def own_end(self) -> int:
+        moved = [
+            epoch.start
+            for epoch in self.plan.epochs
+            if epoch.start >= self.done
+            and self.name in epoch.names
+            and epoch.member(self.name).address != self.address
+        ]
+        return min([*moved, self.last_round(self.name)])
+
     # The rounds
 
     def run(self) -> Result:
         """All rounds to the end; raises `Stopped` with the state kept when it cannot go on."""
         began = time.perf_counter()
-        self.open(self.epoch.member(self.name).address, {})
+        self.open(self.address, {})
         reporter = reports.Reporter(self)
         try:
             if self.state is None:
                 self._begin()
             while self.done < self.last_round(self.name):
+                self.look_for_plan()
+                if self.plan.epoch_at(self.done).start != self.epoch.start:
+                    self._cross(self.plan.epoch_at(self.done))
                 self._round(self.done)
             reporter.finish()
             self._part(reporter.server_matters)
@@ -111,10 +133,18 @@ class Agent(Member):
 
     def _begin(self) -> None:
         """X⁰ and what the algorithm makes of it."""
-        self._phase, self._round_on_wire, self._k = 0, 0, 0
-        self.state = self.programs.start(self._exchange)
-        self._measure()
+        if self.done == 0:
+            self._phase, self._round_on_wire, self._k = 0, 0, 0
+            self.state = self.programs.start(self._exchange)
+            self._measure()
+        else:
+            self.state = self.programs.join(membership.mean_of_others(self), self.done)
         self._save()
+
+    def _cross(self, epoch: Epoch) -> None:
+        """Into the next epoch. Nothing is kept before the first round there is done: a restart crosses again."""
+        self.state = membership.cross(self, epoch)
+        self._enter(epoch)
 
     def _round(self, k: int) -> None:
         self._phase, self._round_on_wire, self._k = 0, wire(k), k
@@ -176,14 +206,17 @@ class Agent(Member):
     def _part(self, server_matters: bool) -> None:
         """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
         last = self.last_round(self.name)
-        readers = {reader for message in self.outbox.kept().values() for reader in message.readers}
-        others = [*self.epoch.neighbours(self.name), SERVER]
-        for name in others:
+        readers = membership.readers(self)
+        for name in [*self.epoch.neighbours(self.name), SERVER]:
             optional = name == SERVER and not server_matters
-            reports.say_farewell(self, name, last + 1, patience=1.0 if optional else math.inf)
+            reports.say_farewell(
+                self, self.peer(name, last - 1), last + 1, patience=1.0 if optional else self.plan.patience
+            )
         missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
         if missing:
-            log.warning("%s did not say that they are done; our last messages stay in the folder", missing)
+            log.warning(
+                "%s did not say that they are done; our last messages stay in the folder", ", ".join(missing)
+            )
         self._save()
 
     def result(self, seconds: float) -> Result:

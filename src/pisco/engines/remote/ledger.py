@@ -50,6 +50,13 @@ class Ledger:
             self._standing, self._sizes = kept["standing"], kept["sizes"]
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience begins anew
 
+    def adopt(self, plan: Federation) -> None:
+        """Take a newer plan, with agents who join later."""
+        with self._lock:
+            self.plan = plan
+            for name in plan.names:
+                self._rows.setdefault(name, [])
+
     def note(self, name: str, report: Report) -> int:
         """Take a report; returns how many rows of this agent are held."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from pisco.engines.remote.peers import Mailroom, Peer
 from pisco.engines.remote.store import Store, outbox_of
 from pisco.engines.remote.transport import grpc
 from pisco.engines.remote.wire_pb2 import Request
-from pisco.federation.kits import Kit
+from pisco.errors import InputError
+from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 
@@ -22,6 +24,10 @@ log = logging.getLogger("pisco.remote")
 
 LIMIT = 2 << 30
 """The most bytes of a message that somebody takes who does not know its layout beforehand."""
+
+
+BOUNDARY = 1 << 20
+"""The phase in which agents who join get the others' mean parameters, before the first round of a new roster."""
 
 
 def wire(k: int) -> int:
@@ -42,6 +48,9 @@ class Member:
         self.door = transport.Door(kit)
         self.listen = listen
         self.bytes_sent = 0
+        self.done = 0
+        self._plan_lock = threading.Lock()
+        self._plan_stamp: tuple[int, int] | None = None
 
     def open(self, address: str, methods: dict[str, Any]) -> None:
         """Begin to answer."""
@@ -72,6 +81,10 @@ class Member:
         after = [e.start for e in self.plan.epochs if name not in e.names and e.start > self._first(name)]
         return min(after, default=self.plan.rounds)
 
+    def own_end(self) -> int:
+        """The last round of messages that this process answers for."""
+        return self.last_round(self.name)
+
     def _first(self, name: str) -> int:
         return next((epoch.start for epoch in self.plan.epochs if name in epoch.names), self.plan.rounds)
 
@@ -82,24 +95,60 @@ class Member:
             address = self.plan.epoch_at(k).member(name).address
         return self.mailroom.peer(name, address)
 
-    def why_not(self, name: str, round_: int) -> str | None:
-        """Why a member may not pull one's messages of a round; None when it may."""
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
+        """Why a member may not pull one's message; None when it may."""
         raise NotImplementedError
 
+    def adopt(self, plan: Federation) -> None:
+        """Take a newer plan that differs in later rounds only."""
+        self.plan = plan
+
+    def look_for_plan(self) -> None:
+        """Read the kit's plan again when it has changed: a change of the roster may have been planned."""
+        try:
+            found = (self.kit.folder / PLAN).stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+        except OSError:
+            return
+        with self._plan_lock:
+            if stamp == self._plan_stamp:
+                return
+            self._plan_stamp = stamp
+            try:
+                new = Federation.load(self.kit.folder / PLAN)
+            except InputError as error:
+                log.warning("the new plan is left aside: %s", error)
+                return
+            if new.hash == self.plan.hash:
+                return
+            if new.rounds != self.plan.rounds or new.hash_at(self.done) != self.plan.hash_at(self.done):
+                log.warning("the new plan is left aside: it changes rounds that are over or under way")
+                return
+            try:
+                self.adopt(new)
+                log.info("took the new plan %s", new.hash[:12])
+            except InputError as error:
+                log.warning("the new plan is left aside: %s", error)
+
     def _pull(self, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        def end(name: str) -> int:
+            """The last round in which both of us take part; to ask for the next one is to say farewell."""
+            return min(self.last_round(name), self.own_end())
+
         def allowed(name: str) -> str | None:
+            self.look_for_plan()
             if name != SERVER and name not in self.plan.names:
                 return "it is not in the roster"
-            if request.federation != self.federation_hash(min(request.round, self.last_round(name))):
+            if request.federation != self.federation_hash(min(request.round, end(name))):
                 return (
                     f"it asks for round {request.round} of another federation, or of another plan of this one"
                 )
-            if request.round > self.last_round(name):
-                return None if request.round == self.last_round(name) + 1 else "there is no such round"
-            return self.why_not(name, request.round)
+            if request.round > end(name):
+                return None if request.round == end(name) + 1 else "there is no such round"
+            return self.why_not(name, request.round, request.phase)
 
         with self.door.enter(context, allowed) as name:
-            if request.round > self.last_round(name):
+            if request.round > end(name):
                 self.farewell(name, request.round)
                 return
             yield from self._answer(name, request, context)

@@ -168,13 +168,22 @@ class Mailroom:
             return known
 
     def pull(
-        self, peers: Mapping[int, Peer], where: Where, *, layout: Layout | None, limit: int
+        self,
+        peers: Mapping[int, Peer],
+        where: Where,
+        *,
+        layout: Layout | None,
+        limit: int,
+        patience: float | None = None,
     ) -> dict[int, Received]:
         """The message of every peer for one exchange. All are asked at once; each is waited for in turn."""
+        patience = self.patience if patience is None else patience
         calls = {place: self._ask(peer, where) for place, peer in peers.items()}
         began = time.monotonic()
         try:
-            return {place: self._one(call, where, layout, limit, began) for place, call in calls.items()}
+            return {
+                place: self._one(call, where, layout, limit, began, patience) for place, call in calls.items()
+            }
         except Stopped:
             for call in calls.values():
                 call.stop()
@@ -186,13 +195,15 @@ class Mailroom:
             self._calls.add(call)
         return call
 
-    def _one(self, call: Call, where: Where, layout: Layout | None, limit: int, began: float) -> Received:
+    def _one(
+        self, call: Call, where: Where, layout: Layout | None, limit: int, began: float, patience: float
+    ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
 
         def go_on() -> None:
             if self.stopping.is_set():
                 raise Stopped("asked to stop")
-            if time.monotonic() - began > self.patience:
+            if time.monotonic() - began > patience:
                 raise Waited(self._out_of_patience(peer, where, trouble))
 
         while True:
@@ -219,7 +230,7 @@ class Mailroom:
                 self.waiting_for = peer.name
                 log.info("waiting for %s (round %d): %s", peer.name, where.round, trouble)
                 say_after = 2 * waited
-            self.stopping.wait(min(pause, max(0.0, self.patience - waited)))
+            self.stopping.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
             call = self._ask(peer, where)

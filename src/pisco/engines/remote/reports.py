@@ -19,6 +19,8 @@ from pisco.federation.roster import SERVER
 
 if TYPE_CHECKING:
     from pisco.engines.remote.agent import Agent
+    from pisco.engines.remote.member import Member
+    from pisco.engines.remote.peers import Peer
 
 log = logging.getLogger("pisco.remote")
 
@@ -138,11 +140,11 @@ def needs_server(plan: Federation) -> bool:
     return not plan.network_of(plan.epochs[-1]).server.never_reached
 
 
-def say_farewell(member: Any, name: str, round_: int, *, patience: float) -> None:
+def say_farewell(member: Member, peer: Peer, round_: int, *, patience: float) -> None:
     """Tell a peer that nothing before `round_` is needed any more."""
-    end, pause = time.monotonic() + min(patience, member.plan.patience), 0.05
+    end, pause = time.monotonic() + patience, 0.05
     while True:
-        call = member.peer(name, round_ - 2).ask(Where(member.federation_hash(round_ - 1), round_, 0))
+        call = peer.ask(Where(member.federation_hash(round_ - 1), round_, 0))
         try:
             if call.call is not None:
                 list(call.call)
@@ -150,8 +152,8 @@ def say_farewell(member: Any, name: str, round_: int, *, patience: float) -> Non
         except grpc.RpcError:
             pass
         if 0.5 < pause < 1.0:
-            log.info("saying farewell to %s, who does not answer", name)
-        gone = member.outbox.floors().get(name, 0) >= round_  # it has parted from us, and needs nothing
+            log.info("saying farewell to %s, who does not answer", peer.name)
+        gone = member.outbox.floors().get(peer.name, 0) >= round_  # it has parted from us, and needs nothing
         if gone or time.monotonic() > end or member.mailroom.stopping.wait(pause):
             return
         pause = min(1.0, 2 * pause)

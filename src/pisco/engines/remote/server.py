@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from pisco.engines.job import seed_key, streams
-from pisco.engines.remote import transport
+from pisco.engines.remote import membership, transport
 from pisco.engines.remote.layout import Layout
 from pisco.engines.remote.ledger import Ledger
-from pisco.engines.remote.member import LIMIT, Member
+from pisco.engines.remote.member import BOUNDARY, LIMIT, Member
 from pisco.engines.remote.peers import Stopped, Waited
 from pisco.engines.remote.routes import Routes, ServerHop, check, mean, weigh
 from pisco.engines.remote.transport import grpc
 from pisco.engines.remote.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
+from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.results import Result
 
@@ -54,27 +56,32 @@ class Server(Member):
             )
         for epoch in kit.federation.epochs:
             check(kit.federation.build_algorithm(), kit.federation.network_of(epoch))
+        membership.check(kit.federation)
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.limit = limit
         self.keys = streams(seed_key(self.plan.seed))
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
-        self._work = threading.Condition()
+        self._work = threading.Condition(threading.RLock())
         self._averaging: dict[tuple[int, int], str] = {}
-        self._routes: dict[int, Routes] = {}
+        self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
             self.routes(epoch).server_mask(epoch.start)
 
     def routes(self, epoch: Epoch) -> Routes:
-        if epoch.start not in self._routes:
-            self._routes[epoch.start] = Routes(self.plan.network_of(epoch), self.keys)
-        return self._routes[epoch.start]
+        key = self.plan.hash_at(epoch.start)
+        if key not in self._routes:
+            self._routes[key] = Routes(self.plan.network_of(epoch), self.keys)
+        return self._routes[key]
 
     def hop(self, round_: int, phase: int) -> tuple[Epoch, ServerHop] | None:
         """The server's part in an exchange; None when that exchange does not reach it."""
         epoch = self.plan.epoch_at(round_ - 1)
+        if phase == BOUNDARY:
+            joining = membership.boundary(self.plan, round_ - 1)
+            return None if joining is None else (epoch, joining)
         routes = self.routes(epoch)
         if round_ == 0:
             return epoch, routes.server_hop(None)
@@ -88,17 +95,19 @@ class Server(Member):
         assert isinstance(hop, ServerHop)
         return epoch, hop
 
-    def why_not(self, name: str, round_: int) -> str | None:
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
         epoch = self.plan.epoch_at(round_ - 1)
         if name not in epoch.names:
-            return "it is not in the roster"
-        found = self.hop(round_, self.routes(epoch).network.gossip_steps * self._before(epoch))
+            return f"it is not in the roster in round {round_ - 1}"
+        found = self.hop(round_, phase)
         if found is None or epoch.names.index(name) not in found[1].receivers:
-            return f"round {round_ - 1} does not reach the server"
+            return f"this exchange of round {round_ - 1} does not reach the server"
         return None
 
-    def _before(self, epoch: Epoch) -> int:
-        return int(self.routes(epoch).network.gossip_before_server)
+    def adopt(self, plan: Federation) -> None:
+        with self._work:
+            self.ledger.adopt(plan)
+            super().adopt(plan)
 
     # Averages
 
@@ -120,7 +129,14 @@ class Server(Member):
         epoch, hop = found
         try:
             peers = {place: self.peer(epoch.names[place], round_ - 1) for place in hop.reporters}
-            received = self.mailroom.pull(peers, self.where(round_, phase), layout=None, limit=self.limit)
+            received = self.mailroom.pull(
+                peers,
+                self.where(round_, phase),
+                layout=None,
+                limit=self.limit,
+                # Who joins may ask long before the others get there.
+                patience=math.inf if phase == BOUNDARY else None,
+            )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
                 if message.layout != layout:
@@ -198,6 +214,7 @@ class Server(Member):
                     raise Stopped("asked to stop")
                 floors = self.outbox.floors()
                 missing = [n for n in self.plan.names if floors.get(n, 0) <= self.last_round(n)]
+                self.look_for_plan()
                 if progress:
                     progress(self.ledger)
                 if not missing:
