@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import stat
+import time
 import tomllib
 from pathlib import Path
 
@@ -392,3 +393,37 @@ def test_mistakes_are_one_sentence_and_exit_code_two(tmp_path, monkeypatch, word
     assert done.exit_code == 2 and len(lines) == 1, done.output
     assert lines[0].startswith("error: ") and saying in lines[0]
     assert sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
+
+
+def test_a_change_of_the_past_is_refused_while_the_federation_runs(tmp_path):
+    from federations import Running, plan_for, quadratic_of
+
+    plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
+    plan.save(tmp_path / "federation.toml")
+    running = Running(tmp_path, plan, quadratic_of)
+    try:
+        end = time.monotonic() + 60
+        while min([getattr(m, "done", 9) for m in running.members.values()] or [0]) < 5:
+            assert time.monotonic() < end and not running.errors
+            time.sleep(0.05)
+        time.sleep(1.5)  # agents report every second
+        done = command(
+            "change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 2, "--dir", tmp_path
+        )
+        assert done.exit_code == 2 and "error: round 2 is past, somebody is in round" in done.stderr
+        words = (
+            "change",
+            "move",
+            "agent-1",
+            "--address",
+            "10.0.0.9:7401",
+            "--round",
+            99_000,
+            "--dir",
+            tmp_path,
+        )
+        done = command(*words)
+        assert done.exit_code == 0 and "from round 99000 on" in done.stdout, done.output
+    finally:
+        running.stop()
+        running.join(20, fine=False)

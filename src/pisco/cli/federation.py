@@ -254,6 +254,7 @@ def change(
 
     plan = _plan(home)
     changed = plan.change(at, action, name, address)
+    _not_past(home, at)
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
     changed.save(home / PLAN)
     renewed = _refresh_kits(home, changed, kits.refresh)
@@ -346,6 +347,27 @@ def _plan(home: Path) -> Federation:
             f"there is no {PLAN} in {home.resolve()}; give --dir, or make one with `pisco federation init`"
         )
     return Federation.load(home / PLAN)
+
+
+def _not_past(home: Path, at: int) -> None:
+    """Refuse a round that somebody has begun, as far as the server can be asked."""
+    from pisco.errors import InputError
+    from pisco.federation.kits import Kit, require_tls13
+
+    require_tls13()
+    from pisco.engines.remote.loopback import overview
+
+    try:
+        front = max(agent.round for agent in overview(Kit.load(home / KITS / "server"), timeout=3.0).agents)
+    except InputError:
+        note(
+            "the server does not answer, so it is not known which rounds are past; a change of the past is left aside"
+        )
+        return
+    if at <= front:
+        raise InputError(
+            f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files"
+        )
 
 
 def _refresh_kits(home: Path, plan: Federation, refresh: Any) -> int:
