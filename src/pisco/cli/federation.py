@@ -19,6 +19,7 @@ PLAN, AUTHORITY, KITS = "federation.toml", "authority", "kits"
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode="rich",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Federations of machines with different owners: plan one, make kits, follow it.",
