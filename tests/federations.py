@@ -7,6 +7,7 @@ import time
 
 import jax
 import numpy as np
+import pytest
 
 import pisco
 from pisco.engines.remote.agent import Agent
@@ -62,6 +63,17 @@ def quadratic_of(agent, world=None, dtype=np.float32):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shared_programs(tmp_path_factory):
+    """Agents whose data have one size share their compiled programs, as their processes do. Import it to use it."""
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
 class Running:
     """Members of a federation as threads of this process."""
 
@@ -74,12 +86,21 @@ class Running:
             self.start(name)
 
     def start(self, name):
+        with jax.enable_x64(self.double):
+            try:
+                self.members[name] = self.build(
+                    name
+                )  # here, so that one compiles and the others find it done
+            except BaseException as error:
+                self.errors[name] = error
+                self.threads[name] = threading.Thread()
+                self.threads[name].start()
+                return
+
         def work():
             with jax.enable_x64(self.double):
                 try:
-                    member = self.build(name)
-                    self.members[name] = member
-                    self.results[name] = member.run()
+                    self.results[name] = self.members[name].run()
                 except BaseException as error:
                     self.errors[name] = error
 

@@ -9,7 +9,7 @@ from pisco.algorithms import ALGORITHMS
 from pisco.federation.plan import Federation
 from pisco.results import Result
 
-from federations import Running, make_kits, plan_for, quadratic_of
+from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 from worlds import Quadratics
 
 AGENTS, ROUNDS = 5, 6
@@ -17,17 +17,6 @@ TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
 USUAL = {"local_lr": 0.02, "local_steps": 2}
 FAST = ["pisco", "tt-hf"]
 """Two exchanges a round; gossip twice, and then a server that samples reporters."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def shared_programs(tmp_path_factory):
-    """Agents whose data have one size share their compiled programs, as their processes do."""
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    yield
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
 
 
 def home_of(name):

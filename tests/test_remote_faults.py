@@ -9,7 +9,7 @@ import pytest
 
 from pisco.engines.remote.peers import Stopped, Waited
 
-from federations import Processes, Running, plan_for, quadratic_of
+from federations import Processes, Running, plan_for, quadratic_of, shared_programs  # noqa: F401
 
 
 def undisturbed(tmp_path, plan):

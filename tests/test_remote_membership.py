@@ -14,7 +14,7 @@ from pisco.engines.remote.peers import Stopped
 from pisco.federation import kits
 from pisco.networks.rounds import draw_round
 
-from federations import Running, free_ports, make_kits, plan_for, quadratic_of
+from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 from worlds import Quadratics
 
 WORLD = Quadratics(agents=5)

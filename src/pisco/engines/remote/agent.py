@@ -68,6 +68,7 @@ class Agent(Member):
         self.address = self.plan.epoch_at(now).member(self.name).address
         own = own_problem(problem, self.plan.batch_size)
         self.programs = Programs(self.algorithm, own, self.keys, self.index)
+        self.programs.compile()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.found.state(self.programs.state_like) if self.found else None
 

@@ -107,6 +107,11 @@ class Programs:
         self._join = Stages(join, self.params_like, number, number)
         self._measure = Stages(lambda params: own.measure(_single(params)), self.params_like)
 
+    def compile(self) -> None:
+        """Compile what every round needs, before others wait for it."""
+        for stages in (self._start, self._round, self._measure):
+            stages.compile()
+
     def message_sizes(self, num_agents: int) -> MessageSizes:
         """Bytes of one agent's messages. Vectors travel whole, also those that a compressor made sparse."""
         sizes = MessageSizes(num_agents, [], [], [], [])

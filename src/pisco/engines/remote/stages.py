@@ -81,6 +81,18 @@ class Stages:
             for equation in self.exchanges
         ]
 
+    def compile(self) -> Stages:
+        """Compile now rather than at the first call."""
+        self._stages = [
+            (
+                needed,
+                made,
+                stage.lower(*(v.aval for v in needed)).compile() if hasattr(stage, "lower") else stage,
+            )
+            for needed, made, stage in self._stages
+        ]
+        return self
+
     def __call__(self, exchange: Exchange, *args: Any) -> Any:
         leaves = jax.tree.leaves(args)
         values = self._consts | dict(zip(self._inputs, leaves, strict=True))
