@@ -10,8 +10,10 @@ import itertools
 import logging
 import socket
 import ssl
+import stat
 import threading
 import time
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -25,6 +27,7 @@ from federations import Running, make_kits, plan_for, quadratic_of
 from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
+from pisco.engines.remote.layout import BadMessage, Where, decode  # noqa: E402
 from pisco.engines.remote.wire_pb2 import Chunk, Header, Report, Request  # noqa: E402
 
 WORLD = Quadratics(agents=4)
@@ -446,3 +449,21 @@ def test_a_thousand_idle_connections(siege):
         heard, lines = siege.ask(siege.home / "kits/agent-2", message=siege.request())
         refused(heard, lines, "agent-2", "not a neighbour")
     assert not siege.running.errors
+
+
+def test_what_is_only_announced_takes_no_memory():
+    """The server does not know the size of a model beforehand; a header alone must not cost it a gigabyte."""
+    header = Header(federation=b"f", round=1, sender="a", layout="float32[1,250000000]", size=10**9)
+    chunks = [Chunk(header=header, data=bytes(1000)), Chunk(data=bytes(1000))]
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadMessage, match="ends after 2000 of 1000000000 bytes"):
+            decode(chunks, Where(b"f", 1, 0), "a", limit=2 << 30)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_states_are_for_their_owner_alone(siege):
+    for name in ("agent-0", "server"):
+        assert stat.S_IMODE((siege.home / "state" / name).stat().st_mode) == 0o700

@@ -145,7 +145,8 @@ def decode(
     if len(first.data) == size:
         data: Any = first.data
     else:
-        data = bytearray(size)
+        # What is only announced takes no memory, unless it is what we expect.
+        data = bytearray(0 if layout is None else size)
         at = 0
         for chunk in _with(first, incoming):
             end = at + len(chunk.data)

@@ -65,6 +65,7 @@ class Server(Member):
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._averaging: dict[tuple[int, int], str] = {}
+        self._layouts: dict[tuple[bool, int], Layout] = {}
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
@@ -132,7 +133,7 @@ class Server(Member):
             received = self.mailroom.pull(
                 peers,
                 self.where(round_, phase),
-                layout=None,
+                layout=self._layouts.get((round_ == 0, phase)),
                 limit=self.limit,
                 # Who joins may ask long before the others get there.
                 patience=math.inf if phase == BOUNDARY else None,
@@ -144,6 +145,7 @@ class Server(Member):
                         f"{epoch.names[place]} sends {message.layout} and {epoch.names[hop.reporters[0]]} sends "
                         f"{layout}; their models differ"
                     )
+            self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
             averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
             readers = [epoch.names[place] for place in hop.receivers]

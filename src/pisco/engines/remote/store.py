@@ -30,7 +30,7 @@ class Store:
     def __init__(self, folder: Path, *, member: str, federation: str, durable: bool = False):
         self.folder, self.durable = folder, durable
         self.identity = {"member": member, "federation": federation}
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # parameters and trackers tell of the data
         self._lock(member)
 
     def _lock(self, member: str) -> None:

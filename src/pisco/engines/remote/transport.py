@@ -133,6 +133,17 @@ def _serialize(message: Any) -> bytes:
     return message.SerializeToString()
 
 
+def _more_files() -> None:
+    """Raise the number of open files as far as we may: idle connections must not keep a round from being saved."""
+    try:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ImportError, ValueError, OSError):  # no such limits here, or none that we may change
+        return
+
+
 MALFORMED = object()
 """What a request becomes that is no message of ours."""
 
@@ -151,6 +162,7 @@ def _parse(message: Any) -> Callable[[bytes], Any]:
 def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any], Any]], peers: int) -> Any:
     """Start to listen; `methods` maps a name to its handler and the type of its request."""
     kit = door.kit
+    _more_files()
 
     def read(requests: Iterator[Any], context: grpc.ServicerContext, name: str) -> Any:
         request = next(requests, MALFORMED)
