@@ -53,7 +53,10 @@ class Kit:
     not_after: dt.datetime
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
-    _known: dict[bytes, x509.Certificate] = field(default_factory=dict, repr=False)
+    _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._list = str(self.folder / ca.REVOKED)
 
     @classmethod
     def load(cls, folder: str | Path) -> Kit:
@@ -110,12 +113,11 @@ class Kit:
 
         A list that is broken or gone while we run leaves the last good one in force.
         """
-        path = self.folder / ca.REVOKED
         try:
-            stat = path.stat()
+            stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (stat.st_mtime_ns, stat.st_ino)
             if stamp != self._stamp:
-                listed = ca.read_revoked(path, x509.load_pem_x509_certificate(self.authority))
+                listed = ca.read_revoked(Path(self._list), x509.load_pem_x509_certificate(self.authority))
                 self._revoked, self._stamp = frozenset(each.serial_number for each in listed), stamp
         except (OSError, InputError):
             if self._stamp is None:
@@ -131,13 +133,14 @@ class Kit:
 
         To be asked at every request: a connection may outlive its certificate.
         """
-        certificate = self._known.get(presented)
-        if certificate is None:
+        known = self._known.get(presented)
+        if known is None:
             certificate = self._read(presented)
             if len(self._known) >= 4096:  # bounded, though only the authority can mint such certificates
                 self._known.clear()
-            self._known[presented] = certificate
-        problem, name = self._why_not(certificate), ca.common_name(certificate)
+            self._known[presented] = known = (ca.common_name(certificate), certificate)
+        name, certificate = known
+        problem = self._why_not(certificate)
         if problem:
             raise Refused(f"the certificate of {name!r} {problem}")
         return name

@@ -94,6 +94,10 @@ class Agent(Member):
             return None  # links change from round to round; the message itself knows its readers
         return "it is not a neighbour"
 
+    @property
+    def reached(self) -> int:
+        return self.done
+
     def adopt(self, plan: Federation) -> None:
         for epoch in plan.epochs:
             check(self.algorithm, plan.network_of(epoch))

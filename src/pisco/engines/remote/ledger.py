@@ -118,6 +118,11 @@ class Ledger:
             ]
         return Overview(federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents)
 
+    def front(self) -> int:
+        """The furthest round that anybody has reported."""
+        with self._lock:
+            return max((standing["round"] for standing in self._standing.values()), default=0)
+
     def line(self) -> str:
         """The same in one line."""
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,7 +49,7 @@ class Member:
         self.door = transport.Door(kit)
         self.listen = listen
         self.bytes_sent = 0
-        self.done = 0
+        self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
 
@@ -99,6 +100,11 @@ class Member:
         """Why a member may not pull one's message; None when it may."""
         raise NotImplementedError
 
+    @property
+    def reached(self) -> int:
+        """The round under way, as far as one knows."""
+        raise NotImplementedError
+
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan that differs in later rounds only."""
         self.plan = plan
@@ -106,9 +112,11 @@ class Member:
     def look_for_plan(self) -> None:
         """Read the kit's plan again when it has changed: a change of the roster may have been planned."""
         try:
-            found = (self.kit.folder / PLAN).stat()
+            found = os.stat(self._plan_path)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (found.st_mtime_ns, found.st_ino)
         except OSError:
+            return
+        if stamp == self._plan_stamp:
             return
         with self._plan_lock:
             if stamp == self._plan_stamp:
@@ -121,7 +129,7 @@ class Member:
                 return
             if new.hash == self.plan.hash:
                 return
-            if new.rounds != self.plan.rounds or new.hash_at(self.done) != self.plan.hash_at(self.done):
+            if new.rounds != self.plan.rounds or new.hash_at(self.reached) != self.plan.hash_at(self.reached):
                 log.warning("the new plan is left aside: it changes rounds that are over or under way")
                 return
             try:
@@ -130,28 +138,24 @@ class Member:
             except InputError as error:
                 log.warning("the new plan is left aside: %s", error)
 
-    def _pull(self, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
-        def end(name: str) -> int:
-            """The last round in which both of us take part; to ask for the next one is to say farewell."""
-            return min(self.last_round(name), self.own_end())
-
-        def allowed(name: str) -> str | None:
-            self.look_for_plan()
-            if name != SERVER and name not in self.plan.names:
-                return "it is not in the roster"
-            if request.federation != self.federation_hash(min(request.round, end(name))):
-                return (
-                    f"it asks for round {request.round} of another federation, or of another plan of this one"
-                )
-            if request.round > end(name):
-                return None if request.round == end(name) + 1 else "there is no such round"
-            return self.why_not(name, request.round, request.phase)
-
-        with self.door.enter(context, allowed) as name:
-            if request.round > end(name):
-                self.farewell(name, request.round)
-                return
+    def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        self.look_for_plan()
+        # The last round in which both of us take part; to ask for the next one is to say farewell.
+        end = min(self.last_round(name), self.own_end())
+        self.door.check(context, name, self._objection(name, request, end))
+        if request.round > end:
+            self.farewell(name, request.round)
+        else:
             yield from self._answer(name, request, context)
+
+    def _objection(self, name: str, request: Request, end: int) -> str | None:
+        if name != SERVER and name not in self.plan.names:
+            return "it is not in the roster"
+        if request.federation != self.federation_hash(min(request.round, end)):
+            return f"it asks for round {request.round} of another federation, or of another plan of this one"
+        if request.round > end:
+            return None if request.round == end + 1 else "there is no such round"
+        return self.why_not(name, request.round, request.phase)
 
     def _answer(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         self.asked(name, request.round, request.phase)

@@ -110,7 +110,11 @@ class Routes:
         if reached and self.network.sampling is not None:
             reporters = self.server_hop(k).reporters
             participates, share = place in reporters, len(reporters) / self.num_agents
-        return Flags(np.array([participates]), np.asarray(share, jnp.zeros(()).dtype), np.array([reached]))
+        return Flags(
+            np.array([participates]),
+            np.asarray(share, jax.dtypes.canonicalize_dtype(float)),
+            np.array([reached]),
+        )
 
     @functools.cached_property
     def _toss(self) -> Any:

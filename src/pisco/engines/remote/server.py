@@ -105,6 +105,10 @@ class Server(Member):
             return f"this exchange of round {round_ - 1} does not reach the server"
         return None
 
+    @property
+    def reached(self) -> int:
+        return self.ledger.front()
+
     def adopt(self, plan: Federation) -> None:
         with self._work:
             self.ledger.adopt(plan)
@@ -171,22 +175,17 @@ class Server(Member):
 
     # Reports
 
-    def _report(self, request: Report, context: grpc.ServicerContext) -> Receipt:
-        def allowed(name: str) -> str | None:
-            known = name in self.plan.names
-            if known and request.federation == self.federation_hash(request.round + 1):
-                return None
-            return "it reports for another federation" if known else "it is not in the roster"
+    def _report(self, name: str, request: Report, context: grpc.ServicerContext) -> Receipt:
+        if name not in self.plan.names:
+            self.door.refuse(context, name, "it is not in the roster")
+        if request.federation != self.federation_hash(request.round + 1):
+            self.door.refuse(context, name, "it reports for another federation")
+        return Receipt(rows=self.ledger.note(name, request))
 
-        with self.door.enter(context, allowed) as name:
-            return Receipt(rows=self.ledger.note(name, request))
-
-    def _overview(self, request: Question, context: grpc.ServicerContext) -> Overview:
-        def allowed(name: str) -> str | None:
-            return None if name == SERVER or name in self.plan.names else "it is not in the roster"
-
-        with self.door.enter(context, allowed):
-            return self.ledger.overview()
+    def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
+        if name != SERVER and name not in self.plan.names:
+            self.door.refuse(context, name, "it is not in the roster")
+        return self.ledger.overview()
 
     def farewell(self, name: str, round_: int) -> None:
         super().farewell(name, round_)

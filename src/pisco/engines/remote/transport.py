@@ -99,14 +99,10 @@ class Door:
             with self._lock:
                 self._inside[name] -= 1
 
-    @contextmanager
-    def enter(self, context: grpc.ServicerContext, allowed: Callable[[str], str | None]) -> Iterator[str]:
-        """The name of the one who asks; `allowed(name)` says why it may not."""
-        name = self.identify(context)
-        reason = allowed(name)
+    def check(self, context: grpc.ServicerContext, name: str, reason: str | None) -> None:
+        """Go on if there is no reason not to."""
         if reason is not None:
             self.refuse(context, name, reason)
-        yield name
 
     def refuse(
         self,
@@ -173,14 +169,14 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
     def streaming(handler: Callable[..., Any]) -> Callable[..., Any]:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             with door.seat(context) as name:
-                yield from handler(read(requests, context, name), context)
+                yield from handler(name, read(requests, context, name), context)
 
         return answer
 
     def single(handler: Callable[..., Any]) -> Callable[..., Any]:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
             with door.seat(context) as name:
-                return handler(read(requests, context, name), context)
+                return handler(name, read(requests, context, name), context)
 
         return answer
 
