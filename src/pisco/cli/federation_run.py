@@ -89,7 +89,7 @@ def try_(
         rounds=rounds,
         batch_size=64,
         eval_every=max(1, rounds // 20),
-        patience=120.0,
+        patience=600.0,
         algorithm={"name": "pisco", "local_lr": 0.05, "local_steps": 1},
         problem={"name": "logistic", "classes": [-1, 1]},
         network={"graph": graph, "server_prob": server_prob},
@@ -110,7 +110,7 @@ def try_(
                     return  # not up yet, or already done
                 time.sleep(0.4)
 
-            here.wait(600.0, watch)
+            here.wait(600.0 + 20.0 * agents, watch)
     finally:
         here.stop()
     result = here.result(time.perf_counter() - began)
