@@ -248,6 +248,20 @@ def test_a_round_that_was_left_behind(siege):
     refused(heard, lines, "agent-1", "already left behind", grpc.StatusCode.FAILED_PRECONDITION)
 
 
+def test_refusals_do_not_fill_the_disk(siege):
+    kit = siege.home / "kits/agent-1"
+    siege.ask(kit, message=siege.request(round_=3, federation=bytes(32)))
+    before = len(siege.log.lines)
+    credentials = grpc.ssl_channel_credentials(*(read(kit, f) for f in ("ca.pem", "key.pem", "cert.pem")))
+    options = [("grpc.ssl_target_name_override", ca.tls_name(siege.plan.name, "agent-0"))]
+    with grpc.secure_channel(siege.address("agent-0"), credentials, options) as channel:
+        for round_ in range(100):
+            request = siege.request(round_=round_, federation=bytes(32)).SerializeToString()
+            with pytest.raises(grpc.RpcError, match="another federation"):
+                list(channel.unary_stream(PULL)(request, timeout=15))
+    assert sum("refused agent-1" in line for line in siege.log.lines[before:]) <= 10
+
+
 @pytest.mark.parametrize("target", ["agent-0", "server"])
 def test_rounds_and_phases_that_do_not_exist(siege, target):
     for round_, phase in ((ROUNDS + 7, 0), (2**63, 2**31)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -113,13 +114,13 @@ class Door:
     ) -> NoReturn:
         """Log one line and end the request."""
         line = f"refused {who}: {reason}"
-        now = time.monotonic()
+        kind, now = re.sub(r"\d+", "#", line), time.monotonic()
         with self._lock:
-            # A peer that keeps asking must not fill the disk with the same line.
-            if now - self._said.get(line, -60.0) > 5.0:
+            # Who keeps asking must not fill the disk with lines that differ in a number only: a round, a port.
+            if now - self._said.get(kind, -60.0) > 5.0:
                 if len(self._said) > 1000:
                     self._said.clear()
-                self._said[line] = now
+                self._said[kind] = now
                 log.warning("%s", line)
         context.abort(code, reason)
         raise AssertionError("abort raises")
