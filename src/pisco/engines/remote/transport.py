@@ -32,6 +32,9 @@ POLL = 10.0
 PER_PEER = 4
 """Requests of one peer that may wait at the same time; its own restart leaves old ones behind for a moment."""
 
+IDLE = 300
+"""Seconds after which a connection without a call is closed; the next call opens another."""
+
 _KEEP_ALIVE = [
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -202,6 +205,7 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
             ("grpc.max_metadata_size", 16 * 1024),
             ("grpc.max_concurrent_streams", 2 * PER_PEER),
             ("grpc.server_handshake_timeout_ms", 10_000),
+            ("grpc.max_connection_idle_ms", IDLE * 1000),
             ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
             ("grpc.http2.max_ping_strikes", 0),  # a long poll under load looks like too many pings
             *_KEEP_ALIVE,
