@@ -198,9 +198,11 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(home):
     before = (home / "kits/agent-0/key.pem").read_bytes()
     with pytest.raises(InputError, match="kit already"):
         kits.issue(home, make(), "agent-0", home / "kits/agent-0")
-    (home / "kits/agent-0/cert.pem").unlink()
-    with pytest.raises(InputError, match="never overwritten"):
+    (home / "kits/agent-0/cert.pem").unlink()  # as if a kill had come in between
+    with pytest.raises(InputError, match="never overwritten; give --renew"):
         kits.issue(home, make(), "agent-0", home / "kits/agent-0")
+    kits.issue(home, make(), "agent-0", home / "kits/agent-0", renew=True)
+    assert kits.Kit.load(home / "kits/agent-0").name == "agent-0"
     with pytest.raises(InputError, match="never overwritten"):
         ca.Authority.create(home / "authority", "clinic")
     assert (home / "kits/agent-0/key.pem").read_bytes() == before
@@ -227,10 +229,16 @@ def test_a_kit_knows_who_others_are(home):
 
 def test_a_revoked_certificate_stops_counting_without_a_restart(home):
     kit, signer = kits.Kit.load(home / "kits/agent-0"), ca.Authority.open(home / "authority", "clinic")
+    older = (home / "kits/agent-0/revoked.pem").read_bytes()
+    time.sleep(1.1)  # lists are dated to the second
     signer.revoke([each.serial_number for each in signer.issued("agent-1")])
     assert kit.identify(presented(home)) == "agent-1"  # the news has not come yet
     kits.refresh(home, make(), home / "kits/agent-0")
     with pytest.raises(kits.Refused, match="'agent-1' has been revoked"):
+        kit.identify(presented(home))
+    # An older list, copied again by mistake, brings nobody back.
+    (home / "kits/agent-0/revoked.pem").write_bytes(older)
+    with pytest.raises(kits.Refused, match="revoked"):
         kit.identify(presented(home))
     # A list that is broken or not the authority's own leaves the last good one in force.
     (home / "kits/agent-0/revoked.pem").write_text("nonsense")

@@ -264,6 +264,8 @@ def change(
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
     if action == "add":
         say(f"next: pisco federation issue {name} --dir {home}")
+    if action == "remove":
+        say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
     note(f"copy federation.toml into the kit on every machine before round {at}; until then both plans agree")
 
 

@@ -52,6 +52,7 @@ class Kit:
     authority: bytes = field(repr=False)
     not_after: dt.datetime
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
+    _listed: dt.datetime | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
     _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
 
@@ -111,14 +112,17 @@ class Kit:
     def revoked(self) -> frozenset[int]:
         """Serial numbers that no longer count; read anew when the file has changed.
 
-        A list that is broken or gone while we run leaves the last good one in force.
+        A list that is broken, gone or older leaves the last good one in force while we run.
         """
         try:
             stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (stat.st_mtime_ns, stat.st_ino)
             if stamp != self._stamp:
                 listed = ca.read_revoked(Path(self._list), x509.load_pem_x509_certificate(self.authority))
-                self._revoked, self._stamp = frozenset(each.serial_number for each in listed), stamp
+                if self._listed is None or listed.last_update_utc >= self._listed:
+                    self._revoked = frozenset(each.serial_number for each in listed)
+                    self._listed = listed.last_update_utc
+                self._stamp = stamp  # last: other threads take the list as it is once the stamp fits
         except (OSError, InputError):
             if self._stamp is None:
                 raise
@@ -202,6 +206,10 @@ def issue(
     if (folder / ca.CERTIFICATE).exists() and not renew:
         raise InputError(
             f"{folder} is a kit already; give --renew for a new certificate on its key, or another --out for a new key"
+        )
+    if (folder / ca.KEY).exists() and not renew and request is None:
+        raise InputError(
+            f"{folder} has a key without a certificate and keys are never overwritten; give --renew to sign that one"
         )
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if request is None and not renew:
