@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu data clean
+.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu data proto clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,10 @@ bench-gpu: $(STAMP) ## the benchmarks about an accelerator (install the extra `c
 
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py
+
+proto: $(DEV_STAMP) ## write wire_pb2.py anew from wire.proto
+	$(BIN)/python -m pip install --quiet grpcio-tools
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/engines/remote/wire.proto
 
 clean: ## remove the environment and build products
 	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache

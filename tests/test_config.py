@@ -8,7 +8,8 @@ import pytest
 
 import pisco
 from pisco import InputError
-from pisco.experiments import Config, load, presets, toml
+from pisco.experiments import Config, load, presets
+from pisco.settings import toml
 
 TINY = """
 [algorithm]

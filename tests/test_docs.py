@@ -24,7 +24,17 @@ PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW = {"compare_schedules.py", "performance.md"}  # many programs to compile
-COMMANDS = typer.main.get_command(app).commands
+NEEDS = {"federate_torch.py": "torch"}
+
+
+def leaves(group, before=""):
+    """Every command by its words, those of groups included."""
+    for name, command in group.commands.items():
+        words = f"{before} {name}".strip()
+        yield from leaves(command, words) if hasattr(command, "commands") else [(words, command)]
+
+
+COMMANDS = dict(leaves(typer.main.get_command(app)))
 
 
 def named(path):
@@ -62,6 +72,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("example", run_here(EXAMPLES))
 def test_examples_run(example, tmp_path):
+    if example.name in NEEDS:
+        pytest.importorskip(NEEDS[example.name], reason=f"{example.name} needs an extra")
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
         cwd=tmp_path,
@@ -92,8 +104,9 @@ def test_shell_blocks_name_real_commands_and_options(page):
             if words[:1] != ["pisco"] or words[1].startswith("-"):
                 continue
             where = f"{page.name}, block at line {line}: {' '.join(words)}"
-            assert words[1] in COMMANDS, where
-            meant = [words[1], "run"] if words[1] == "launch" else [words[1]]  # a launch is followed by a run
+            named = next((w for w in (" ".join(words[1:3]), words[1]) if w in COMMANDS), None)
+            assert named, where
+            meant = [named, "run"] if named == "launch" else [named]  # a launch is followed by a run
             known = {flag for name in meant for option in COMMANDS[name].params for flag in option.opts}
             assert {word for word in words if word.startswith("-")} <= known | {"--help"}, where
 

@@ -16,7 +16,8 @@ ORDER = [
     {"types", "tree"},
     {"algorithms", "networks", "data"},
     {"problems"},
-    {"metrics", "costs", "theory"},
+    {"metrics", "costs", "theory", "settings"},
+    {"federation", "interop"},
     {"engines", "results"},
     {"report"},
     {"experiments"},
@@ -72,6 +73,7 @@ def test_the_core_needs_jax_and_numpy_alone():
                     raise ModuleNotFoundError(name)
 
         BLOCKED = {"networkx", "cvxpy", "clarabel", "matplotlib", "pandas", "pooch", "pydantic", "rich", "typer"}
+        BLOCKED |= {"cryptography", "google", "grpc", "torch"}
         sys.meta_path.insert(0, Absent())
         import pisco
         problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
@@ -95,6 +97,9 @@ def test_import_loads_nothing_heavy():
         "pydantic",
         "rich",
         "typer",
+        "cryptography",
+        "grpc",
+        "torch",
         "scipy.sparse.linalg",
     ]
     program = f"import sys, pisco; print([m for m in {heavy!r} if m in sys.modules])"

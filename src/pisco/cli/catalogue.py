@@ -46,7 +46,7 @@ def _algorithms() -> dict[str, str]:
 
 
 def _with_settings(kind: str, documents: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    from pisco.experiments.options import CHOICES
+    from pisco.settings.options import CHOICES
 
     rows = next(choice.rows for choice in CHOICES if choice.kind == kind)
     out = {}

@@ -156,7 +156,7 @@ def wants_traceback() -> bool:
 def key_values(pairs: list[str] | None) -> dict[str, Any]:
     """Options given as KEY=VALUE, values as TOML reads them."""
     from pisco.errors import InputError
-    from pisco.experiments import toml
+    from pisco.settings import toml
 
     found = {}
     for pair in pairs or ():

@@ -7,10 +7,12 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from pisco.cli.agent import agent, server
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
+from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
 from pisco.cli.report import report
@@ -97,9 +99,12 @@ for _name, _command in {
     "export": export,
     "list": list_names,
     "data": data,
+    "agent": agent,
+    "server": server,
 }.items():
     app.command(_name)(_command)
 app.command("launch", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
+app.add_typer(federation, name="federation")
 
 
 def main() -> None:

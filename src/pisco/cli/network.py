@@ -39,9 +39,9 @@ def network(
 
       pisco network erdos-renyi --agents 10 --prob 0.3 --seed 12 --option lazy=true
     """
-    from pisco.experiments.config import NetworkTable, checked
     from pisco.networks.drawing import DRAW_UP_TO, draw
     from pisco.report.style import save
+    from pisco.settings.tables import NetworkTable, checked
 
     named = {"prob": prob, "rows": rows, "seed": seed}
     given = {name: value for name, value in named.items() if value is not None} | key_values(options)

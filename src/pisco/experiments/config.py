@@ -12,52 +12,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, model_validator
 
-from pisco.algorithms.registry import build as build_algorithm
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.driver import Progress
 from pisco.engines.job import Engine
 from pisco.engines.run import ENGINES, run
-from pisco.errors import InputError, choose, suggest
-from pisco.experiments import options, toml
-from pisco.networks.graphs import GRAPHS
+from pisco.errors import choose
 from pisco.networks.network import Network
-from pisco.networks.sampling import sample_groups
-from pisco.networks.schedules import SCHEDULES, Schedule
-from pisco.networks.varying import VARYING
-from pisco.networks.weights import WEIGHTS
 from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
 from pisco.results import Result
+from pisco.settings import toml
+from pisco.settings.tables import (
+    AlgorithmTable,
+    BatchSize,
+    Choices,
+    Count,
+    NetworkTable,
+    Seed,
+    Table,
+    checked,
+)
 from pisco.types import Algorithm
-
-
-def _full_batch(value: Any) -> Any:
-    return None if value == "full" or (value == 0 and not isinstance(value, bool)) else value
-
-
-def _at_least_one(number: int) -> int:
-    if number < 1:
-        raise ValueError("expected a whole number at least 1")
-    return number
-
-
-def _seed(number: int) -> int:
-    if not 0 <= number < 2**32:
-        raise ValueError(f"expected a whole number from 0 to {2**32 - 1}")
-    return number
 
 
 def _seeds(value: Any) -> Any:
@@ -68,58 +48,7 @@ def _seeds(value: Any) -> Any:
     return value
 
 
-def _not_negative(number: int) -> int:
-    if number < 0:
-        raise ValueError("expected a whole number at least 0")
-    return number
-
-
-Natural = Annotated[int, AfterValidator(_not_negative)]
-Count = Annotated[int, AfterValidator(_at_least_one)]
-Seed = Annotated[int, AfterValidator(_seed)]
-
-
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Choices(_Table):
-    """A table whose further keys are the keywords of the things it names."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-    table: ClassVar[str]
-
-    @model_validator(mode="after")
-    def _fit(self) -> _Choices:
-        fixed = {name: getattr(self, name) for name in type(self).model_fields}
-        fitted = options.fit(self.table, fixed, self.__pydantic_extra__ or {})
-        (self.__pydantic_extra__ or {}).update(fitted)
-        return self
-
-    def taken_by(self, key: str) -> dict[str, Any]:
-        """The settings that the choice made by `key` takes."""
-        choice = next(choice for choice in options.choices(self.table) if choice.key == key)
-        names = choice.rows[getattr(self, key)]
-        return {n: v for n, v in (self.__pydantic_extra__ or {}).items() if n in names}
-
-
-class AlgorithmTable(_Choices):
-    """`[algorithm]`: a published method and its hyperparameters."""
-
-    table = "algorithm"
-    name: str = "pisco"
-
-    def build(self) -> Algorithm:
-        """The update rule."""
-        return build_algorithm(self.name, **self.taken_by("name"))
-
-    @model_validator(mode="after")
-    def _ranges(self) -> AlgorithmTable:
-        self.build()
-        return self
-
-
-class ProblemTable(_Choices):
+class ProblemTable(Choices):
     """`[problem]`: the loss, the data (a name or a file of your own) and who holds what."""
 
     table = "problem"
@@ -145,70 +74,11 @@ class ProblemTable(_Choices):
         )
 
 
-class NetworkTable(_Choices):
-    """`[network]`: the graph, its weights, and when the server is reached."""
-
-    table = "network"
-    graph: str = "ring"
-    agents: Count
-    weights: str = "metropolis"
-    server: str = "never"
-    varying: str = "none"
-    reporters: Count | None = None
-    gossip_steps: Natural = 1
-    gossip_before_server: bool = False
-
-    @model_validator(mode="before")
-    @classmethod
-    def _infer_server(cls, given: Any) -> Any:
-        """A value that one schedule alone takes names that schedule."""
-        if not isinstance(given, dict) or "server" in given:
-            return given
-        (choice,) = (choice for choice in options.choices("network") if choice.key == "server")
-        for name, parameters in choice.rows.items():
-            if parameters and set(parameters) <= set(given):
-                return given | {"server": name}
-        return given
-
-    @model_validator(mode="after")
-    def _ranges(self) -> NetworkTable:
-        self.schedule()
-        return self
-
-    def schedule(self) -> Schedule:
-        """When the server is reached."""
-        return choose("server", self.server, SCHEDULES)(**self.taken_by("server"))
-
-    def build(self) -> Network:
-        """Graph, weights and schedule together."""
-        graph = choose("graph", self.graph, GRAPHS)(agents=self.agents, **self.taken_by("graph"))
-        rule, chosen = choose("weights", self.weights, WEIGHTS), self.taken_by("weights")
-
-        def weigh(graph: Any) -> Any:
-            return rule(graph, **chosen)
-
-        weigh.__name__ = f"{self.weights}({', '.join(chosen)})"
-        return Network(
-            graph,
-            weights=weigh if chosen else self.weights,
-            server=self.schedule(),
-            varying=None if self.varying == "none" else VARYING[self.varying](**self.taken_by("varying")),
-            sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
-            gossip_steps=self.gossip_steps,
-            gossip_before_server=self.gossip_before_server,
-        )
-
-    def groups(self) -> list[int]:
-        """From whom reporters are sampled: every cluster where there are clusters, else everybody."""
-        clusters = int(self.taken_by("graph").get("clusters", 1))
-        return [agent * clusters // self.agents for agent in range(self.agents)]
-
-
-class RunTable(_Table):
+class RunTable(Table):
     """`[run]`: how long, on which batches, how often measured."""
 
     rounds: Count
-    batch_size: Annotated[Count | None, BeforeValidator(_full_batch)] = None
+    batch_size: BatchSize = None
     seed: Seed = 0
     seeds: Annotated[int | list[int] | None, BeforeValidator(_seeds)] = None
     eval_every: Count = 1
@@ -229,10 +99,7 @@ class RunTable(_Table):
         return self.seed if count == 1 else list(range(self.seed, self.seed + count))
 
 
-T = TypeVar("T", bound=BaseModel)
-
-
-class Config(_Table):
+class Config(Table):
     """A whole experiment."""
 
     name: str = ""
@@ -292,41 +159,3 @@ class Config(_Table):
     def from_dict(cls, tables: dict[str, Any], source: str = "the configuration") -> Config:
         """Check the tables; the first mistake is one `InputError`."""
         return checked(cls, tables, source)
-
-
-def checked(model: type[T], tables: dict[str, Any], source: str) -> T:
-    """The tables as a model; the first mistake is one `InputError`."""
-    try:
-        return model.model_validate(tables)
-    except ValidationError as error:
-        raise InputError(_sentence(error, source)) from error
-
-
-def _sentence(error: ValidationError, source: str) -> str:
-    """The first mistake in one sentence: where, what, and what is expected."""
-    first = error.errors(include_url=False)[0]
-    where, given, kind = [str(part) for part in first["loc"]], first["input"], first["type"]
-    place = ".".join(where)
-    context = first.get("ctx", {})
-    cause = context.get("error")
-    if isinstance(cause, InputError):
-        return str(cause)
-    if kind == "extra_forbidden":
-        model = Config if len(where) == 1 else Config.model_fields[where[0]].annotation
-        assert isinstance(model, type) and issubclass(model, BaseModel)
-        what = "a table" if isinstance(given, dict) else "a setting"
-        return f"{place} is not {what}; {suggest(where[-1], model.model_fields)}"
-    if kind == "missing":
-        what = f"the table [{place}]" if len(where) == 1 else place
-        return f"{source} lacks {what}; add it, `pisco list presets` names examples"
-    if kind in ("model_type", "dict_type"):
-        return f"{place} is {given!r}, expected a table [{place}] with keys of its own"
-    if kind == "literal_error":
-        return f"{place} is {given!r}, expected {context['expected']}"
-    expected = {
-        "int_parsing": "expected a whole number",
-        "int_type": "expected a whole number",
-        "int_from_float": "expected a whole number",
-        "string_type": "expected a text in quotes",
-    }
-    return f"{place} is {given!r}, {cause or expected.get(kind, first['msg'])}"

@@ -8,8 +8,8 @@ from typing import Any
 
 from pisco.data.registry import DATASETS
 from pisco.errors import InputError, suggest
-from pisco.experiments import options, toml
 from pisco.experiments.config import Config
+from pisco.settings import options, toml
 
 PRESETS = Path(__file__).parent / "presets"
 

@@ -75,6 +75,8 @@ def _literal(value: Any) -> str:
     if isinstance(value, Mapping):
         inner = ", ".join(f"{_key(k)} = {_literal(v)}" for k, v in value.items())
         return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, list | tuple) and any(isinstance(each, Mapping | list | tuple) for each in value):
+        return "".join(["[\n", *(f"  {_literal(each)},\n" for each in value), "]"])  # a table or row a line
     if isinstance(value, list | tuple):
         return f"[{', '.join(_literal(each) for each in value)}]"
     # JSON's escapes are TOML's, but for DEL, which TOML wants escaped.

@@ -1,0 +1,131 @@
+"""Seconds per round and bytes of a federation on loopback: real processes, mutual TLS, everything kept on disk.
+
+    python benchmarks/bench_remote.py                     # n = 4, d = 50,000, PISCO: the figures of docs/performance.md
+    python benchmarks/bench_remote.py --agents 4 --dim 50000000 --rounds 3    # 200 MB of parameters
+
+Prints one JSON object. A round's time is what agents see between two finished rounds; traffic is what the
+kernel counted on the loopback device during those rounds, against the bytes of the vectors that were exchanged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+MODULE = """
+import jax.numpy as jnp, numpy as np, pisco
+
+def agent():
+    data = {{"b": np.zeros((1, 4), np.float32)}}
+    # The cheapest loss whose gradient has {dim} entries: what is timed is the engine.
+    return pisco.Problem(lambda x, batch, key: 0.5 * jnp.vdot(x, x) + batch["b"].sum(), jnp.ones({dim}), data=[data])
+"""
+
+WORKER = """
+import json, sys, time
+from pathlib import Path
+from pisco.engines.remote.agent import Agent
+from pisco.federation.kits import Kit
+from pisco.interop.modules import load_problem
+
+kit, module, folder = sys.argv[1:]
+times = []
+agent = Agent(Kit.load(kit), load_problem(module), Path(folder), progress=lambda done: times.append(time.perf_counter()))
+agent.run()
+Path(folder, "times.json").write_text(json.dumps(times))
+"""
+
+
+def loopback_bytes() -> int:
+    """Bytes that went over the loopback device so far (each counted once)."""
+    for line in Path("/proc/net/dev").read_text().splitlines():
+        name, _, counts = line.partition(":")
+        if name.strip() == "lo":
+            return int(counts.split()[0])
+    return 0
+
+
+def main() -> None:
+    from pisco.cli.console import use_compilation_cache
+    from pisco.federation import kits
+    from pisco.federation.authority import Authority
+    from pisco.federation.plan import Federation
+    from pisco.results import Result
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--agents", type=int, default=4)
+    parser.add_argument("--dim", type=int, default=50_000)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--server-prob", type=float, default=0.1)
+    parser.add_argument("--port", type=int, default=17400)
+    given = parser.parse_args()
+    use_compilation_cache()
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        plan = Federation.create(
+            "bench",
+            rounds=given.rounds,
+            agents=given.agents,
+            port=given.port,
+            algorithm={"name": "pisco", "local_lr": 0.01, "local_steps": 1},
+            network={"graph": "ring", "server_prob": given.server_prob},
+            eval_every=given.rounds,
+        )
+        Authority.create(home / "authority", plan.name)
+        (home / "model.py").write_text(MODULE.format(dim=given.dim))
+        for name in (*plan.names, "server"):
+            kits.issue(home, plan, name, home / name)
+        pisco = [sys.executable, "-m", "pisco.cli.main"]
+        before, began = loopback_bytes(), time.perf_counter()
+        processes = [
+            subprocess.Popen(
+                [*pisco, "server", "--kit", str(home / "server"), "--state", str(home / "s-server")]
+            )
+        ]
+        for name in plan.names:
+            command = [
+                sys.executable,
+                "-c",
+                WORKER,
+                str(home / name),
+                str(home / "model.py"),
+                str(home / f"s-{name}"),
+            ]
+            processes.append(subprocess.Popen(command, env=os.environ))
+        codes = [process.wait() for process in processes]
+        traffic, seconds = loopback_bytes() - before, time.perf_counter() - began
+        assert not any(codes), codes
+        history = Result.load(home / "server" / "result").history
+        found = [json.loads((home / f"s-{name}" / "times.json").read_text()) for name in plan.names]
+    rounds = np.diff([each for each in found], axis=1)[:, 5:]  # the first ones compile
+    messages = int(history["messages_gossip"][-1] + history["messages_server"][-1])
+    vectors = messages * given.dim * 4
+    print(
+        json.dumps(
+            {
+                "agents": given.agents,
+                "dim": given.dim,
+                "rounds": given.rounds,
+                "median_ms": round(1e3 * float(np.median(rounds)), 2),
+                "p90_ms": round(1e3 * float(np.quantile(rounds, 0.9)), 2),
+                "seconds": round(seconds, 1),
+                "vector_bytes": vectors,
+                "loopback_bytes": traffic,
+                "traffic_ratio": round(traffic / vectors, 4),
+                "cores": os.cpu_count(),
+                "load": os.getloadavg()[0],
+            }
+        )
+    )
+
+
+if __name__ == "__main__":
+    main()

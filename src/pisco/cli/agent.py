@@ -1,0 +1,203 @@
+"""`pisco agent` and `pisco server`: the processes of a federation."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pisco.cli.console import note, say, use_compilation_cache
+
+if TYPE_CHECKING:
+    from pisco.engines.remote.member import Member
+    from pisco.federation.kits import Kit
+    from pisco.results import Result
+
+OUT_OF_PATIENCE = 3
+"""Exit code when somebody did not answer for too long: the state is kept, the same command continues."""
+STOPPED = 4
+"""Exit code when the run cannot go on as it is: refused by a peer, or the numbers left the finite range."""
+
+KitFolder = Annotated[
+    Path, typer.Option("--kit", "-k", help="The folder that `pisco federation issue` made.")
+]
+State = Annotated[
+    Path | None, typer.Option("--state", help="Where the state is kept between starts (default: KIT/state).")
+]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
+Listen = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")
+]
+Durable = Annotated[
+    bool, typer.Option(help="Wait for the disk after every round: survives a loss of power too.")
+]
+
+
+def agent(
+    kit: KitFolder,
+    data: Annotated[
+        Path | None, typer.Option(help="This agent's samples: an npz or CSV file (see `pisco data --help`).")
+    ] = None,
+    module: Annotated[
+        Path | None, typer.Option(help="A Python file whose `agent(data)` returns a pisco.Problem.")
+    ] = None,
+    state: State = None,
+    out: Out = None,
+    listen: Listen = None,
+    durable: Durable = False,
+) -> None:
+    """Take part in a federation with this machine's own data.
+
+    The same command continues after any interruption. Exit codes: 0 all rounds done, 3 somebody did not answer for
+    longer than the plan's patience, 4 refused by a peer or diverged, 130 interrupted.
+
+    Example:
+
+      pisco agent --kit kits/agent-0 --data my.npz
+    """
+    from pisco.federation.kits import Kit, require_tls13
+
+    require_tls13()
+    opened = Kit.load(kit)
+    opened.federation.use_precision()
+    _share_programs()
+    problem = _problem(opened, data, module)
+
+    from pisco.engines.remote.agent import Agent
+
+    folder = state or kit / "state"
+    rounds, every = opened.federation.rounds, _Every(5.0)
+
+    def progress(done: int) -> None:
+        if every() or done == rounds:
+            loss = made.history.values.get("loss")
+            news = f", loss {loss[-1]:.4g}" if loss else ""
+            logging.getLogger("pisco.remote").info("round %d of %d%s", done, rounds, news)
+
+    with _speaking(opened):
+        made = Agent(opened, problem, folder, listen=listen, durable=durable, progress=progress)
+        if made.found is not None:
+            note(f"{made.name} continues after round {made.done} of {rounds}")
+        result = _run(made, made.run)
+    _keep(result, out or kit / "result")
+
+
+def server(
+    kit: KitFolder, state: State = None, out: Out = None, listen: Listen = None, durable: Durable = False
+) -> None:
+    """Average for a federation when its coin says so, and keep the book of its progress.
+
+    The same command continues after any interruption. Exit codes as for `pisco agent`.
+
+    Example:
+
+      pisco server --kit kits/server
+    """
+    from pisco.federation.kits import Kit, require_tls13
+
+    require_tls13()
+    opened = Kit.load(kit)
+    opened.federation.use_precision()
+    _share_programs()
+
+    from pisco.engines.remote.server import Server
+
+    every = _Every(5.0)
+
+    def progress(ledger: Any) -> None:
+        if every():
+            logging.getLogger("pisco.remote").info("%s", ledger.line())
+
+    with _speaking(opened):
+        made = Server(opened, state or kit / "state", listen=listen, durable=durable)
+        result = _run(made, lambda: made.run(progress))
+    _keep(result, out or kit / "result")
+
+
+def _problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
+    from pisco.errors import InputError
+
+    if module is not None:
+        from pisco.interop.modules import load_problem
+
+        return load_problem(module, data)
+    if data is None:
+        raise InputError("an agent needs its data; give --data my.npz, or a model of your own with --module")
+    from pisco.data.registry import load
+
+    return kit.federation.build_problem(load(str(data)))
+
+
+def _run(member: Member, work: Callable[[], Result]) -> Result:
+    from pisco.engines.remote.peers import Stopped, Waited
+
+    interrupted: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        interrupted.append(number)
+        member.mailroom.stop()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return work()
+    except Stopped as stopped:
+        if interrupted:
+            note("interrupted; the state is kept, type the command again to continue")
+            raise typer.Exit(128 + interrupted[0]) from None
+        note(f"stopped: {stopped}")
+        raise typer.Exit(OUT_OF_PATIENCE if isinstance(stopped, Waited) else STOPPED) from None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _keep(result: Result, folder: Path) -> None:
+    result.save(folder)
+    loss = result.history.get("loss")
+    ending = f", loss {loss[-1]:.4g}" if loss is not None and len(loss) else ""
+    say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
+
+
+def _share_programs() -> None:
+    """Agents on one machine compile the same small programs: keep even those that compile fast."""
+    import jax
+
+    use_compilation_cache()
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+
+
+@contextmanager
+def _speaking(kit: Kit) -> Iterator[None]:
+    """Log lines on stderr, with the time and who speaks."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%H:%M:%S"))
+    log = logging.getLogger("pisco.remote")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    if kit.warning:
+        log.warning("%s", kit.warning)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
+class _Every:
+    """True at most once in so many seconds."""
+
+    def __init__(self, seconds: float):
+        self.seconds, self.last = seconds, time.monotonic()
+
+    def __call__(self) -> bool:
+        now = time.monotonic()
+        if now - self.last < self.seconds:
+            return False
+        self.last = now
+        return True

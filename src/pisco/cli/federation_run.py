@@ -1,0 +1,172 @@
+"""`pisco federation status` and `pisco federation try`: follow a federation, and have a whole one on this machine."""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pisco.cli.console import err, note, out, say, say_json, size, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def status(
+    kit: Annotated[Path, typer.Option("--kit", "-k", help="Any member's kit.")],
+    once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print it once as JSON.")] = False,
+) -> None:
+    """Show where every agent stands: round, lag, bytes, last contact. Ends with the run, or with Ctrl-C.
+
+    Example:
+
+      pisco federation status --kit kits/server
+    """
+    from pisco.federation.kits import Kit, require_tls13
+
+    require_tls13()
+    from rich.live import Live
+
+    from pisco.engines.remote.loopback import overview
+    from pisco.errors import InputError
+
+    opened = Kit.load(kit)
+    found = overview(opened)
+    if as_json:
+        say_json({"federation": found.federation_name, "rounds": found.rounds, "agents": _records(found)})
+        return
+    if once or not out().is_terminal:
+        out().print(_standing(found))
+        return
+    with Live(_standing(found), console=out(), refresh_per_second=4) as live:
+        while any(agent.round < found.rounds for agent in found.agents):
+            time.sleep(1.0)
+            try:
+                found = overview(opened)
+            except InputError as error:
+                note(f"{error}")
+                return
+            live.update(_standing(found))
+
+
+def try_(
+    agents: Annotated[int, typer.Option("--agents", "-n", help="How many agent processes.")] = 5,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
+    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
+    server_prob: Annotated[float, typer.Option(help="Chance that a round reaches the server.")] = 0.1,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for kits, logs and results.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Run a whole federation on this machine: real processes, certificates and TLS, on the bundled a9a.
+
+    Example:
+
+      pisco federation try --agents 5
+    """
+    from pisco.federation.kits import Kit, require_tls13
+
+    require_tls13()
+    from rich.live import Live
+
+    from pisco.cli.folders import unused
+    from pisco.engines.remote import loopback
+    from pisco.errors import InputError
+
+    folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty; choose a new folder with --out")
+    began = time.perf_counter()
+    plan = loopback.plan_here(
+        agents,
+        name="try",
+        rounds=rounds,
+        batch_size=64,
+        eval_every=max(1, rounds // 20),
+        patience=600.0,
+        algorithm={"name": "pisco", "local_lr": 0.05, "local_steps": 1},
+        problem={"name": "logistic", "classes": [-1, 1]},
+        network={"graph": graph, "server_prob": server_prob},
+    )
+    files = loopback.share_out("a9a", plan, folder / "data")
+    here = loopback.Loopback(folder, plan, {name: ["--data", str(file)] for name, file in files.items()})
+    here.prepare()
+    note(f"{agents} agents and a server start as processes of their own; kits and logs are in {folder}")
+    try:
+        here.start()
+        opened = Kit.load(here.kit("server"))
+        with Live(console=err(), refresh_per_second=4, transient=True) as live:
+
+            def watch() -> None:
+                try:
+                    live.update(_standing(loopback.overview(opened, timeout=1.0)))
+                except InputError:
+                    return  # not up yet, or already done
+                time.sleep(0.4)
+
+            here.wait(600.0 + 20.0 * agents, watch)
+    finally:
+        here.stop()
+    result = here.result(time.perf_counter() - began)
+    result.save(folder / "result")
+    final = {name: float(column[-1]) for name, column in result.history.items()}
+    if as_json:
+        say_json(
+            {
+                "folder": str(folder / "result"),
+                "rounds": result.rounds,
+                "final": final,
+                "seconds": result.seconds,
+            }
+        )
+        return
+    shown = table(f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s", "", "")
+    shown.add_row("loss", f"{final['loss']:.4g}")
+    shown.add_row("test accuracy", f"{final['test_accuracy']:.2%}")
+    shown.add_row("server rounds", f"{final['server_rounds']:.0f}")
+    shown.add_row("sent to and from the server", size(final["bytes_server"]))
+    shown.add_row("sent between agents", size(final["bytes_gossip"]))
+    out().print(shown)
+    say(f"saved in {folder / 'result'}")
+    say(f"next: pisco plot {folder / 'result'}")
+
+
+def _records(found: Any) -> list[dict[str, Any]]:
+    front = max((agent.round for agent in found.agents), default=0)
+    return [
+        {
+            "name": agent.name,
+            "round": agent.round,
+            "lag": front - agent.round,
+            "loss": agent.loss,
+            "bytes_sent": agent.bytes_sent,
+            "bytes_received": agent.bytes_received,
+            "last_contact": agent.last_contact if agent.last_contact >= 0 else math.nan,
+            "waiting_for": agent.waiting_for,
+        }
+        for agent in found.agents
+    ]
+
+
+def _standing(found: Any) -> Table:
+    columns = ("agent", "round", "lag", "loss", "sent", "received", "last contact", "waits for")
+    shown = table(f"{found.federation_name}: {found.rounds} rounds", *columns, right=(1, 2, 3, 4, 5, 6))
+    for record in _records(found):
+        seconds = record["last_contact"]
+        shown.add_row(
+            record["name"],
+            str(record["round"]),
+            str(record["lag"]),
+            "" if math.isnan(record["loss"]) else f"{record['loss']:.4g}",
+            size(record["bytes_sent"]),
+            size(record["bytes_received"]),
+            "never" if math.isnan(seconds) else f"{seconds:.0f} s ago",
+            record["waiting_for"],
+        )
+    return shown

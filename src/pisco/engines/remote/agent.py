@@ -1,0 +1,247 @@
+"""An agent: its rounds with its own data, its exchanges with neighbours and server, its memory on disk."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from pisco.engines.job import seed_key, streams
+from pisco.engines.remote import membership, reports
+from pisco.engines.remote.layout import Layout
+from pisco.engines.remote.member import Member, wire
+from pisco.engines.remote.peers import Stopped
+from pisco.engines.remote.programs import MIX, START_SERVER, Programs, own_problem
+from pisco.engines.remote.routes import GossipHop, Hop, Routes, check, weigh
+from pisco.errors import InputError
+from pisco.federation.kits import Kit
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER, Epoch
+from pisco.problems.problem import Problem
+from pisco.results import Result
+
+log = logging.getLogger("pisco.remote")
+
+
+class Agent(Member):
+    """One agent of a federation.
+
+    Args:
+      kit: who it is, and the plan.
+      problem: its own data and the loss, a `pisco.Problem` with one agent.
+      folder: where its state is kept; the same folder continues after any interruption.
+      listen: the address to listen at, where it is another than the plan's (behind a gateway, say).
+      durable: wait for the disk after every round, to survive a loss of power.
+      progress: called after every round with the rounds done.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        problem: Problem,
+        folder: Path,
+        *,
+        listen: str | None = None,
+        durable: bool = False,
+        progress: Callable[[int], None] | None = None,
+    ):
+        if kit.name == SERVER:
+            raise InputError(
+                f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`"
+            )
+        self.algorithm = kit.federation.build_algorithm()
+        for epoch in kit.federation.epochs:
+            check(self.algorithm, kit.federation.network_of(epoch))
+        membership.check(kit.federation)
+        _check_problem(problem, kit.federation.batch_size)
+        super().__init__(kit, folder, listen=listen, durable=durable)
+        self.progress = progress
+        self.keys = streams(seed_key(self.plan.seed))
+        self.done = self.found.round if self.found else self._first(self.name)
+        self._enter(self._first_epoch())
+        now = min(self.done, self.last_round(self.name) - 1)
+        self.address = self.plan.epoch_at(now).member(self.name).address
+        own = own_problem(problem, self.plan.batch_size)
+        self.programs = Programs(self.algorithm, own, self.keys, self.index)
+        self.programs.compile()
+        self.history = reports.Rows.restore(self.found)
+        self.state: Any = self.found.state(self.programs.state_like) if self.found else None
+
+    def _first_epoch(self) -> Epoch:
+        """A state kept at the end of an epoch has not crossed into the next one yet."""
+        before = self.plan.epoch_at(self.done - 1)
+        return before if self.found and self.name in before.names else self.plan.epoch_at(self.done)
+
+    def _enter(self, epoch: Epoch) -> None:
+        """Take the links of an epoch."""
+        self.epoch = epoch
+        network = self.plan.network_of(epoch)
+        self.routes = Routes(network, self.keys)
+        self.place = epoch.names.index(self.name)
+        self.index = epoch.member(self.name).index
+        self._open_to_all = network.varying is not None
+
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
+        epoch = self.plan.epoch_at(round_ - 1)
+        if name == SERVER or (self.name in epoch.names and name in epoch.neighbours(self.name)):
+            return None
+        if self._open_to_all and name in epoch.names:
+            return None  # links change from round to round; the message itself knows its readers
+        return "it is not a neighbour"
+
+    @property
+    def reached(self) -> int:
+        return self.done
+
+    def adopt(self, plan: Federation) -> None:
+        for epoch in plan.epochs:
+            check(self.algorithm, plan.network_of(epoch))
+        membership.check(plan)
+        super().adopt(plan)
+
+    def own_end(self) -> int:
+        moved = [
+            epoch.start
+            for epoch in self.plan.epochs
+            if epoch.start >= self.done
+            and self.name in epoch.names
+            and epoch.member(self.name).address != self.address
+        ]
+        return min([*moved, self.last_round(self.name)])
+
+    # The rounds
+
+    def run(self) -> Result:
+        """All rounds to the end; raises `Stopped` with the state kept when it cannot go on."""
+        began = time.perf_counter()
+        self.open(self.address, {})
+        reporter = reports.Reporter(self)
+        try:
+            if self.state is None:
+                self._begin()
+            while self.done < self.last_round(self.name):
+                self.look_for_plan()
+                if self.plan.epoch_at(self.done).start != self.epoch.start:
+                    self._cross(self.plan.epoch_at(self.done))
+                self._round(self.done)
+            reporter.finish()
+            self._part(reporter.server_matters)
+        finally:
+            reporter.stop()
+            self.close()
+        return self.result(time.perf_counter() - began)
+
+    def _begin(self) -> None:
+        """X⁰ and what the algorithm makes of it."""
+        if self.done == 0:
+            self._phase, self._round_on_wire, self._k = 0, 0, 0
+            self.state = self.programs.start(self._exchange)
+            self._measure()
+        else:
+            self.state = self.programs.join(membership.mean_of_others(self), self.done)
+        self._save()
+
+    def _cross(self, epoch: Epoch) -> None:
+        """Into the next epoch. Nothing is kept before the first round there is done: a restart crosses again."""
+        self.state = membership.cross(self, epoch)
+        self._enter(epoch)
+
+    def _round(self, k: int) -> None:
+        self._phase, self._round_on_wire, self._k = 0, wire(k), k
+        self._hops = self.routes.hops(k, self.place)
+        self.state = self.programs.round(self._exchange, self.state, k, self.routes.flags(k, self.place))
+        self.done = k + 1
+        if any(not isinstance(hop, GossipHop) for hop in self._hops):
+            self.outbox.passed(SERVER, wire(k) + 1)  # the server keeps its average before it hands it out
+        if self.done % self.plan.eval_every == 0 or self.done == self.plan.rounds:
+            self._measure()
+        self._save()
+        if self.progress:
+            self.progress(self.done)
+
+    def _measure(self) -> None:
+        self.history.add(self.done, self.programs.measure(self.state.params))
+
+    def _save(self) -> None:
+        self.store.save(self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes={})
+
+    # The exchanges
+
+    def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+        hops: list[Hop]
+        if kind == MIX:
+            hops = self._hops
+        elif kind == START_SERVER:
+            hops = [self.routes.server_hop(None)]
+        else:
+            hops = [self.routes.gossip_hop(0, self.place)]
+        arrays = [np.asarray(leaf) for leaf in leaves]
+        for hop in hops:
+            arrays = self._hop(hop, arrays)
+            self._phase += 1
+        return arrays
+
+    def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        if not all(np.isfinite(array).all() for array in arrays):
+            raise Stopped(
+                f"the numbers left the finite range in round {self._k}; everybody must start anew with a smaller "
+                "algorithm.local_lr"
+            )
+        layout, names = Layout.of(arrays), self.epoch.names
+        where = self.where(self._round_on_wire, self._phase)
+        if isinstance(hop, GossipHop):
+            readers = [names[place] for place in hop.readers]
+            self.offer(where.round, where.phase, layout, layout.join(arrays), readers)
+            others = {p: self.peer(names[p], self._k) for p in hop.incoming if p != self.place}
+            received = self.mailroom.pull(others, where, layout=layout, limit=layout.size)
+            parts = {place: message.arrays for place, message in received.items()}
+            return weigh(parts | {self.place: arrays}, hop.incoming)
+        if self.place in hop.reporters:
+            self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+        peers = {0: self.peer(SERVER, self._k)}
+        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size)[0].arrays
+
+    # The end
+
+    def _part(self, server_matters: bool) -> None:
+        """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
+        last = self.last_round(self.name)
+        readers = membership.readers(self)
+        for name in [*self.epoch.neighbours(self.name), SERVER]:
+            optional = name == SERVER and not server_matters
+            reports.say_farewell(
+                self, self.peer(name, last - 1), last + 1, patience=1.0 if optional else self.plan.patience
+            )
+        missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
+        if missing:
+            log.warning(
+                "%s did not say that they are done; our last messages stay in the folder", ", ".join(missing)
+            )
+        self._save()
+
+    def result(self, seconds: float) -> Result:
+        """This agent's own result; its history is measured on its own data."""
+        return Result(
+            params=jax.tree.map(np.asarray, self.state.params),
+            history=self.history.columns(),
+            seeds=(self.plan.seed,),
+            settings=reports.settings(self.plan) | {"agent": self.name},
+            rounds=self.done,
+            seconds=seconds,
+            label=f"{self.plan.name}: {self.name}",
+        )
+
+
+def _check_problem(problem: Problem, batch_size: int | None) -> None:
+    if problem.num_agents != 1:
+        raise InputError(f"the problem has {problem.num_agents} agents, expected this one's data alone")
+    if batch_size is not None and batch_size > problem.min_size:
+        raise InputError(
+            f"the federation's batch_size is {batch_size}, but this agent has only {problem.min_size} samples; "
+            "bring more data, or agree on a smaller batch"
+        )

@@ -1,0 +1,169 @@
+"""Messages as bytes: what an exchange carries, and the checks on what comes back.
+
+A message is the leaves of a tree one after the other as raw little-endian bytes, in chunks. Everything is checked
+before memory is taken for it: who sends, for which exchange, the layout, the size; and at the end that all numbers are
+finite.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+CHUNK = 1 << 20
+"""Bytes of one chunk; gRPC refuses messages above 4 MiB unless told otherwise."""
+
+_LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
+_DTYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+class BadMessage(ValueError):
+    """What a peer sent cannot be used; the sentence says why."""
+
+
+class Where(NamedTuple):
+    """Which exchange a message belongs to."""
+
+    federation: bytes
+    round: int
+    phase: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Dtypes and shapes of a message's leaves.
+
+    >>> Layout.of([np.zeros((1, 3), np.float32), np.zeros(1, np.float64)])
+    Layout(float32[1,3] float64[1])
+    >>> Layout.parse("float32[1,3] float64[1]").size
+    20
+    """
+
+    leaves: tuple[tuple[str, tuple[int, ...]], ...]
+
+    @classmethod
+    def of(cls, arrays: Sequence[Any]) -> Layout:
+        return cls(tuple((str(array.dtype), tuple(array.shape)) for array in arrays))
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """Read a layout that a peer sent; refuses whatever `str` would not write."""
+        leaves = []
+        for word in text.split(" ") if text else ():
+            match = _LEAF.fullmatch(word)
+            if not match or match[1] not in _DTYPES:
+                raise BadMessage(f"the layout {text[:60]!r} cannot be read")
+            leaves.append((match[1], tuple(int(part) for part in match[2].split(",") if part)))
+        if not leaves:
+            raise BadMessage("the layout is empty")
+        return cls(tuple(leaves))
+
+    @property
+    def size(self) -> int:
+        """Bytes of a whole message."""
+        return sum(_dtype(name).itemsize * math.prod(shape) for name, shape in self.leaves)
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in self.leaves)
+
+    def __repr__(self) -> str:
+        return f"Layout({self})"
+
+    def join(self, arrays: Sequence[Any]) -> bytes:
+        """The arrays as one message."""
+        return b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)
+
+    def split(self, data: bytes | bytearray | memoryview) -> list[np.ndarray]:
+        """A whole message as arrays that share its memory."""
+        arrays, at = [], 0
+        for name, shape in self.leaves:
+            dtype, count = _dtype(name), math.prod(shape)
+            arrays.append(np.frombuffer(data, dtype, count, at).reshape(shape))
+            at += dtype.itemsize * count
+        return arrays
+
+
+def _dtype(name: str) -> np.dtype:
+    return np.dtype(jnp.bfloat16) if name == "bfloat16" else np.dtype(name)
+
+
+def encode(where: Where, sender: str, layout: Layout, data: bytes) -> Iterator[Any]:
+    """A message as chunks, the first one with the header."""
+    from pisco.engines.remote.wire_pb2 import Chunk, Header
+
+    header = Header(
+        federation=where.federation,
+        round=where.round,
+        phase=where.phase,
+        sender=sender,
+        layout=str(layout),
+        size=len(data),
+    )
+    yield Chunk(header=header, data=data[:CHUNK])
+    for start in range(CHUNK, len(data), CHUNK):
+        yield Chunk(data=data[start : start + CHUNK])
+
+
+def decode(
+    chunks: Iterable[Any], where: Where, sender: str, *, layout: Layout | None = None, limit: int
+) -> tuple[Layout, list[np.ndarray]] | None:
+    """The arrays of a message, or None when the stream is empty: the sender does not have it yet.
+
+    Args:
+      chunks: what came in.
+      where: the exchange that was asked for.
+      sender: who must have sent it.
+      layout: what it must look like; None takes any layout, up to the limit.
+      limit: the most bytes that a message may have.
+    """
+    incoming = iter(chunks)
+    first = next(incoming, None)
+    if first is None:
+        return None
+    header = first.header
+    if header.federation != where.federation:
+        raise BadMessage("it belongs to another federation")
+    if (header.round, header.phase) != (where.round, where.phase):
+        raise BadMessage(
+            f"it is for round {header.round}, phase {header.phase}, "
+            f"asked was round {where.round}, phase {where.phase}"
+        )
+    if header.sender != sender:
+        raise BadMessage(f"it says it comes from {header.sender[:80]!r}")
+    found = Layout.parse(header.layout[:10_000])
+    if layout is not None and found != layout:
+        raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
+    size = found.size
+    if size > limit or header.size != size:
+        raise BadMessage(f"it announces {header.size} bytes for a layout of {size}; the most is {limit}")
+    if len(first.data) == size:
+        data: Any = first.data
+    else:
+        # What is only announced takes no memory, unless it is what we expect.
+        data = bytearray(0 if layout is None else size)
+        at = 0
+        for chunk in _with(first, incoming):
+            end = at + len(chunk.data)
+            if end > size or not chunk.data:
+                raise BadMessage(f"it does not end after the {size} bytes it announced")
+            data[at:end] = chunk.data
+            at = end
+        if at != size:
+            raise BadMessage(f"it ends after {at} of {size} bytes")
+    arrays = found.split(data)
+    if not all(np.isfinite(array).all() for array in arrays):
+        raise BadMessage("it holds NaN or infinity")
+    if next(incoming, None) is not None:
+        raise BadMessage(f"it does not end after the {size} bytes it announced")
+    return found, arrays
+
+
+def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
+    yield first
+    yield from rest

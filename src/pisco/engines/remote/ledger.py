@@ -1,0 +1,193 @@
+"""The server's book: where every agent stands, what they measured, and the history of the whole federation."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco.costs import MessageSizes, cumulative_costs
+from pisco.engines.checkpoint import atomic_write
+from pisco.engines.job import seed_key, streams
+from pisco.engines.remote import reports
+from pisco.engines.remote.wire_pb2 import Overview, Report, Standing
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER
+from pisco.networks.network import Network
+from pisco.networks.rounds import Links, draw_round
+from pisco.results import Result
+
+FILE = "reports.json"
+SAVE_EVERY = 5.0
+METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
+"""Names that may go into a table or onto a terminal."""
+
+
+class Ledger:
+    """What agents reported so far. A row they report again is the same row: rounds are repeatable."""
+
+    def __init__(self, plan: Federation, folder: Path):
+        self.plan, self.path = plan, folder / FILE
+        self._lock = threading.Lock()
+        self._rows: dict[str, list[tuple[int, dict[str, float]]]] = {name: [] for name in plan.names}
+        self._standing: dict[str, dict[str, Any]] = {}
+        self._sizes: dict[str, list[int]] = {}
+        self._contact: dict[str, float] = {}
+        self._saved_at = time.monotonic()
+        if self.path.exists():
+            kept = json.loads(self.path.read_text())
+            for name, rows in kept["rows"].items():
+                self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
+            self._standing, self._sizes = kept["standing"], kept["sizes"]
+            self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience begins anew
+
+    def adopt(self, plan: Federation) -> None:
+        """Take a newer plan, with agents who join later."""
+        with self._lock:
+            self.plan = plan
+            for name in plan.names:
+                self._rows.setdefault(name, [])
+
+    def note(self, name: str, report: Report) -> int:
+        """Take a report; returns how many rows of this agent are held."""
+        with self._lock:
+            rows = self._rows[name]
+            for row in report.rows:
+                named = ((key, value) for key, value in row.values.items() if METRIC.fullmatch(key))
+                values = dict(itertools.islice(named, 50))
+                # In order and each once: what does not follow is sent again, from the count we answer.
+                if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
+                    rows.append((row.round, values))
+            self._sizes = self._sizes or {
+                "sent": list(report.round_bytes)[:64],
+                "start_server": list(report.start_server_bytes)[:64],
+                "start_gossip": list(report.start_gossip_bytes)[:64],
+            }
+            self._standing[name] = {
+                "round": report.round,
+                "bytes_sent": report.bytes_sent,
+                "bytes_received": report.bytes_received,
+                "waiting_for": report.waiting_for if report.waiting_for in (SERVER, *self.plan.names) else "",
+            }
+            self._contact[name] = time.monotonic()
+            count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
+        if due:
+            self.save()
+        return count
+
+    def save(self) -> None:
+        """Keep it on disk; what is lost with a kill is reported again."""
+        with self._lock:
+            self._saved_at = time.monotonic()
+            content = json.dumps({"rows": self._rows, "standing": self._standing, "sizes": self._sizes})
+            atomic_write(self.path, content.encode())
+
+    def silent(self, names: list[str]) -> list[str]:
+        """Those who were here and have not been heard of for longer than the plan's patience."""
+        now = time.monotonic()
+        with self._lock:
+            return [n for n in names if now - self._contact.get(n, now) > self.plan.patience]
+
+    def unheard(self, names: list[str]) -> list[str]:
+        """Those who have not been heard of within the plan's patience, or ever."""
+        now = time.monotonic()
+        with self._lock:
+            return [n for n in names if now - self._contact.get(n, -math.inf) > self.plan.patience]
+
+    def overview(self) -> Overview:
+        """Where everybody stands."""
+        now = time.monotonic()
+        with self._lock:
+            agents = [
+                Standing(
+                    name=name,
+                    last_contact=now - self._contact[name] if name in self._contact else -1.0,
+                    loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
+                    **self._standing.get(name, {}),
+                )
+                for name in self.plan.names
+            ]
+        return Overview(federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents)
+
+    def front(self) -> int:
+        """The furthest round that anybody has reported."""
+        with self._lock:
+            return max((standing["round"] for standing in self._standing.values()), default=0)
+
+    def line(self) -> str:
+        """The same in one line."""
+        with self._lock:
+            rounds = [standing["round"] for standing in self._standing.values()]
+        if not rounds:
+            return "no agent has reported yet"
+        here = f"{len(rounds)} of {len(self.plan.names)} agents"
+        return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}"
+
+    def result(self, seconds: float = 0.0, params: Any = None) -> Result:
+        """The history of the federation: means over agents of what each measured on its own data.
+
+        `loss` is (1/n)·Σᵢ fᵢ(xᵢ), every agent at its own parameters: nobody but the agents holds the data.
+        """
+        with self._lock:
+            rows = {name: dict(each) for name, each in self._rows.items()}
+        rounds = [
+            k
+            for k in sorted({k for each in rows.values() for k in each})
+            if all(k in rows[name] for name in self._measuring(k))
+        ]
+        history: dict[str, np.ndarray] = {"round": np.asarray(rounds, np.int64)}
+        first = [rows[name][k] for k in rounds[:1] for name in self._measuring(k)]
+        for column in sorted({key for values in first for key in values}, key=lambda c: (c != "loss", c)):
+            history[column] = np.asarray(
+                [np.mean([rows[n][k].get(column, math.nan) for n in self._measuring(k)]) for k in rounds]
+            )
+        if rounds and self._sizes:
+            history |= costs(self.plan, rounds, self._sizes)
+        return Result(
+            params={} if params is None else params,
+            history=history,
+            seeds=(self.plan.seed,),
+            settings=reports.settings(self.plan),
+            rounds=rounds[-1] if rounds else 0,
+            interrupted=not rounds or rounds[-1] < self.plan.rounds,
+            seconds=seconds,
+            label=self.plan.name,
+        )
+
+    def _measuring(self, done: int) -> tuple[str, ...]:
+        """Who measures after so many rounds: the members of the round that was the last."""
+        return self.plan.epoch_at(done - 1).names
+
+
+def costs(plan: Federation, rounds: list[int], sizes: dict[str, list[int]]) -> dict[str, np.ndarray]:
+    """What was sent until every measured round, counted from the structure of the rounds."""
+    keys = streams(seed_key(plan.seed))
+    every: list[np.ndarray] = []
+    ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
+    for epoch, end in zip(plan.epochs, ends, strict=True):
+        network = plan.network_of(epoch)
+
+        def links(k: Any, network: Network = network) -> Links:
+            who = network.server.participants(keys.coins, k)
+            return draw_round(network.gossip, who, keys.links, k, network.num_agents)[1]
+
+        ks = jnp.arange(epoch.start, end, dtype=jnp.int32)
+        every.append(np.stack([np.broadcast_to(x, ks.shape) for x in jax.jit(jax.vmap(links))(ks)]))
+    counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
+    between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
+    first = plan.network_of(plan.epochs[0])
+    edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
+    messages = MessageSizes(
+        first.num_agents, sizes["sent"], sizes["sent"], sizes["start_server"], sizes["start_gossip"]
+    )
+    found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
+    return {name: column[0] for name, column in found.items()}

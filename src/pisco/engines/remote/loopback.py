@@ -1,0 +1,176 @@
+"""A whole federation on this machine, as real processes with real certificates: for a first try, and for tests."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pisco.data.partition import PARTITIONS
+from pisco.data.registry import load as load_dataset
+from pisco.engines.remote.ledger import Ledger
+from pisco.engines.remote.peers import Peer
+from pisco.engines.remote.wire_pb2 import Overview, Question
+from pisco.errors import InputError
+from pisco.federation import kits
+from pisco.federation.authority import Authority
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER
+from pisco.results import Result
+
+HOST = "127.0.0.1"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens on right now."""
+    held = [socket.create_server((HOST, 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
+def plan_here(
+    agents: int, *, algorithm: Mapping[str, Any], network: Mapping[str, Any], **settings: Any
+) -> Federation:
+    """A plan whose members all live on this machine."""
+    first, *ports = free_ports(agents + 1)
+    return Federation.create(
+        settings.pop("name", "loopback"),
+        agents={f"agent-{i}": f"{HOST}:{port}" for i, port in enumerate(ports)},
+        server_address=f"{HOST}:{first}",
+        algorithm=algorithm,
+        network=network,
+        **settings,
+    )
+
+
+def share_out(dataset: str, plan: Federation, folder: Path, partition: str = "sorted") -> dict[str, Path]:
+    """One file of samples for every agent, as if each had always had its own."""
+    data = load_dataset(dataset)
+    parts = PARTITIONS[partition](data.labels, agents=len(plan.names))
+    files = {}
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in zip(plan.names, parts, strict=True):
+        files[name] = folder / f"{name}.npz"
+        test = (
+            {}
+            if data.test_features is None
+            else {"test_features": data.test_features, "test_labels": data.test_labels}
+        )
+        np.savez(files[name], features=data.features[rows], labels=data.labels[rows], **test)
+    return files
+
+
+@dataclass
+class Loopback:
+    """The processes of one federation under a folder: kits, states, logs and results."""
+
+    folder: Path
+    plan: Federation
+    options: Mapping[str, list[str]]  # of every agent's command: its data or module
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Certificates and kits for everybody."""
+        Authority.create(self.folder / "authority", self.plan.name)
+        self.plan.save(self.folder / "federation.toml")
+        for name in (SERVER, *self.plan.names):
+            kits.issue(self.folder, self.plan, name, self.kit(name))
+
+    def kit(self, name: str) -> Path:
+        return self.folder / "kits" / name
+
+    def start(self, *names: str) -> None:
+        """Start members, everybody unless some are named; one that ran before continues."""
+        for name in names or (SERVER, *self.plan.names):
+            command = [sys.executable, "-m", "pisco.cli.main", "server" if name == SERVER else "agent"]
+            command += ["--kit", str(self.kit(name)), *self.options.get(name, [])]
+            with (self.folder / f"{name}.log").open("ab") as log:
+                self.processes[name] = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
+                )
+
+    def kill(self, name: str) -> None:
+        """As a power cut would: nothing is said, nothing is cleaned up."""
+        self.processes[name].kill()
+        self.processes[name].wait()
+
+    def wait(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
+        """Until all have ended; the first that ends badly is an `InputError` with its last line."""
+        end = time.monotonic() + seconds
+        while True:
+            codes = {name: process.poll() for name, process in self.processes.items()}
+            for name, code in codes.items():
+                if code not in (None, 0):
+                    raise InputError(f"{name} ended with code {code}: {self.last_line(name)}")
+            if all(code == 0 for code in codes.values()):
+                return
+            if time.monotonic() > end:
+                late = ", ".join(name for name, code in codes.items() if code is None)
+                raise InputError(f"{late} did not finish in {seconds:g} s; their logs are in {self.folder}")
+            watch()
+            time.sleep(0.1)
+
+    def last_line(self, name: str) -> str:
+        lines = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    def stop(self) -> None:
+        """End whatever still runs."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in self.processes.values():
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    def params(self) -> Any:
+        """Everybody's final parameters, agents leading."""
+        import jax
+
+        own = [Result.load(self.kit(name) / "result").params for name in self.plan.names]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
+
+    def result(self, seconds: float) -> Result:
+        """One result of the whole: the server's history, and every agent's parameters."""
+        ledger = Ledger(self.plan, self.kit(SERVER) / "state")
+        return ledger.result(seconds, self.params())
+
+
+def overview(kit: kits.Kit, timeout: float = 5.0) -> Overview:
+    """Where everybody stands, as the server sees it."""
+    from pisco.engines.remote.transport import grpc
+
+    plan = kit.federation
+    peer = Peer(kit, SERVER, plan.server_address)
+    try:
+        return peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout)
+    except (OSError, kits.Refused, grpc.RpcError) as error:
+        reason = error.details() if isinstance(error, grpc.Call) else str(error)
+        raise InputError(
+            f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
+        ) from None
+    finally:
+        peer.close()
+
+
+def _environment() -> dict[str, str]:
+    """Many small processes on few cores: one thread each for their arithmetic."""
+    return os.environ | {
+        "XLA_FLAGS": (os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_thread_eigen=false").strip(),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "JAX_PLATFORMS": "cpu",
+    }

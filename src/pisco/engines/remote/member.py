@@ -1,0 +1,190 @@
+"""What agents and the server have in common: a place to listen, messages to offer, and a memory on disk."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pisco.engines.remote import transport
+from pisco.engines.remote.layout import Layout, Where, encode
+from pisco.engines.remote.outbox import Forbidden, Outbox, Stale
+from pisco.engines.remote.peers import Mailroom, Peer
+from pisco.engines.remote.store import Store, outbox_of
+from pisco.engines.remote.transport import grpc
+from pisco.engines.remote.wire_pb2 import Request
+from pisco.errors import InputError
+from pisco.federation.kits import PLAN, Kit
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER
+
+log = logging.getLogger("pisco.remote")
+
+LIMIT = 2 << 30
+"""The most bytes of a message that somebody takes who does not know its layout beforehand."""
+
+
+BOUNDARY = 1 << 20
+"""The phase in which agents who join get the others' mean parameters, before the first round of a new roster."""
+
+
+def wire(k: int) -> int:
+    """The number that round k has in messages; 0 there is the start."""
+    return k + 1
+
+
+class Member:
+    """One process of a federation. The round in messages is `wire(k)`."""
+
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False):
+        self.kit, self.name = kit, kit.name
+        self.plan: Federation = kit.federation
+        self.store = Store(folder, member=kit.name, federation=self.plan.name, durable=durable)
+        self.found = self.store.load()
+        self.outbox: Outbox = outbox_of(self.found)
+        self.mailroom = Mailroom(kit, self.plan.patience)
+        self.door = transport.Door(kit)
+        self.listen = listen
+        self.bytes_sent = 0
+        self._plan_path = str(kit.folder / PLAN)
+        self._plan_lock = threading.Lock()
+        self._plan_stamp: tuple[int, int] | None = None
+
+    def open(self, address: str, methods: dict[str, Any]) -> None:
+        """Begin to answer."""
+        pull = {transport.PULL: (self._pull, Request)}
+        self._listening = transport.serve(
+            self.door, self.listen or address, pull | methods, peers=len(self.plan.names) + 1
+        )
+
+    def close(self) -> None:
+        """Stop to answer and let go of everything."""
+        self.outbox.close()
+        self.mailroom.close()
+        if hasattr(self, "_listening"):
+            self._listening.stop(grace=1.0).wait()
+        self.store.close()
+
+    def federation_hash(self, round_: int) -> bytes:
+        """The hash of the plan that holds in a round of messages."""
+        return bytes.fromhex(self.plan.hash_at(min(max(round_ - 1, 0), self.plan.rounds - 1)))
+
+    def where(self, round_: int, phase: int) -> Where:
+        return Where(self.federation_hash(round_), round_, phase)
+
+    def last_round(self, name: str) -> int:
+        """The last round of messages in which a member takes part."""
+        if name == SERVER:
+            return self.plan.rounds
+        after = [e.start for e in self.plan.epochs if name not in e.names and e.start > self._first(name)]
+        return min(after, default=self.plan.rounds)
+
+    def own_end(self) -> int:
+        """The last round of messages that this process answers for."""
+        return self.last_round(self.name)
+
+    def _first(self, name: str) -> int:
+        return next((epoch.start for epoch in self.plan.epochs if name in epoch.names), self.plan.rounds)
+
+    def peer(self, name: str, k: int) -> Peer:
+        """A member at the address it has in round k."""
+        address = self.plan.server_address
+        if name != SERVER:
+            address = self.plan.epoch_at(k).member(name).address
+        return self.mailroom.peer(name, address)
+
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
+        """Why a member may not pull one's message; None when it may."""
+        raise NotImplementedError
+
+    @property
+    def reached(self) -> int:
+        """The round under way, as far as one knows."""
+        raise NotImplementedError
+
+    def adopt(self, plan: Federation) -> None:
+        """Take a newer plan that differs in later rounds only."""
+        self.plan = plan
+
+    def look_for_plan(self) -> None:
+        """Read the kit's plan again when it has changed: a change of the roster may have been planned."""
+        try:
+            found = os.stat(self._plan_path)  # noqa: PTH116  (asked at every request: pathlib is not free)
+            stamp = (found.st_mtime_ns, found.st_ino)
+        except OSError:
+            return
+        if stamp == self._plan_stamp:
+            return
+        with self._plan_lock:
+            if stamp == self._plan_stamp:
+                return
+            self._plan_stamp = stamp
+            try:
+                new = Federation.load(self.kit.folder / PLAN)
+            except InputError as error:
+                log.warning("the new plan is left aside: %s", error)
+                return
+            if new.hash == self.plan.hash:
+                return
+            if new.rounds != self.plan.rounds or new.hash_at(self.reached) != self.plan.hash_at(self.reached):
+                log.warning("the new plan is left aside: it changes rounds that are over or under way")
+                return
+            try:
+                self.adopt(new)
+                log.info("took the new plan %s", new.hash[:12])
+            except InputError as error:
+                log.warning("the new plan is left aside: %s", error)
+
+    def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        self.look_for_plan()
+        # The last round in which both of us take part; to ask for the next one is to say farewell.
+        end = min(self.last_round(name), self.own_end())
+        self.door.check(context, name, self._objection(name, request, end))
+        if request.round > end:
+            self.farewell(name, request.round)
+        else:
+            yield from self._answer(name, request, context)
+
+    def _objection(self, name: str, request: Request, end: int) -> str | None:
+        if name != SERVER and name not in self.plan.names:
+            return "it is not in the roster"
+        if request.federation != self.federation_hash(min(request.round, end)):
+            return f"it asks for round {request.round} of another federation, or of another plan of this one"
+        if request.round > end:
+            return None if request.round == end + 1 else "there is no such round"
+        return self.why_not(name, request.round, request.phase)
+
+    def _answer(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        self.asked(name, request.round, request.phase)
+        # Without this a request whose caller died would keep its place until the poll ends.
+        context.add_callback(self.outbox.wake)
+        try:
+            found = self.outbox.take(
+                name, request.round, request.phase, seconds=transport.POLL, alive=context.is_active
+            )
+        except Stale:
+            self.door.refuse(
+                context,
+                name,
+                f"it asks for round {request.round}, which it had already left behind; a member that lost its "
+                "state cannot start over, bring back its folder",
+                grpc.StatusCode.FAILED_PRECONDITION,
+            )
+        except Forbidden:
+            self.door.refuse(context, name, f"the message of round {request.round} is not for it")
+        if found is not None:
+            self.bytes_sent += len(found.data)
+            yield from encode(self.where(request.round, request.phase), self.name, found.layout, found.data)
+
+    def asked(self, name: str, round_: int, phase: int) -> None:
+        """Somebody asks for a message: the server begins to average."""
+
+    def farewell(self, name: str, round_: int) -> None:
+        """A member has finished and needs nothing more."""
+        self.outbox.passed(name, round_)
+
+    def offer(self, round_: int, phase: int, layout: Layout, data: bytes, readers: list[str]) -> None:
+        self.outbox.publish(round_, phase, layout, data, readers)

@@ -1,0 +1,135 @@
+"""Changes of the roster: what agents do when a new epoch begins.
+
+Gradient tracking needs mean(Y) = mean(G) over whoever takes part. At the first round of a new roster everybody who
+stays sets Y := G, and who joins starts from the mean parameters of those who stay with Y := G of its own, so the two
+means are equal over the new roster, whoever came or went. Links and weights are those of the new epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from pisco.engines.remote import reports
+from pisco.engines.remote.layout import Layout
+from pisco.engines.remote.member import BOUNDARY, wire
+from pisco.engines.remote.peers import Peer, Stopped
+from pisco.engines.remote.routes import ServerHop
+from pisco.errors import InputError
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER, Epoch
+from pisco.tree import zeros_like
+
+if TYPE_CHECKING:
+    from pisco.engines.remote.agent import Agent
+
+log = logging.getLogger("pisco.remote")
+
+
+def _tracker(state: Any) -> Any:
+    return state._replace(tracker=state.grads)
+
+
+def _correction(state: Any) -> Any:
+    return state._replace(correction=zeros_like(state.correction))  # they must sum to zero over agents
+
+
+def _as_it_is(state: Any) -> Any:
+    return state
+
+
+ANCHORS = {
+    ("params", "tracker", "grads"): _tracker,
+    ("params", "correction"): _correction,
+    ("params", "velocity"): _as_it_is,
+    ("params",): _as_it_is,
+}
+"""What a state needs when the roster changes, by its fields."""
+
+
+def check(plan: Federation) -> None:
+    """Refuse changes that a method's state cannot follow."""
+    if len({epoch.names for epoch in plan.epochs}) == 1:
+        return
+    from pisco.engines.job import seed_key
+    from pisco.types import StartMix
+
+    algorithm, silent = plan.build_algorithm(), StartMix(lambda tree: tree, lambda tree: tree)
+    state = jax.eval_shape(
+        lambda: algorithm.init(np.zeros((1, 1 << 20), np.float32), seed_key(0), lambda p, k: p, silent)
+    )
+    if getattr(state, "_fields", None) not in ANCHORS:
+        raise InputError(
+            f"{algorithm.name} cannot change its roster: its state holds more than parameters, trackers and gradients "
+            "of one's own; run it with the founding roster"
+        )
+
+
+def boundary(plan: Federation, k: int) -> ServerHop | None:
+    """Before round k: those who stay report their parameters, those who join receive the mean."""
+    new, old = plan.epoch_at(k), plan.epoch_at(k - 1)
+    if k <= 0 or new.start != k:
+        return None
+    stay = tuple(place for place, name in enumerate(new.names) if name in old.names)
+    join = tuple(place for place, name in enumerate(new.names) if name not in old.names)
+    return ServerHop(None, stay, join) if stay and join else None
+
+
+def mean_of_others(agent: Agent) -> Any:
+    """The parameters with which an agent joins; it waits as long as it takes the others to get there."""
+    leaves, structure = jax.tree.flatten(agent.programs.params_like)
+    layout, round_ = Layout.of(leaves), wire(agent.done)
+    log.info("waiting to join at round %d", agent.done)
+    received = agent.mailroom.pull(
+        {0: agent.peer(SERVER, agent.done)},
+        agent.where(round_, BOUNDARY),
+        layout=layout,
+        limit=layout.size,
+        patience=math.inf,
+    )
+    return jax.tree.unflatten(structure, received[0].arrays)
+
+
+def cross(agent: Agent, epoch: Epoch) -> Any:
+    """The state of an agent that stays, at the first round of a new epoch."""
+    old = agent.epoch
+    if epoch.member(agent.name).address != agent.address:
+        missing = agent.outbox.wait_until_read(readers(agent), epoch.start + 1, agent.plan.patience)
+        raise Stopped(
+            f"{agent.name} moves to {epoch.member(agent.name).address} at round {epoch.start}; start it there with its "
+            f"state folder{', once ' + ', '.join(missing) + ' got our last messages' if missing else ''}"
+        )
+    if epoch.names == old.names:
+        state = agent.state
+    else:
+        log.info("round %d begins with %d agents", epoch.start, len(epoch.names))
+        state = ANCHORS[agent.state._fields](agent.state)
+        if boundary(agent.plan, epoch.start) is not None:
+            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+            layout = Layout.of(arrays)
+            agent.offer(wire(epoch.start), BOUNDARY, layout, layout.join(arrays), [SERVER])
+    gone = [
+        member.name
+        for member in old.members
+        if member.name in old.neighbours(agent.name) and member not in epoch.members
+    ]
+    for name in gone:
+        # It stays until everybody has its last messages; nobody need wait for it to hear so.
+        peer = Peer(agent.kit, name, old.member(name).address)
+        threading.Thread(target=_farewell, args=(agent, peer, epoch.start), daemon=True).start()
+    return state
+
+
+def readers(agent: Agent) -> set[str]:
+    """The agents who may still ask for a message of ours; the server has what it needed when its average came."""
+    return {reader for message in agent.outbox.kept().values() for reader in message.readers} - {SERVER}
+
+
+def _farewell(agent: Agent, peer: Peer, start: int) -> None:
+    reports.say_farewell(agent, peer, start + 1, patience=10.0)
+    peer.close()

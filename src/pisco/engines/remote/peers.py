@@ -1,0 +1,274 @@
+"""Pulling messages from others: retry, back off, say for whom one waits, and stop when patience ends."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pisco.engines.remote import transport
+from pisco.engines.remote.layout import BadMessage, Layout, Where, decode
+from pisco.engines.remote.transport import grpc
+from pisco.engines.remote.wire_pb2 import Chunk, Overview, Question, Receipt, Report, Request
+from pisco.federation.kits import Kit, Refused
+from pisco.federation.roster import host_of
+
+log = logging.getLogger("pisco.remote")
+
+FIRST_WORD = 5.0
+"""Seconds of waiting before one says for whom."""
+
+SILENCE = 30.0
+"""A call that brings nothing for so long is given up and made anew; three times the longest poll."""
+
+
+class Stopped(Exception):
+    """The run ends here with its state kept; the message says why and what to do."""
+
+
+class Waited(Stopped):
+    """Patience ended: somebody did not answer for too long."""
+
+
+class Peer:
+    """One other member of the federation, at its address."""
+
+    def __init__(self, kit: Kit, name: str, address: str):
+        self.kit, self.name, self.address = kit, name, address
+        self.channel = transport.channel(kit, name, address)
+        self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
+        self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
+        self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
+        self._checked_against: frozenset[int] | None = None
+
+    def check(self) -> None:
+        """Refuse a peer whose certificate was revoked.
+
+        grpc checks that the certificate is signed, current and names this peer, but does not show it to clients.
+        """
+        revoked = self.kit.revoked
+        if revoked == self._checked_against:
+            return
+        context = ssl.create_default_context(cadata=self.kit.authority.decode())
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.load_cert_chain(self.kit.folder / "cert.pem", self.kit.folder / "key.pem")
+        context.set_alpn_protocols(["h2"])
+        import socket
+
+        host, port = host_of(self.address), int(self.address.rpartition(":")[2])
+        with (
+            socket.create_connection((host, port), timeout=5) as raw,
+            context.wrap_socket(raw, server_hostname=self.kit.server_name(self.name)) as secured,
+        ):
+            presented = ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"")
+        if self.kit.identify(presented.encode()) != self.name:
+            raise Refused(f"{self.address} answers with another member's certificate")
+        self._checked_against = revoked
+
+    def ask(self, where: Where) -> Call:
+        """Ask, without waiting for the answer."""
+        try:
+            self.check()
+        except OSError as error:
+            return Call(self, None, f"cannot connect to {self.address} ({_brief(error)})")
+        except Refused as error:
+            return Call(self, None, f"refused: {error}")
+        request = Request(federation=where.federation, round=where.round, phase=where.phase)
+        return Call(self, self._pull(request, wait_for_ready=False))
+
+    def report(self, report: Report, timeout: float) -> Receipt:
+        self.check()
+        return self._report(report, timeout=timeout)
+
+    def overview(self, question: Question, timeout: float) -> Overview:
+        self.check()
+        return self._overview(question, timeout=timeout)
+
+    def close(self) -> None:
+        self.channel.close()
+
+
+class Call:
+    """One question to a peer, under way."""
+
+    def __init__(self, peer: Peer, call: Any, trouble: str = ""):
+        self.peer, self.call, self.trouble = peer, call, trouble
+        self.heard = time.monotonic()
+
+    def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
+        """What the call brings, as long as `go_on` does not raise."""
+        if self.call is None:
+            raise _Trouble(self.trouble)
+        try:
+            for chunk in self.call:
+                self.heard = time.monotonic()
+                go_on()
+                yield chunk
+        except grpc.RpcError as error:
+            raise _Trouble.of(error, self.peer) from None
+
+    def stop(self) -> None:
+        """Give it up."""
+        if self.call is not None:
+            self.call.cancel()
+
+
+class _Trouble(Exception):
+    """A call failed in a way that may pass."""
+
+    fatal = False
+
+    @classmethod
+    def of(cls, error: Any, peer: Peer) -> _Trouble:
+        code, details = error.code(), error.details() or ""
+        if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
+            peer._checked_against = None  # somebody else may answer there next time
+            made = cls(f"cannot reach {peer.address}")
+        elif code is grpc.StatusCode.CANCELLED:
+            made = cls("it went silent")
+        else:
+            made = cls(_printable(details) or code.name.lower().replace("_", " "))
+        made.fatal = code is grpc.StatusCode.FAILED_PRECONDITION
+        return made
+
+
+class Received(NamedTuple):
+    """A peer's message."""
+
+    layout: Layout
+    arrays: list[np.ndarray]
+
+
+class Mailroom:
+    """All the peers of one process, and the patience to wait for them."""
+
+    def __init__(self, kit: Kit, patience: float):
+        self.kit, self.patience = kit, patience
+        self.stopping = threading.Event()
+        self.waiting_for = ""
+        self.bytes_received = 0
+        self._peers: dict[str, Peer] = {}
+        self._calls: set[Call] = set()
+        self._lock = threading.Lock()
+        threading.Thread(target=self._watch, daemon=True, name="watch").start()
+
+    def peer(self, name: str, address: str) -> Peer:
+        """The peer of that name, its connection made anew when it has moved."""
+        with self._lock:
+            known = self._peers.get(name)
+            if known is None or known.address != address:
+                if known is not None:
+                    known.close()
+                self._peers[name] = known = Peer(self.kit, name, address)
+            return known
+
+    def pull(
+        self,
+        peers: Mapping[int, Peer],
+        where: Where,
+        *,
+        layout: Layout | None,
+        limit: int,
+        patience: float | None = None,
+    ) -> dict[int, Received]:
+        """The message of every peer for one exchange. All are asked at once; each is waited for in turn."""
+        patience = self.patience if patience is None else patience
+        calls = {place: self._ask(peer, where) for place, peer in peers.items()}
+        began = time.monotonic()
+        try:
+            return {
+                place: self._one(call, where, layout, limit, began, patience) for place, call in calls.items()
+            }
+        except Stopped:
+            for call in calls.values():
+                call.stop()
+            raise
+
+    def _ask(self, peer: Peer, where: Where) -> Call:
+        call = peer.ask(where)
+        with self._lock:
+            self._calls.add(call)
+        return call
+
+    def _one(
+        self, call: Call, where: Where, layout: Layout | None, limit: int, began: float, patience: float
+    ) -> Received:
+        peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
+
+        def go_on() -> None:
+            if self.stopping.is_set():
+                raise Stopped("asked to stop")
+            if time.monotonic() - began > patience:
+                raise Waited(self._out_of_patience(peer, where, trouble))
+
+        while True:
+            try:
+                found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit)
+                if found is not None:
+                    self.waiting_for = ""
+                    self.bytes_received += found[0].size
+                    return Received(*found)
+                trouble, pause = "it has not got there yet", 0.0
+            except BadMessage as error:
+                trouble = f"its message was refused: {error}"
+                log.warning("refused a message of %s for round %d: %s", peer.name, where.round, error)
+            except _Trouble as error:
+                trouble = str(error)
+                if error.fatal:
+                    raise Stopped(f"{peer.name} refuses us: {trouble}") from None
+            finally:
+                call.stop()
+                with self._lock:
+                    self._calls.discard(call)
+            waited = time.monotonic() - began
+            if waited > say_after:
+                self.waiting_for = peer.name
+                log.info("waiting for %s (round %d): %s", peer.name, where.round, trouble)
+                say_after = 2 * waited
+            self.stopping.wait(min(pause, max(0.0, patience - waited)))
+            pause = min(1.0, max(0.05, 2 * pause))
+            go_on()
+            call = self._ask(peer, where)
+
+    def _out_of_patience(self, peer: Peer, where: Where, trouble: str) -> str:
+        return (
+            f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
+            "type the command again once it is back"
+        )
+
+    def _watch(self) -> None:
+        """Give up calls that bring nothing; a dead connection without a goodbye looks like that."""
+        while not self.stopping.wait(5.0):
+            with self._lock:
+                calls = list(self._calls)
+            for call in calls:
+                if time.monotonic() - call.heard > SILENCE:
+                    call.stop()
+
+    def stop(self) -> None:
+        """Let everybody who waits stop soon."""
+        self.stopping.set()
+        with self._lock:
+            calls = list(self._calls)
+        for call in calls:
+            call.stop()
+
+    def close(self) -> None:
+        self.stop()
+        with self._lock:
+            for peer in self._peers.values():
+                peer.close()
+
+
+def _printable(details: str) -> str:
+    """What a peer says, fit for one line of a log and for a terminal."""
+    return "".join(each if each.isprintable() else " " for each in details[:300]).strip()
+
+
+def _brief(error: OSError) -> str:
+    return error.strerror or type(error).__name__

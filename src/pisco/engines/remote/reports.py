@@ -1,0 +1,175 @@
+"""What is measured: an agent's rows, how they reach the server, and the history the server makes of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pisco.engines.checkpoint import Checkpoint
+from pisco.engines.remote.layout import Where
+from pisco.engines.remote.transport import grpc
+from pisco.engines.remote.wire_pb2 import Report, Row
+from pisco.federation.kits import Refused
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER
+
+if TYPE_CHECKING:
+    from pisco.engines.remote.agent import Agent
+    from pisco.engines.remote.member import Member
+    from pisco.engines.remote.peers import Peer
+
+log = logging.getLogger("pisco.remote")
+
+AT_ONCE = 1000
+"""Rows in one report: far below the largest request that is accepted."""
+
+
+class Rows:
+    """An agent's measurements, one row for every measured round."""
+
+    def __init__(self) -> None:
+        self.rounds: list[int] = []
+        self.values: dict[str, list[float]] = {}
+
+    def add(self, round_: int, values: dict[str, float]) -> None:
+        """One more row; a round measured again after a restart replaces nothing, it is the same."""
+        if self.rounds and self.rounds[-1] >= round_:
+            return
+        self.rounds.append(round_)
+        for name, value in values.items():
+            self.values.setdefault(name, []).append(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        return {"rounds": np.asarray(self.rounds, np.int64)} | {
+            f"metric {name}": np.asarray(values, np.float64) for name, values in self.values.items()
+        }
+
+    @classmethod
+    def restore(cls, found: Checkpoint | None) -> Rows:
+        rows = cls()
+        if found is not None:
+            rows.rounds = found.history["rounds"].tolist()
+            rows.values = {
+                name.removeprefix("metric "): values.tolist()
+                for name, values in found.history.items()
+                if name.startswith("metric ")
+            }
+        return rows
+
+    def columns(self) -> dict[str, np.ndarray]:
+        """As a result's history."""
+        return {"round": np.asarray(self.rounds, np.int64)} | {
+            name: np.asarray(values) for name, values in self.values.items()
+        }
+
+    def since(self, count: int) -> list[Row]:
+        """The rows from a place on, as they travel."""
+        end = min(len(self.rounds), count + AT_ONCE)
+        return [
+            Row(round=self.rounds[at], values={name: values[at] for name, values in self.values.items()})
+            for at in range(count, end)
+        ]
+
+
+class Reporter:
+    """Tells the server every second where the agent stands, and the rows that it does not have yet."""
+
+    EVERY = 1.0
+
+    def __init__(self, agent: Agent):
+        self.agent = agent
+        self.held = 0
+        self._sizes = agent.programs.message_sizes(1)
+        self._met = False
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True, name="report")
+        self._thread.start()
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self.EVERY):
+            self._send(timeout=10.0)
+
+    def _send(self, timeout: float) -> bool:
+        agent = self.agent
+        with self._lock:
+            report = Report(
+                federation=agent.federation_hash(agent.done + 1),
+                round=agent.done,
+                bytes_sent=agent.bytes_sent,
+                bytes_received=agent.mailroom.bytes_received,
+                waiting_for=agent.mailroom.waiting_for,
+                rows=agent.history.since(self.held),
+                round_bytes=self._sizes.sent,
+                start_server_bytes=self._sizes.start_server,
+                start_gossip_bytes=self._sizes.start_gossip,
+            )
+            try:
+                self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows
+                self._met = True
+            except (grpc.RpcError, OSError, Refused, ValueError):
+                return False
+            return True
+
+    @property
+    def server_matters(self) -> bool:
+        """Where no round reaches the server, a federation may do without one."""
+        return self._met or needs_server(self.agent.plan)
+
+    def finish(self) -> None:
+        """The last rows; without the server they stay with the agent."""
+        patience = self.agent.plan.patience if self.server_matters else 1.0
+        end, pause = time.monotonic() + patience, 0.05
+        while self.held < len(self.agent.history.rounds):
+            if not self._send(timeout=10.0):
+                if time.monotonic() > end or self.agent.mailroom.stopping.wait(pause):
+                    log.warning("the server did not take our last measurements; they are in our own result")
+                    return
+                pause = min(1.0, 2 * pause)
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+def needs_server(plan: Federation) -> bool:
+    """Whether a round may reach the server."""
+    return not plan.network_of(plan.epochs[-1]).server.never_reached
+
+
+def say_farewell(member: Member, peer: Peer, round_: int, *, patience: float) -> None:
+    """Tell a peer that nothing before `round_` is needed any more."""
+    end, pause = time.monotonic() + patience, 0.05
+    while True:
+        call = peer.ask(Where(member.federation_hash(round_ - 1), round_, 0))
+        try:
+            if call.call is not None:
+                list(call.call)
+                return
+        except grpc.RpcError:
+            pass
+        if 0.5 < pause < 1.0:
+            log.info("saying farewell to %s, who does not answer", peer.name)
+        gone = member.outbox.floors().get(peer.name, 0) >= round_  # it has parted from us, and needs nothing
+        if gone or time.monotonic() > end or member.mailroom.stopping.wait(pause):
+            return
+        pause = min(1.0, 2 * pause)
+
+
+def settings(plan: Federation) -> dict[str, Any]:
+    """What was run, as in every result."""
+    return {
+        "algorithm": plan.algorithm.model_dump(),
+        "problem": "private data" if plan.problem is None else plan.problem.name,
+        "network": repr(plan.network_of(plan.epochs[-1])),
+        "run": {
+            "rounds": plan.rounds,
+            "batch_size": plan.batch_size,
+            "eval_every": plan.eval_every,
+            "engine": "remote",
+        },
+        "federation": {"name": plan.name, "hash": plan.hash},
+    }

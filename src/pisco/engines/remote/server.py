@@ -1,0 +1,236 @@
+"""The server: it averages when the coin says so, and keeps the book of what agents report."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pisco.engines.job import seed_key, streams
+from pisco.engines.remote import membership, transport
+from pisco.engines.remote.layout import Layout
+from pisco.engines.remote.ledger import Ledger
+from pisco.engines.remote.member import BOUNDARY, LIMIT, Member
+from pisco.engines.remote.peers import Stopped, Waited
+from pisco.engines.remote.routes import Routes, ServerHop, check, mean, weigh
+from pisco.engines.remote.transport import grpc
+from pisco.engines.remote.wire_pb2 import Overview, Question, Receipt, Report
+from pisco.errors import InputError
+from pisco.federation.kits import Kit
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER, Epoch
+from pisco.results import Result
+
+log = logging.getLogger("pisco.remote")
+
+MOST_EXCHANGES = 64
+"""Exchanges of one round; no method comes near."""
+
+
+class Server(Member):
+    """The coordinator's process. It holds no data and learns what agents send it in server rounds.
+
+    Args:
+      kit: the server's kit.
+      folder: where its averages and the reported measurements are kept.
+      listen: the address to listen at, where it is another than the plan's.
+      durable: wait for the disk after every average, to survive a loss of power.
+      limit: the most bytes of one message.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        folder: Path,
+        *,
+        listen: str | None = None,
+        durable: bool = False,
+        limit: int = LIMIT,
+    ):
+        if kit.name != SERVER:
+            raise InputError(
+                f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`"
+            )
+        for epoch in kit.federation.epochs:
+            check(kit.federation.build_algorithm(), kit.federation.network_of(epoch))
+        membership.check(kit.federation)
+        super().__init__(kit, folder, listen=listen, durable=durable)
+        self.limit = limit
+        self.keys = streams(seed_key(self.plan.seed))
+        self.saved = self.found.round if self.found else 0
+        self.ledger = Ledger(self.plan, folder)
+        self.failure: Stopped | None = None
+        self._work = threading.Condition(threading.RLock())
+        self._averaging: dict[tuple[int, int], str] = {}
+        self._layouts: dict[tuple[bool, int], Layout] = {}
+        self._routes: dict[str, Routes] = {}
+        for epoch in self.plan.epochs:
+            # Asked from many threads: the coin's program is made here, once.
+            self.routes(epoch).server_mask(epoch.start)
+
+    def routes(self, epoch: Epoch) -> Routes:
+        key = self.plan.hash_at(epoch.start)
+        if key not in self._routes:
+            self._routes[key] = Routes(self.plan.network_of(epoch), self.keys)
+        return self._routes[key]
+
+    def hop(self, round_: int, phase: int) -> tuple[Epoch, ServerHop] | None:
+        """The server's part in an exchange; None when that exchange does not reach it."""
+        epoch = self.plan.epoch_at(round_ - 1)
+        if phase == BOUNDARY:
+            joining = membership.boundary(self.plan, round_ - 1)
+            return None if joining is None else (epoch, joining)
+        routes = self.routes(epoch)
+        if round_ == 0:
+            return epoch, routes.server_hop(None)
+        with self._work:
+            hops = routes.hops(round_ - 1, None)
+        network = routes.network
+        length = 1 + (network.gossip_steps if network.gossip_before_server else 0)
+        if not hops or phase % length != length - 1 or phase >= length * MOST_EXCHANGES:
+            return None
+        (hop,) = hops
+        assert isinstance(hop, ServerHop)
+        return epoch, hop
+
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
+        epoch = self.plan.epoch_at(round_ - 1)
+        if name not in epoch.names:
+            return f"it is not in the roster in round {round_ - 1}"
+        found = self.hop(round_, phase)
+        if found is None or epoch.names.index(name) not in found[1].receivers:
+            return f"this exchange of round {round_ - 1} does not reach the server"
+        return None
+
+    @property
+    def reached(self) -> int:
+        return self.ledger.front()
+
+    def adopt(self, plan: Federation) -> None:
+        with self._work:
+            self.ledger.adopt(plan)
+            super().adopt(plan)
+
+    # Averages
+
+    def asked(self, name: str, round_: int, phase: int) -> None:
+        with self._work:
+            known = (round_, phase) in self._averaging or (round_, phase) in self.outbox.kept()
+            # Two for each: one who asks for rounds far ahead takes its own places, not those of others.
+            if known or list(self._averaging.values()).count(name) >= 2:
+                return
+            self._averaging[round_, phase] = name
+        threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
+
+    def _average(self, round_: int, phase: int) -> None:
+        found = self.hop(round_, phase)
+        if found is None:
+            with self._work:
+                self._averaging.pop((round_, phase), None)
+            return
+        epoch, hop = found
+        try:
+            peers = {place: self.peer(epoch.names[place], round_ - 1) for place in hop.reporters}
+            received = self.mailroom.pull(
+                peers,
+                self.where(round_, phase),
+                layout=self._layouts.get((round_ == 0, phase)),
+                limit=self.limit,
+                # Who joins may ask long before the others get there.
+                patience=math.inf if phase == BOUNDARY else None,
+            )
+            layout = received[hop.reporters[0]].layout
+            for place, message in received.items():
+                if message.layout != layout:
+                    raise Stopped(
+                        f"{epoch.names[place]} sends {message.layout} and {epoch.names[hop.reporters[0]]} sends "
+                        f"{layout}; their models differ"
+                    )
+            self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
+            arrays = {place: message.arrays for place, message in received.items()}
+            averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+            readers = [epoch.names[place] for place in hop.receivers]
+            self._keep(round_, phase, layout, layout.join(averaged), readers)
+        except Waited as waited:
+            # Who asks early makes us wait for others who are well and on their way; the next question starts anew.
+            if self.ledger.unheard([epoch.names[place] for place in hop.reporters]):
+                self.failure = self.failure or waited
+        except Stopped as stopped:
+            self.failure = self.failure or stopped
+        finally:
+            with self._work:
+                self._averaging.pop((round_, phase), None)
+                self._work.notify_all()
+
+    def _keep(self, round_: int, phase: int, layout: Layout, data: bytes, readers: list[str]) -> None:
+        """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
+        with self._work:
+            self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
+            self.saved += 1
+            self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+        self.outbox.show(round_, phase)
+
+    # Reports
+
+    def _report(self, name: str, request: Report, context: grpc.ServicerContext) -> Receipt:
+        if name not in self.plan.names:
+            self.door.refuse(context, name, "it is not in the roster")
+        if request.federation != self.federation_hash(request.round + 1):
+            self.door.refuse(context, name, "it reports for another federation")
+        return Receipt(rows=self.ledger.note(name, request))
+
+    def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
+        if name != SERVER and name not in self.plan.names:
+            self.door.refuse(context, name, "it is not in the roster")
+        return self.ledger.overview()
+
+    def farewell(self, name: str, round_: int) -> None:
+        super().farewell(name, round_)
+        self.ledger.save()
+        with self._work:
+            self.saved += 1
+            self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            self._work.notify_all()
+
+    # The run
+
+    def run(self, progress: Callable[[Ledger], None] | None = None) -> Result:
+        """Serve until every agent has said farewell; raises `Stopped` when patience with one ends."""
+        began = time.perf_counter()
+        methods = {
+            transport.REPORT: (self._report, Report),
+            transport.OVERVIEW: (self._overview, Question),
+        }
+        self.open(self.plan.server_address, methods)
+        try:
+            while True:
+                with self._work:
+                    self._work.wait(0.5)
+                if self.failure:
+                    raise self.failure
+                if self.mailroom.stopping.is_set():
+                    raise Stopped("asked to stop")
+                floors = self.outbox.floors()
+                missing = [n for n in self.plan.names if floors.get(n, 0) <= self.last_round(n)]
+                self.look_for_plan()
+                if progress:
+                    progress(self.ledger)
+                if not missing:
+                    break
+                silent = self.ledger.silent(missing)
+                if silent:
+                    raise Waited(
+                        f"heard nothing from {', '.join(silent)} for {self.plan.patience:g} s; the state is kept, "
+                        "type the command again once they are back"
+                    )
+        finally:
+            self.ledger.save()
+            self.close()
+        return self.result(time.perf_counter() - began)
+
+    def result(self, seconds: float) -> Result:
+        """The federation's history; parameters stay with the agents."""
+        return self.ledger.result(seconds)

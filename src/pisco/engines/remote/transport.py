@@ -1,0 +1,224 @@
+"""gRPC with mutual TLS: channels, servers, and who is at the other end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from google.protobuf.message import DecodeError
+
+from pisco.engines.remote.layout import CHUNK
+from pisco.errors import InputError
+from pisco.federation.kits import Kit, Refused, require_tls13
+
+require_tls13()  # so others import grpc from here
+
+import grpc  # noqa: E402
+import grpc.experimental  # noqa: E402
+
+log = logging.getLogger("pisco.remote")
+
+PULL, REPORT, OVERVIEW = "Pull", "Report", "Overview"
+SERVICE = "pisco.Federation"
+POLL = 10.0
+"""Seconds that a request waits for a message before it is told: not yet."""
+PER_PEER = 4
+"""Requests of one peer that may wait at the same time; its own restart leaves old ones behind for a moment."""
+
+IDLE = 300
+"""Seconds after which a connection without a call is closed; the next call opens another."""
+
+_KEEP_ALIVE = [
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+
+def channel(kit: Kit, peer: str, address: str) -> grpc.Channel:
+    """A connection to a peer, whose certificate must name it."""
+    credentials = grpc.ssl_channel_credentials(kit.authority, kit.key, kit.certificate)
+    options = [
+        ("grpc.ssl_target_name_override", kit.server_name(peer)),
+        ("grpc.default_authority", kit.server_name(peer)),
+        ("grpc.max_receive_message_length", 2 * CHUNK),
+        ("grpc.initial_reconnect_backoff_ms", 100),
+        ("grpc.min_reconnect_backoff_ms", 100),
+        ("grpc.max_reconnect_backoff_ms", 1000),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
+        *_KEEP_ALIVE,
+    ]
+    return grpc.secure_channel(address, credentials, options)
+
+
+def method(channel: grpc.Channel, name: str, request: Any, response: Any) -> Any:
+    """A method of the peer's service; `Pull` streams its answer."""
+    make = channel.unary_stream if name == PULL else channel.unary_unary
+    return make(
+        f"/{SERVICE}/{name}",
+        request_serializer=request.SerializeToString,
+        response_deserializer=response.FromString,
+    )
+
+
+class Door:
+    """Who may come in: every request is checked against the certificate it came with."""
+
+    def __init__(self, kit: Kit):
+        self.kit = kit
+        self._lock = threading.Lock()
+        self._inside: Counter[str] = Counter()
+        self._said: dict[str, float] = {}
+
+    def identify(self, context: grpc.ServicerContext) -> str:
+        """The name in the certificate that a call came with."""
+        presented: Any = context.auth_context().get("x509_pem_cert", [b""])
+        try:
+            return self.kit.identify(presented[0])
+        except Refused as error:
+            self.refuse(context, context.peer(), str(error))
+
+    @contextmanager
+    def seat(self, context: grpc.ServicerContext) -> Iterator[str]:
+        """A place for a call whose request has not been read yet: everybody has a few, and takes nobody else's."""
+        name = self.identify(context)
+        with self._lock:
+            crowded = self._inside[name] >= PER_PEER
+            self._inside[name] += not crowded
+        if crowded:
+            self.refuse(context, name, "too many requests at once", grpc.StatusCode.RESOURCE_EXHAUSTED)
+        try:
+            yield name
+        finally:
+            with self._lock:
+                self._inside[name] -= 1
+
+    def check(self, context: grpc.ServicerContext, name: str, reason: str | None) -> None:
+        """Go on if there is no reason not to."""
+        if reason is not None:
+            self.refuse(context, name, reason)
+
+    def refuse(
+        self,
+        context: grpc.ServicerContext,
+        who: str,
+        reason: str,
+        code: grpc.StatusCode = grpc.StatusCode.PERMISSION_DENIED,
+    ) -> NoReturn:
+        """Log one line and end the request."""
+        line = f"refused {who}: {reason}"
+        kind, now = re.sub(r"\d+", "#", line), time.monotonic()
+        with self._lock:
+            # Who keeps asking must not fill the disk with lines that differ in a number only: a round, a port.
+            if now - self._said.get(kind, -60.0) > 5.0:
+                if len(self._said) > 1000:
+                    self._said.clear()
+                self._said[kind] = now
+                log.warning("%s", line)
+        context.abort(code, reason)
+        raise AssertionError("abort raises")
+
+
+def _serialize(message: Any) -> bytes:
+    return message.SerializeToString()
+
+
+def _more_files() -> None:
+    """Raise the number of open files as far as we may: idle connections must not keep a round from being saved."""
+    try:
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ImportError, ValueError, OSError):  # no such limits here, or none that we may change
+        return
+
+
+MALFORMED = object()
+"""What a request becomes that is no message of ours."""
+
+
+def _parse(message: Any) -> Callable[[bytes], Any]:
+    # An exception here would be grpc's to report: many lines, and nobody's name.
+    def parse(data: bytes) -> Any:
+        try:
+            return message.FromString(data)
+        except DecodeError:
+            return MALFORMED
+
+    return parse
+
+
+def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any], Any]], peers: int) -> Any:
+    """Start to listen; `methods` maps a name to its handler and the type of its request."""
+    kit = door.kit
+    _more_files()
+
+    def read(requests: Iterator[Any], context: grpc.ServicerContext, name: str) -> Any:
+        request = next(requests, MALFORMED)
+        if request is MALFORMED:
+            door.refuse(context, name, "what it sends is no message", grpc.StatusCode.INVALID_ARGUMENT)
+        return request
+
+    def streaming(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            with door.seat(context) as name:
+                yield from handler(name, read(requests, context, name), context)
+
+        return answer
+
+    def single(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
+            with door.seat(context) as name:
+                return handler(name, read(requests, context, name), context)
+
+        return answer
+
+    # As streams of requests, though each has one: grpc would read a single request before we know who sends it, and a
+    # call that never sends it would hold a thread.
+    handlers = {}
+    for name, (handler, request) in methods.items():
+        make = grpc.stream_stream_rpc_method_handler if name == PULL else grpc.stream_unary_rpc_method_handler
+        handlers[name] = make(
+            (streaming if name == PULL else single)(handler),
+            request_deserializer=_parse(request),
+            response_serializer=_serialize,
+        )
+    waiting = PER_PEER * peers + 4
+    server = grpc.server(
+        ThreadPoolExecutor(waiting, thread_name_prefix="answer"),
+        handlers=[grpc.method_handlers_generic_handler(SERVICE, handlers)],
+        maximum_concurrent_rpcs=waiting,
+        options=[
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", CHUNK),
+            ("grpc.max_metadata_size", 16 * 1024),
+            ("grpc.max_concurrent_streams", 2 * PER_PEER),
+            ("grpc.server_handshake_timeout_ms", 10_000),
+            ("grpc.max_connection_idle_ms", IDLE * 1000),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+            ("grpc.http2.max_ping_strikes", 0),  # a long poll under load looks like too many pings
+            *_KEEP_ALIVE,
+        ],
+    )
+    credentials = grpc.ssl_server_credentials(
+        [(kit.key, kit.certificate)], root_certificates=kit.authority, require_client_auth=True
+    )
+    try:
+        port = server.add_secure_port(address, credentials)
+    except RuntimeError:
+        port = 0
+    if not port:
+        raise InputError(f"cannot listen at {address}; is the port taken, or the host another machine's?")
+    server.start()
+    return server

@@ -1,0 +1,118 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Request(_message.Message):
+    __slots__ = ("federation", "round", "phase")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    federation: bytes
+    round: int
+    phase: int
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ...) -> None: ...
+
+class Header(_message.Message):
+    __slots__ = ("federation", "round", "phase", "sender", "layout", "size")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SENDER_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    federation: bytes
+    round: int
+    phase: int
+    sender: str
+    layout: str
+    size: int
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., sender: _Optional[str] = ..., layout: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("header", "data")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    header: Header
+    data: bytes
+    def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "round_bytes", "start_server_bytes", "start_gossip_bytes")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    federation: bytes
+    round: int
+    bytes_sent: int
+    bytes_received: int
+    waiting_for: str
+    rows: _containers.RepeatedCompositeFieldContainer[Row]
+    round_bytes: _containers.RepeatedScalarFieldContainer[int]
+    start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
+    start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Row(_message.Message):
+    __slots__ = ("round", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, round: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    def __init__(self, rows: _Optional[int] = ...) -> None: ...
+
+class Question(_message.Message):
+    __slots__ = ("federation",)
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    federation: bytes
+    def __init__(self, federation: _Optional[bytes] = ...) -> None: ...
+
+class Overview(_message.Message):
+    __slots__ = ("federation_name", "rounds", "agents")
+    FEDERATION_NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    AGENTS_FIELD_NUMBER: _ClassVar[int]
+    federation_name: str
+    rounds: int
+    agents: _containers.RepeatedCompositeFieldContainer[Standing]
+    def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ...) -> None: ...
+
+class Standing(_message.Message):
+    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    LAST_CONTACT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    round: int
+    bytes_sent: int
+    bytes_received: int
+    last_contact: float
+    waiting_for: str
+    loss: float
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Real federations: the plan everybody holds, the authority that signs certificates, and one agent's kit."""

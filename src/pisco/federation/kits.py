@@ -1,0 +1,251 @@
+"""A kit: what one machine needs to take part, in one folder, and what it takes to let others in.
+
+KIT/key.pem           the private key, mode 600; it never leaves this folder
+KIT/cert.pem          who this is, signed by the authority
+KIT/ca.pem            the authority's certificate
+KIT/federation.toml   the plan
+KIT/revoked.pem       whose certificates no longer count
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.x509.oid import NameOID
+
+from pisco.errors import InputError
+from pisco.federation import authority as ca
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER, host_of
+
+PLAN = "federation.toml"
+SOON = dt.timedelta(days=14)
+
+
+class Refused(Exception):
+    """A peer is not let in; the message is the one line for the log."""
+
+
+def require_tls13() -> None:
+    """Leave TLS 1.2 nothing to agree on; to be called before grpc is imported.
+
+    grpc has no switch for the least version. Its list of ciphers is for TLS 1.2 alone, and one that needs RSA
+    cannot be used with our ECDSA certificates: every handshake below TLS 1.3 fails.
+    """
+    os.environ["GRPC_SSL_CIPHER_SUITES"] = "ECDHE-RSA-AES128-GCM-SHA256"
+
+
+@dataclass(eq=False)
+class Kit:
+    """One member's kit, checked when it is read."""
+
+    folder: Path
+    name: str
+    federation: Federation
+    key: bytes = field(repr=False)
+    certificate: bytes = field(repr=False)
+    authority: bytes = field(repr=False)
+    not_after: dt.datetime
+    _stamp: tuple[int, int] | None = field(default=None, repr=False)
+    _listed: dt.datetime | None = field(default=None, repr=False)
+    _revoked: frozenset[int] = field(default=frozenset(), repr=False)
+    _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._list = str(self.folder / ca.REVOKED)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Kit:
+        """Read a kit; whatever does not fit together is one `InputError`."""
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise InputError(f"there is no kit {folder}; `pisco federation issue` makes one")
+        for file in (ca.KEY, ca.CERTIFICATE, "ca.pem", PLAN, ca.REVOKED):
+            if not (folder / file).is_file():
+                raise InputError(f"the kit {folder} lacks {file}; ask the coordinator for a whole one")
+        plan = Federation.load(folder / PLAN)
+        key, certificate = ca.read_key(folder / ca.KEY), ca.read_certificate(folder / ca.CERTIFICATE)
+        trusted = ca.read_certificate(folder / "ca.pem")
+        name = ca.common_name(certificate)
+        if not ca.check_signed(certificate, trusted):
+            raise InputError(f"the certificate in {folder} is not signed by its ca.pem; ask for a new kit")
+        if _public(key.public_key()) != _public(certificate.public_key()):
+            raise InputError(f"the key in {folder} is not the one its certificate is for; ask for a new kit")
+        if _federation(certificate) != plan.name:
+            raise InputError(
+                f"the certificate in {folder} is of the federation {_federation(certificate)!r}, "
+                f"its plan of {plan.name!r}; ask for a new kit"
+            )
+        if name not in (SERVER, *plan.names):
+            raise InputError(
+                f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there"
+            )
+        kit = cls(
+            folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), ca.pem(trusted),
+            certificate.not_valid_after_utc,
+        )  # fmt: skip
+        problem = kit._why_not(certificate)
+        if problem:
+            raise InputError(
+                f"the certificate of {name!r} {problem}; check this machine's clock, "
+                f"or ask for a new one (`pisco federation issue {name} --renew`)"
+            )
+        return kit
+
+    @property
+    def warning(self) -> str | None:
+        """A sentence when the certificate ends soon."""
+        left = self.not_after - ca.now()
+        if left > SOON:
+            return None
+        return (
+            f"the certificate of {self.name!r} ends in {max(0, left.days)} days, "
+            f"on {self.not_after:%Y-%m-%d %H:%M} UTC; renew it with `pisco federation issue {self.name} --renew`"
+        )
+
+    @property
+    def revoked(self) -> frozenset[int]:
+        """Serial numbers that no longer count; read anew when the file has changed.
+
+        A list that is broken, gone or older leaves the last good one in force while we run.
+        """
+        try:
+            stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
+            stamp = (stat.st_mtime_ns, stat.st_ino)
+            if stamp != self._stamp:
+                listed = ca.read_revoked(Path(self._list), x509.load_pem_x509_certificate(self.authority))
+                if self._listed is None or listed.last_update_utc >= self._listed:
+                    self._revoked = frozenset(each.serial_number for each in listed)
+                    self._listed = listed.last_update_utc
+                self._stamp = stamp  # last: other threads take the list as it is once the stamp fits
+        except (OSError, InputError):
+            if self._stamp is None:
+                raise
+        return self._revoked
+
+    def server_name(self, peer: str) -> str:
+        """The name that TLS must find in a peer's certificate (`grpc.ssl_target_name_override`)."""
+        return ca.tls_name(self.federation.name, peer)
+
+    def identify(self, presented: bytes) -> str:
+        """The member that a certificate (PEM, from the handshake) belongs to, or `Refused`.
+
+        To be asked at every request: a connection may outlive its certificate.
+        """
+        known = self._known.get(presented)
+        if known is None:
+            certificate = self._read(presented)
+            if len(self._known) >= 4096:  # bounded, though only the authority can mint such certificates
+                self._known.clear()
+            self._known[presented] = known = (ca.common_name(certificate), certificate)
+        name, certificate = known
+        problem = self._why_not(certificate)
+        if problem:
+            raise Refused(f"the certificate of {name!r} {problem}")
+        return name
+
+    def _read(self, presented: bytes) -> x509.Certificate:
+        try:
+            certificate = x509.load_pem_x509_certificate(presented)
+            name, federation, uris = ca.common_name(certificate), _federation(certificate), _uris(certificate)
+        except ValueError:  # parts of a certificate are read only when asked for
+            raise Refused("what was presented is no certificate") from None
+        if not ca.check_signed(certificate, x509.load_pem_x509_certificate(self.authority)):
+            raise Refused(f"the certificate of {name!r} is signed by another authority")
+        if federation != self.federation.name:
+            raise Refused(f"{name!r} is of another federation, {federation!r}")
+        if ca.identity_uri(federation, name) not in uris:
+            raise Refused(f"the certificate of {name!r} was made for another purpose")
+        return certificate
+
+    def _why_not(self, certificate: x509.Certificate) -> str | None:
+        at = ca.now()
+        if at > certificate.not_valid_after_utc:
+            return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        if at < certificate.not_valid_before_utc:
+            return f"counts only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on"
+        return "has been revoked" if certificate.serial_number in self.revoked else None
+
+
+def issue(
+    home: Path,
+    plan: Federation,
+    name: str,
+    folder: Path,
+    *,
+    days: float = 365,
+    request: Path | None = None,
+    renew: bool = False,
+    start: dt.datetime | None = None,
+) -> x509.Certificate:
+    """Make a member's kit, or renew its certificate.
+
+    Args:
+      home: the coordinator's folder, with the authority in it.
+      plan: what goes into the kit.
+      name: of an agent in the plan, or the server's.
+      folder: of the kit.
+      days: how long the certificate counts.
+      request: a request made by the agent, whose key then never is on this machine.
+      renew: sign the key that the kit already has.
+      start: from when the days count, if not from now.
+    """
+    if name != SERVER and name not in plan.names:
+        raise InputError(f"{plan.name!r} has no agent {name!r}; it has {', '.join(plan.names)} and {SERVER}")
+    signer = ca.Authority.open(home / "authority", plan.name)
+    signer.check_days(days, start or ca.now())
+    if request is not None:
+        public = ca.read_request(request, name)
+    elif renew:
+        public = ca.read_key(folder / ca.KEY).public_key()
+    if (folder / ca.CERTIFICATE).exists() and not renew:
+        raise InputError(
+            f"{folder} is a kit already; give --renew for a new certificate on its key, or another --out for a new key"
+        )
+    if (folder / ca.KEY).exists() and not renew and request is None:
+        raise InputError(
+            f"{folder} has a key without a certificate and keys are never overwritten; give --renew to sign that one"
+        )
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if request is None and not renew:
+        public = ca.new_key(folder / ca.KEY).public_key()
+    certificate = signer.sign(name, public, _host(plan, name), days, start)  # pyright: ignore[reportPossiblyUnbound]
+    refresh(home, plan, folder)
+    ca.replace(folder / "ca.pem", ca.pem(signer.certificate))
+    ca.replace(folder / ca.CERTIFICATE, ca.pem(certificate))
+    return certificate
+
+
+def refresh(home: Path, plan: Federation, folder: Path) -> None:
+    """Put the newest plan and list of revoked certificates into a kit."""
+    plan.save(folder / PLAN)
+    ca.replace(folder / ca.REVOKED, (home / "authority" / ca.REVOKED).read_bytes())
+
+
+def _host(plan: Federation, name: str) -> str:
+    if name == SERVER:
+        return host_of(plan.server_address)
+    last = next(epoch for epoch in reversed(plan.epochs) if name in epoch.names)
+    return host_of(last.member(name).address)
+
+
+def _federation(certificate: x509.Certificate) -> str:
+    found = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    return str(found[0].value) if len(found) == 1 else ""
+
+
+def _uris(certificate: x509.Certificate) -> list[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def _public(key: object) -> bytes:
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]

@@ -1,0 +1,363 @@
+"""The federation file: what every machine of a federation must agree on, to the last bit.
+
+    name = "hospitals"                  [algorithm]              [network]
+    seed = 0                            name = "pisco"           graph = "ring"
+    rounds = 500                        local_lr = 0.05          agents = 3
+    batch_size = 256                    local_steps = 1          server_prob = 0.1
+    server_address = "c.org:7400"
+    patience = 600.0                    [problem]                roster = [{name, index, address}, …]
+    dtype = "float32"                   name = "logistic"        weights = [[row, column, value], …]
+    eval_every = 10                     classes = [-1, 1]        changes = [{round, action, name, …}, …]
+
+The file holds the weights themselves, not only the rule that made them, so that no two machines work them out
+differently; `[network]` is kept to weigh anew when the roster changes. Agents bring their data and nothing else.
+An agent's `index` is its own for good: batches depend on (seed, index, round) alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, model_validator
+
+from pisco.errors import InputError, choose
+from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name, Seconds, Triple
+from pisco.problems.registry import PROBLEMS
+from pisco.settings import toml
+from pisco.settings.tables import (
+    AlgorithmTable,
+    BatchSize,
+    Choices,
+    Count,
+    NetworkTable,
+    Seed,
+    Table,
+    checked,
+)
+
+if TYPE_CHECKING:
+    from pisco.data import Dataset
+    from pisco.networks.network import Network
+    from pisco.problems.problem import Problem
+    from pisco.types import Algorithm
+
+
+class ProblemTable(Choices):
+    """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like."""
+
+    table = "problem"
+    name: str = "logistic"
+    classes: list[int] | None = None
+    features: list[Count] | None = None
+
+
+class Federation(Table):
+    """A federation, as `pisco federation init` writes it and every kit carries it.
+
+    Fields: `name`; `seed` of batches and coins; `rounds`; `batch_size` (None: all of an agent's samples);
+    `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
+    waits for a silent peer; `server_address`; the tables `algorithm`, `problem` (None: every agent brings a
+    module) and `network`; `roster`; `weights`, the founding roster's matrix W as (row, column, value); `changes` of
+    the roster.
+
+    >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
+    >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
+    (('agent-0', 'agent-1', 'agent-2'), ('agent-1', 'agent-2'))
+    >>> later = plan.change(2, "remove", "agent-1")
+    >>> [epoch.names for epoch in later.epochs], later.neighbours("agent-0", 2)
+    ([('agent-0', 'agent-1', 'agent-2'), ('agent-0', 'agent-2')], ('agent-2',))
+    >>> plan.hash == later.hash, plan.hash_at(1) == later.hash_at(1), plan.hash_at(2) == later.hash_at(2)
+    (False, True, False)
+    """
+
+    name: Name
+    seed: Seed = 0
+    rounds: Count
+    batch_size: BatchSize = None
+    dtype: Literal["float32", "float64"] = "float32"
+    eval_every: Count = 1
+    patience: Seconds = 600.0
+    server_address: Address
+    algorithm: AlgorithmTable
+    problem: ProblemTable | None = None
+    network: NetworkTable
+    roster: list[Member]
+    weights: list[Triple]
+    changes: list[Change] = Field(default_factory=list)
+
+    @classmethod
+    def create(
+        cls,
+        name: str,
+        *,
+        rounds: int,
+        agents: int | Mapping[str, str] = 10,
+        host: str = "127.0.0.1",
+        port: int = 7400,
+        server_address: str | None = None,
+        algorithm: Mapping[str, Any],
+        problem: Mapping[str, Any] | None = None,
+        network: Mapping[str, Any] | None = None,
+        **settings: Any,
+    ) -> Federation:
+        """A new federation, its weights worked out here and now.
+
+        Args:
+          name: what certificates and logs call it.
+          rounds: communication rounds.
+          agents: names to addresses; or how many, named agent-0, agent-1, … on one host.
+          host: of agents given as a number and of a server without an address.
+          port: the server's; agents given as a number take those that follow.
+          server_address: the server's address where it is another.
+          algorithm: name and hyperparameters, as in an experiment file.
+          problem: name, options, `classes` and `features`; None when agents bring modules.
+          network: graph, weights and server schedule, as in an experiment file, without `agents`.
+          settings: the other fields.
+        """
+        if isinstance(agents, int):
+            agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
+        roster = [{"name": each, "index": i, "address": at} for i, (each, at) in enumerate(agents.items())]
+        links = checked(NetworkTable, {**(network or {}), "agents": len(roster)}, "the network")
+        tables = {
+            "name": name,
+            "rounds": rounds,
+            "server_address": server_address or f"{host}:{port}",
+            "algorithm": dict(algorithm),
+            "problem": None if problem is None else dict(problem),
+            "network": {**(network or {}), "agents": len(roster)},
+            "roster": roster,
+            "weights": _triples(links.build().weights, range(len(roster))),
+            **settings,
+        }
+        return checked(cls, tables, "the federation")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Federation:
+        """Read a federation file; the first mistake is one `InputError`."""
+        return checked(cls, toml.read(Path(path)), str(path), "`pisco federation init` writes whole files")
+
+    def save(self, path: str | Path) -> None:
+        """Write the file; whoever reads it meanwhile sees the old one or the new one."""
+        path = Path(path)
+        beside = path.with_name(f".{path.name}.new")
+        beside.write_text(self.to_toml(), encoding="utf-8")
+        beside.replace(path)
+
+    def to_toml(self) -> str:
+        """The text of the file."""
+        return toml.write(self._tables())
+
+    def _tables(self) -> dict[str, Any]:
+        tables = self.model_dump(exclude_none=True)
+        tables.setdefault("batch_size", "full")
+        return tables
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of the content in canonical JSON: the order of keys, comments and spaces do not matter."""
+        return self.hash_at(self.rounds)
+
+    def hash_at(self, round_index: int) -> str:
+        """The hash of what holds in a round: without changes that come later.
+
+        So agents that already have a new file and agents that still have the old one understand each other until the
+        change takes effect.
+        """
+        return self._hashes[self.epochs.index(self.epoch_at(round_index))]
+
+    @functools.cached_property
+    def _hashes(self) -> list[str]:
+        tables, found = self._tables(), []
+        for epoch in self.epochs:
+            holds = [change for change in tables["changes"] if change["round"] <= epoch.start]
+            text = json.dumps(tables | {"changes": holds}, sort_keys=True, separators=(",", ":"))
+            found.append(hashlib.sha256(text.encode()).hexdigest())
+        return found
+
+    @functools.cached_property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The founding roster, then one epoch for every round at which the roster changes."""
+        members = {member.name: member for member in self.roster}
+        epochs = [Epoch(0, tuple(self.roster), tuple(self.weights))]
+        for change in self.changes:
+            if change.action == "remove":
+                members.pop(change.name)
+            else:
+                assert change.address is not None
+                members[change.name] = Member(name=change.name, index=change.index, address=change.address)
+            present = tuple(sorted(members.values(), key=lambda member: member.index))
+            if epochs[-1].start == change.round:
+                epochs.pop()
+            epochs.append(Epoch(change.round, present, tuple(change.weights)))
+        return tuple(epochs)
+
+    def epoch_at(self, round_index: int) -> Epoch:
+        """The epoch that round `round_index` (0, 1, …) belongs to."""
+        return next(epoch for epoch in reversed(self.epochs) if epoch.start <= max(round_index, 0))
+
+    def neighbours(self, name: str, round_index: int) -> tuple[str, ...]:
+        """Who exchanges with an agent in a gossip round."""
+        return self.epoch_at(round_index).neighbours(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every agent that is ever a member, founders first."""
+        return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch.names))
+
+    def network_of(self, epoch: Epoch) -> Network:
+        """The network of an epoch, on the stored weights."""
+        return self.network.model_copy(update={"agents": len(epoch.members)}).build(epoch.matrix())
+
+    def build_algorithm(self) -> Algorithm:
+        """The update rule."""
+        return self.algorithm.build()
+
+    def build_problem(self, dataset: Dataset) -> Problem:
+        """The problem of one agent that holds `dataset`: `num_agents` is 1, whatever its index."""
+        if self.problem is None:
+            raise InputError(
+                f"the federation {self.name!r} names no problem; give the agent a module with --module"
+            )
+        return _one_agent(self.problem, dataset, self.dtype)
+
+    def use_precision(self) -> None:
+        """Switch jax to double precision where the plan asks for it; before the first array is made."""
+        if self.dtype == "float64":
+            import jax
+
+            jax.config.update("jax_enable_x64", True)
+
+    def change(self, round_index: int, action: str, name: str, address: str | None = None) -> Federation:
+        """The plan with one more change of the roster from round `round_index` on, weighed anew.
+
+        Args:
+          round_index: the first round with the new roster; not before the last change planned so far.
+          action: "add" (with an address), "remove", or "move" (to another address).
+          name: of the agent. One that was removed stays away: its state is stale.
+          address: where the agent listens from then on.
+        """
+        choose("action", action, {"add": 1, "remove": 1, "move": 1})
+        last = self.epochs[-1]
+        if not max(1, last.start) <= round_index < self.rounds:
+            raise InputError(
+                f"a change at round {round_index} cannot be planned; take a round from {max(1, last.start)} "
+                f"(the last change so far) to {self.rounds - 1} (the last round)"
+            )
+        if action == "add":
+            if name in self.names:
+                raise InputError(
+                    f"{name!r} is or was an agent of {self.name!r}; add it under a name not used before"
+                )
+            known = [member.index for member in self.roster] + [change.index for change in self.changes]
+            index, present = max(known) + 1, {member.index for member in last.members}
+            present.add(index)
+        else:
+            index, present = last.member(name).index, {member.index for member in last.members}
+            if action == "remove":
+                present.remove(index)
+        if (address is None) != (action == "remove"):
+            needs = "takes no address" if address else "needs the address where the agent listens"
+            raise InputError(f"to {action} {name!r} {needs}, as in host:port")
+        if not present:
+            raise InputError(f"{name!r} is the last agent; a federation needs at least one")
+        if action == "move":
+            weights = list(last.weights)
+        else:
+            links = checked(
+                NetworkTable, self.network.model_dump() | {"agents": len(present)}, "the new roster"
+            )
+            weights = _triples(links.build().weights, sorted(present))
+        entry = {"round": round_index, "action": action, "name": name, "index": index}
+        entry |= {"address": address, "weights": weights}
+        tables = self._tables()
+        tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
+        return checked(Federation, tables, "the federation")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Federation:
+        if self.network.agents != len(self.roster):
+            raise InputError(
+                f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents"
+            )
+        _check_changes(self)
+        for epoch in self.epochs:
+            _check_epoch(self, epoch)
+        return self
+
+
+def _check_changes(plan: Federation) -> None:
+    present, rounds = {member.name for member in plan.roster}, [change.round for change in plan.changes]
+    if rounds != sorted(rounds) or any(not 1 <= each < plan.rounds for each in rounds):
+        raise InputError(
+            f"changes take effect at rounds {rounds}; put them in order, from 1 to {plan.rounds - 1}"
+        )
+    for change in plan.changes:
+        if (change.name in present) == (change.action == "add"):
+            state = "already" if change.action == "add" else "not"
+            raise InputError(
+                f"the change at round {change.round} would {change.action} {change.name!r}, "
+                f"who is {state} a member then"
+            )
+        if (change.address is None) != (change.action == "remove"):
+            raise InputError(
+                f"the change of {change.name!r} at round {change.round} needs an address, unless it removes"
+            )
+        (present.remove if change.action == "remove" else present.add)(change.name)
+
+
+def _check_epoch(plan: Federation, epoch: Epoch) -> None:
+    for what in ("name", "index", "address"):
+        seen = [getattr(member, what) for member in epoch.members]
+        twice = next((each for each in seen if seen.count(each) > 1), None)
+        if twice is not None:
+            raise InputError(f"two agents have the {what} {twice!r}; give each its own")
+    names, indices = epoch.names, [member.index for member in epoch.members]
+    if SERVER in names:
+        raise InputError(f"an agent is called {SERVER!r}, which is the server's own name; take another")
+    if indices != sorted(indices):
+        raise InputError("the roster is not in the order of its indices; sort it")
+    if plan.server_address in [member.address for member in epoch.members]:
+        raise InputError(
+            f"the server and an agent both have the address {plan.server_address}; give each its own"
+        )
+    network = plan.network_of(epoch)
+    if network.problem_with_reach:
+        raise InputError(f"from round {epoch.start} on, {network.problem_with_reach}")
+
+
+def _triples(weights: Any, indices: Sequence[int]) -> list[Triple]:
+    """A sparse matrix as (row, column, value), by the agents' indices."""
+    indices, entries = list(indices), weights.tocoo()
+    found = zip(entries.row.tolist(), entries.col.tolist(), entries.data.tolist(), strict=True)
+    return sorted((indices[row], indices[column], float(value)) for row, column, value in found)
+
+
+def _one_agent(table: ProblemTable, dataset: Dataset, dtype: str) -> Problem:
+    import numpy as np
+
+    from pisco.data import Dataset
+
+    if table.features is not None and list(dataset.features.shape[1:]) != table.features:
+        raise InputError(
+            f"a sample of {dataset.name} has shape {list(dataset.features.shape[1:])}, "
+            f"the federation expects {table.features}"
+        )
+    features, labels = dataset.features, dataset.labels
+    if table.classes is not None:
+        strange = np.setdiff1d(dataset.label_values, table.classes)
+        if strange.size:
+            raise InputError(
+                f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}"
+            )
+        # One sample of every class that belongs to nobody: an agent may lack a class, yet must number them as all do.
+        blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
+        features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])
+    whole = Dataset(dataset.name, features, labels, dataset.test_features, dataset.test_labels)
+    return choose("problem", table.name, PROBLEMS)(
+        whole, agents=1, partition=[np.arange(dataset.num_samples)], dtype=dtype, **table.taken_by("name")
+    )

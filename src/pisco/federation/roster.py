@@ -1,0 +1,135 @@
+"""Who is in a federation, and from which round on: members, changes of the roster, and the epochs they give."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator
+
+from pisco.errors import InputError, suggest
+from pisco.settings.tables import Count, Natural, Table
+
+SERVER = "server"
+"""The server's name in certificates and messages; no agent may have it."""
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
+
+Triple = tuple[int, int, float]
+
+
+def check_name(name: str) -> str:
+    """A name that can stand in a certificate, a file name and an address."""
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"the name {name!r} cannot be used; take up to 63 lower-case letters, digits and hyphens"
+        )
+    return name
+
+
+def check_address(address: str) -> str:
+    """`host:port`, as in `agent.example.org:7401` or `[::1]:7401`."""
+    host, colon, port = address.rpartition(":")
+    right = colon and HOST.fullmatch(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
+    if not right:
+        raise InputError(f"the address {address!r} cannot be used; write host:port, as in 10.0.0.5:7401")
+    return address
+
+
+def host_of(address: str) -> str:
+    """The host of an address, without the brackets of IPv6.
+
+    >>> host_of("[::1]:7401"), host_of("a.example.org:7401")
+    ('::1', 'a.example.org')
+    """
+    return address.rpartition(":")[0].strip("[]")
+
+
+def _positive(number: float) -> float:
+    if not 0 < number < float("inf"):
+        raise ValueError("expected a number of seconds greater than 0")
+    return number
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+Address = Annotated[str, AfterValidator(check_address)]
+Seconds = Annotated[float, AfterValidator(_positive)]
+
+
+class Member(Table):
+    """One agent: its name, the index of its random stream, and where it listens."""
+
+    name: Name
+    index: Natural
+    address: Address
+
+
+class Change(Table):
+    """A change of the roster that holds from round `round` on, with the weights of the new roster."""
+
+    round: Count
+    action: Literal["add", "remove", "move"]
+    name: Name
+    index: Natural
+    address: Address | None = None
+    weights: list[Triple]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The rounds from `start` on, until the next epoch: the same members and weights throughout.
+
+    start: the first round of the epoch.
+    members: sorted by index; an agent's row of the matrix is its place in this list.
+    weights: W as (row index, column index, value), by the members' indices.
+    """
+
+    start: int
+    members: tuple[Member, ...]
+    weights: tuple[Triple, ...]
+
+    @functools.cached_property
+    def names(self) -> tuple[str, ...]:
+        """The members' names in the order of the rows."""
+        return tuple(member.name for member in self.members)
+
+    def member(self, name: str) -> Member:
+        """The member of that name; an unknown one is refused."""
+        if name not in self.names:
+            raise InputError(f"there is no agent {name!r} at round {self.start}; {suggest(name, self.names)}")
+        return self.members[self.names.index(name)]
+
+    def incoming(self, name: str) -> dict[str, float]:
+        """What agent i's next value is made of: w_ji for every sender j, itself included, in row order."""
+        own, by_index = self.member(name).index, {member.index: member.name for member in self.members}
+        found = {by_index[row]: value for row, column, value in self.weights if column == own}
+        return {each: found[each] for each in self.names if each in found}
+
+    def neighbours(self, name: str) -> tuple[str, ...]:
+        """Who exchanges with the agent, in either direction, in row order."""
+        own, by_index = self.member(name).index, {member.index: member.name for member in self.members}
+        linked = {
+            by_index[column if row == own else row]
+            for row, column, value in self.weights
+            if value and own in (row, column) and row != column
+        }
+        return tuple(each for each in self.names if each in linked)
+
+    def matrix(self) -> Any:
+        """W as SciPy CSR, rows in the order of the members."""
+        from scipy.sparse import csr_array
+
+        place = {member.index: row for row, member in enumerate(self.members)}
+        for row, column, _ in self.weights:
+            if row not in place or column not in place:
+                raise InputError(
+                    f"a weight of round {self.start} names index {row if row not in place else column}, "
+                    "which no agent has then; let `pisco federation` write the file"
+                )
+        rows = [place[row] for row, _, _ in self.weights]
+        columns = [place[column] for _, column, _ in self.weights]
+        values = [value for _, _, value in self.weights]
+        return csr_array((values, (rows, columns)), shape=(len(place), len(place)))

@@ -1,0 +1,1 @@
+"""Models from elsewhere as an agent's local gradient."""

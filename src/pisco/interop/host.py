@@ -1,0 +1,166 @@
+"""A loss that another framework computes, as a problem: values and gradients come back through a callback.
+
+The batches stay ours: a framework is asked for the mean loss of given samples, so batches depend on the seed, the
+agent and the round alone, in every engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco.errors import InputError
+from pisco.problems.problem import Problem
+from pisco.types import Key, Params
+
+
+@dataclass(frozen=True, eq=False)
+class Local:
+    """One agent's samples and loss, computed outside JAX on NumPy arrays.
+
+    start: `start(seed)` draws x⁰, a pytree of NumPy arrays; the same seed gives the same start on every machine.
+    gradient: `gradient(params, rows, seed)` is the mean loss over the samples `rows` and its gradient.
+    loss: `loss(params, rows)` is the same mean without anything random (no dropout).
+    size: how many samples there are.
+    """
+
+    start: Callable[[int], Params]
+    gradient: Callable[[Params, np.ndarray, int], tuple[float, Params]]
+    loss: Callable[[Params, np.ndarray], float]
+    size: int
+
+
+def problem(*agents: Local, name: str = "problem") -> Problem:
+    """The problem of one agent in a process of its own, or of several to simulate.
+
+    >>> def line(slope):                       # ½(x − slope)², three samples that are all alike
+    ...     def value(params, rows):
+    ...         return 0.5 * float(params - slope) ** 2
+    ...     def gradient(params, rows, seed):
+    ...         return value(params, rows), params - slope
+    ...     return Local(lambda seed: np.zeros((), np.float32), gradient, value, 3)
+    >>> import pisco
+    >>> result = pisco.run(pisco.algorithms.dsgd(local_lr=0.5), problem(line(1.0), line(3.0)),
+    ...                    pisco.Network.path(2), rounds=30, batch_size=2)
+    >>> np.round(result.params, 3).tolist()
+    [2.0, 2.0]
+    """
+    if not agents:
+        raise InputError("there are no agents; give at least one")
+    first = agents[0].start(0)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(first):
+        kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
+        if kept != leaf.dtype:
+            where = jax.tree_util.keystr(path) or "the start"
+            raise InputError(
+                f"{where} has dtype {leaf.dtype}, but jax computes in {kept}; "
+                'give the parameters that dtype, or set dtype = "float64" for the whole federation'
+            )
+    shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), first)
+    data = [
+        {"agent": np.full(each.size, index, np.int32), "row": np.arange(each.size, dtype=np.int32)}
+        for index, each in enumerate(agents)
+    ]
+    return Problem(_HostLoss(agents, shapes), _HostStart(agents[0], shapes), data, name=name)
+
+
+@dataclass(frozen=True, eq=False)
+class _HostStart:
+    agent: Local
+    shapes: Any
+
+    def __call__(self, key: Key) -> Params:
+        def draw(words):
+            return self.agent.start(_seed(words))
+
+        return jax.pure_callback(draw, self.shapes, jax.random.key_data(key), vmap_method="sequential")
+
+
+@dataclass(frozen=True, eq=False)
+class _HostLoss:
+    agents: Sequence[Local]
+    shapes: Any
+
+    def __call__(self, params: Params, batch: Any, key: Key | None) -> jax.Array:
+        words = None if key is None else jax.random.key_data(key)
+        return _mean_loss(self, params, batch["agent"], batch["row"], words)
+
+    def value(self, params: Params, agent: Any, row: Any, words: Any) -> np.ndarray:
+        """The mean over samples that may belong to several agents."""
+        owner, row = np.asarray(agent), np.asarray(row)
+        params = jax.tree.map(np.asarray, params)
+        total = 0.0
+        for index in np.unique(owner):
+            mine = row[owner == index]
+            total += float(self.agents[index].loss(params, mine)) * len(mine)
+        return np.asarray(total / len(row), _dtype(self.shapes))
+
+    def value_and_gradient(self, params: Params, agent: Any, row: Any, words: Any) -> tuple[Any, Params]:
+        owner, row = np.asarray(agent), np.asarray(row)
+        params = jax.tree.map(np.asarray, params)
+        seed = _seed(words)
+        total, slope = 0.0, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
+        for index in np.unique(owner):
+            mine = row[owner == index]
+            value, gradient = self.agents[index].gradient(params, mine, seed)
+            share = len(mine) / len(row)
+            total += share * float(value)
+            if share == 1.0:  # one agent's batch: its gradient as it is, to the last bit
+                slope = jax.tree.map(self._checked, gradient, self.shapes)
+            else:
+                slope = jax.tree.map(
+                    lambda sum, own, like, share=share: (
+                        sum + like.dtype.type(share) * self._checked(own, like)
+                    ),
+                    slope,
+                    gradient,
+                    self.shapes,
+                )
+        return np.asarray(total, _dtype(self.shapes)), slope
+
+    def _checked(self, leaf: Any, like: Any) -> np.ndarray:
+        array = np.asarray(leaf)
+        if array.shape != like.shape or array.dtype != like.dtype:
+            raise InputError(
+                f"a gradient has shape {array.shape} and dtype {array.dtype}, "
+                f"its parameter {like.shape} and {like.dtype}"
+            )
+        return array
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _mean_loss(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> jax.Array:
+    out = jax.ShapeDtypeStruct((), _dtype(host.shapes))
+    return jax.pure_callback(host.value, out, params, agent, row, words, vmap_method="sequential")
+
+
+def _forward(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> tuple[jax.Array, Params]:
+    out = (jax.ShapeDtypeStruct((), _dtype(host.shapes)), host.shapes)
+    return jax.pure_callback(
+        host.value_and_gradient, out, params, agent, row, words, vmap_method="sequential"
+    )
+
+
+def _backward(host: _HostLoss, gradient: Params, slope: jax.Array) -> tuple[Params, None, None, None]:
+    return jax.tree.map(lambda leaf: slope.astype(leaf.dtype) * leaf, gradient), None, None, None
+
+
+_mean_loss.defvjp(_forward, _backward)
+
+
+def _dtype(shapes: Any) -> Any:
+    return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(shapes)))
+
+
+def _seed(words: Any) -> int:
+    """A whole number below 2⁶³ from the two words of a key; 0 without a key."""
+    if words is None:
+        return 0
+    first, second = (int(word) for word in np.asarray(words).astype(np.uint32).ravel()[:2])
+    return (first << 31) ^ second

@@ -1,0 +1,152 @@
+"""A PyTorch module, a loss and a data loader become an agent's problem.
+
+    def agent(data):
+        arrays = numpy.load(data)
+        samples = TensorDataset(torch.tensor(arrays["features"]), torch.tensor(arrays["labels"]))
+        return pisco.interop.torch.problem(Net, torch.nn.functional.cross_entropy, DataLoader(samples))
+
+Parameters travel as NumPy arrays, by their names in the module. PyTorch is an extra: `pip install pisco-fl[torch]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pisco.errors import InputError
+from pisco.interop.host import Local
+from pisco.interop.host import problem as host_problem
+from pisco.problems.problem import Problem
+
+Tensor = Any
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def _torch() -> Any:
+    """PyTorch, which is imported only when it is used."""
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+        import torch.utils.data  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise InputError("PyTorch is not installed; run pip install 'pisco-fl[torch]'") from error
+    return torch
+
+
+def problem(module: Any, loss: Loss, samples: Any, *, name: str = "torch") -> Problem:
+    """One agent's problem: the mean of `loss(module(inputs), targets)` over its samples.
+
+    Args:
+      module: a function that makes the `torch.nn.Module` (its start is then drawn by the federation's seed, alike
+        everywhere), or the module itself (its start is then the parameters it has).
+      loss: of outputs and targets; one value per sample or their mean.
+      samples: a map-style dataset of (input, target) pairs, or a `DataLoader` of one. Which samples make a batch is
+        the federation's choice; the loader's own batch size and order are not used, its `collate_fn` is.
+      name: for tables and plots.
+    """
+    return host_problem(local(module, loss, samples), name=name)
+
+
+def local(module: Any, loss: Loss, samples: Any) -> Local:
+    """The same as `problem`, to put several agents into one `pisco.interop.host.problem` and simulate them."""
+    torch = _torch()
+    drawn = module if not isinstance(module, torch.nn.Module) else None
+    net = _checked_module(drawn() if drawn is not None else module)
+    dataset, collate = _indexable(samples)
+    size = len(dataset)
+    if not size:
+        raise InputError("the data set is empty; every agent needs at least one sample")
+
+    def start(seed: int) -> dict[str, np.ndarray]:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            source = net if drawn is None else drawn()
+        return {key: value.detach().cpu().numpy().copy() for key, value in source.named_parameters()}
+
+    def mean(params: dict[str, Any], rows: np.ndarray) -> Tensor:
+        inputs, targets = _pair(collate([dataset[int(row)] for row in rows]))
+        device = next(net.parameters()).device
+        return loss(torch.func.functional_call(net, params, (inputs.to(device),)), targets.to(device)).mean()
+
+    def gradient(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> tuple[float, Any]:
+        net.train()
+        leaves = {key: leaf.requires_grad_() for key, leaf in _tensors(net, params).items()}
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)  # what dropout draws
+            value = mean(leaves, rows)
+        slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        zeros = {key: np.zeros_like(params[key]) for key in leaves}
+        found = {
+            key: zeros[key] if slope is None else slope.detach().cpu().numpy()
+            for key, slope in zip(leaves, slopes, strict=True)
+        }
+        return float(value.detach()), found
+
+    def whole(params: dict[str, np.ndarray], rows: np.ndarray) -> float:
+        net.eval()
+        tensors, total = _tensors(net, params), 0.0
+        with torch.no_grad():
+            for begin in range(0, len(rows), 1024):  # bounds memory
+                part = rows[begin : begin + 1024]
+                total += float(mean(tensors, part)) * len(part)
+        return total / len(rows)
+
+    try:
+        gradient(start(0), np.arange(min(2, size)), 0)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"the loss of the first samples fails ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
+            "check that module, loss and data fit"
+        ) from error
+    return Local(start, gradient, whole, size)
+
+
+def _tensors(net: Any, params: dict[str, np.ndarray]) -> dict[str, Tensor]:
+    device = next(net.parameters()).device
+    return {key: _torch().tensor(np.asarray(value), device=device) for key, value in params.items()}
+
+
+def _checked_module(net: Any) -> Any:
+    torch = _torch()
+    if not isinstance(net, torch.nn.Module):
+        raise InputError(
+            f"the module is {type(net).__name__}, expected a torch.nn.Module or a function that makes one"
+        )
+    if not list(net.parameters()):
+        raise InputError("the module has no parameters, so there is nothing to train")
+    for name, part in net.named_modules():
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+            raise InputError(
+                f"{name or 'the module'} keeps running statistics ({type(part).__name__}), which no exchange "
+                "would carry; use GroupNorm or LayerNorm, or track_running_stats=False"
+            )
+    for name, parameter in net.named_parameters():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise InputError(
+                f"{name} has dtype {parameter.dtype}, expected float32 or float64; use module.float()"
+            )
+    return net
+
+
+def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
+    data = _torch().utils.data
+    dataset, collate = samples, data.default_collate
+    if isinstance(samples, data.DataLoader):
+        dataset, collate = samples.dataset, samples.collate_fn
+    if isinstance(dataset, data.IterableDataset) or not (
+        hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    ):
+        raise InputError(
+            f"the data set is {type(dataset).__name__}, which cannot be indexed; batches are drawn by number, so give "
+            "one with __getitem__ and __len__, such as TensorDataset"
+        )
+    return dataset, collate
+
+
+def _pair(batch: Any) -> tuple[Tensor, Tensor]:
+    if not isinstance(batch, list | tuple) or len(batch) != 2:
+        raise InputError("a batch is not a pair of inputs and targets; give a dataset of such pairs")
+    return batch[0], batch[1]

@@ -1,0 +1,206 @@
+"""Tables of settings: numbers in range, registries' names with their own keywords, and mistakes in one sentence."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, TypeVar, get_args
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+
+from pisco.algorithms.registry import build as build_algorithm
+from pisco.errors import InputError, choose, suggest
+from pisco.networks.graphs import GRAPHS
+from pisco.networks.network import Network
+from pisco.networks.sampling import sample_groups
+from pisco.networks.schedules import SCHEDULES, Schedule
+from pisco.networks.varying import VARYING
+from pisco.networks.weights import WEIGHTS
+from pisco.settings import options
+from pisco.types import Algorithm
+
+
+def _at_least_one(number: int) -> int:
+    if number < 1:
+        raise ValueError("expected a whole number at least 1")
+    return number
+
+
+def _seed(number: int) -> int:
+    if not 0 <= number < 2**32:
+        raise ValueError(f"expected a whole number from 0 to {2**32 - 1}")
+    return number
+
+
+def _not_negative(number: int) -> int:
+    if number < 0:
+        raise ValueError("expected a whole number at least 0")
+    return number
+
+
+def _full_batch(value: Any) -> Any:
+    return None if value == "full" or (value == 0 and not isinstance(value, bool)) else value
+
+
+Natural = Annotated[int, AfterValidator(_not_negative)]
+Count = Annotated[int, AfterValidator(_at_least_one)]
+Seed = Annotated[int, AfterValidator(_seed)]
+BatchSize = Annotated[Count | None, BeforeValidator(_full_batch)]
+
+
+class Table(BaseModel):
+    """A table that refuses keys it does not know."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Choices(Table):
+    """A table whose further keys are the keywords of the things it names."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    table: ClassVar[str]
+
+    @model_validator(mode="after")
+    def _fit(self) -> Choices:
+        fixed = {name: getattr(self, name) for name in type(self).model_fields}
+        fitted = options.fit(self.table, fixed, self.__pydantic_extra__ or {})
+        (self.__pydantic_extra__ or {}).update(fitted)
+        return self
+
+    def taken_by(self, key: str) -> dict[str, Any]:
+        """The settings that the choice made by `key` takes."""
+        choice = next(choice for choice in options.choices(self.table) if choice.key == key)
+        names = choice.rows[getattr(self, key)]
+        return {n: v for n, v in (self.__pydantic_extra__ or {}).items() if n in names}
+
+
+class AlgorithmTable(Choices):
+    """`[algorithm]`: a published method and its hyperparameters."""
+
+    table = "algorithm"
+    name: str = "pisco"
+
+    def build(self) -> Algorithm:
+        """The update rule."""
+        return build_algorithm(self.name, **self.taken_by("name"))
+
+    @model_validator(mode="after")
+    def _ranges(self) -> AlgorithmTable:
+        self.build()
+        return self
+
+
+class NetworkTable(Choices):
+    """`[network]`: the graph, its weights, and when the server is reached."""
+
+    table = "network"
+    graph: str = "ring"
+    agents: Count
+    weights: str = "metropolis"
+    server: str = "never"
+    varying: str = "none"
+    reporters: Count | None = None
+    gossip_steps: Natural = 1
+    gossip_before_server: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _infer_server(cls, given: Any) -> Any:
+        """A value that one schedule alone takes names that schedule."""
+        if not isinstance(given, dict) or "server" in given:
+            return given
+        (choice,) = (choice for choice in options.choices("network") if choice.key == "server")
+        for name, parameters in choice.rows.items():
+            if parameters and set(parameters) <= set(given):
+                return given | {"server": name}
+        return given
+
+    @model_validator(mode="after")
+    def _ranges(self) -> NetworkTable:
+        self.schedule()
+        return self
+
+    def schedule(self) -> Schedule:
+        """When the server is reached."""
+        return choose("server", self.server, SCHEDULES)(**self.taken_by("server"))
+
+    def build(self, weights: Any = None) -> Network:
+        """Graph, weights and schedule together; on a matrix already made, if one is given."""
+        given = (None, weights) if weights is not None else self._links()
+        return Network(
+            given[0],
+            weights=given[1],
+            server=self.schedule(),
+            varying=None if self.varying == "none" else VARYING[self.varying](**self.taken_by("varying")),
+            sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
+            gossip_steps=self.gossip_steps,
+            gossip_before_server=self.gossip_before_server,
+        )
+
+    def _links(self) -> tuple[Any, Any]:
+        """The graph, and its rule of weights by name or as a function."""
+        graph = choose("graph", self.graph, GRAPHS)(agents=self.agents, **self.taken_by("graph"))
+        rule, chosen = choose("weights", self.weights, WEIGHTS), self.taken_by("weights")
+
+        def weigh(graph: Any) -> Any:
+            return rule(graph, **chosen)
+
+        weigh.__name__ = f"{self.weights}({', '.join(chosen)})"
+        return graph, weigh if chosen else self.weights
+
+    def groups(self) -> list[int]:
+        """From whom reporters are sampled: every cluster where there are clusters, else everybody."""
+        clusters = int(self.taken_by("graph").get("clusters", 1))
+        return [agent * clusters // self.agents for agent in range(self.agents)]
+
+
+T = TypeVar("T", bound=BaseModel)
+
+
+def checked(
+    model: type[T], tables: dict[str, Any], source: str, hint: str = "`pisco list presets` names examples"
+) -> T:
+    """The tables as a model; the first mistake is one `InputError`."""
+    try:
+        return model.model_validate(tables)
+    except ValidationError as error:
+        raise InputError(_sentence(error, source, model, hint)) from error
+
+
+def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint: str) -> str:
+    """The first mistake in one sentence: where, what, and what is expected."""
+    first = error.errors(include_url=False)[0]
+    where, given, kind = [str(part) for part in first["loc"]], first["input"], first["type"]
+    place = ".".join(where)
+    context = first.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, InputError):
+        return str(cause)
+    if kind == "extra_forbidden":
+        what = "a table" if isinstance(given, dict) else "a setting"
+        return f"{place} is not {what}; {suggest(where[-1], _fields(model, where[:-1]))}"
+    if kind == "missing":
+        table = _is_table(_fields(model, where[:-1])[where[-1]].annotation)
+        return f"{source} lacks {f'the table [{place}]' if table else place}; add it, {hint}"
+    if kind in ("model_type", "dict_type"):
+        return f"{place} is {given!r}, expected a table [{place}] with keys of its own"
+    if kind == "literal_error":
+        return f"{place} is {given!r}, expected {context['expected']}"
+    expected = {
+        "int_parsing": "expected a whole number",
+        "int_type": "expected a whole number",
+        "int_from_float": "expected a whole number",
+        "string_type": "expected a text in quotes",
+    }
+    return f"{place} is {given!r}, {cause or expected.get(kind, first['msg'])}"
+
+
+def _fields(model: Any, where: list[str]) -> dict[str, Any]:
+    """The fields of the table at a place; the positions in a list are skipped."""
+    for part in where:
+        if part in model.model_fields:
+            annotation = model.model_fields[part].annotation
+            model = next((each for each in (annotation, *get_args(annotation)) if _is_table(each)), model)
+    return model.model_fields
+
+
+def _is_table(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,0 +1,236 @@
+"""Small federations for the tests: real certificates, real gRPC, agents as threads of one process."""
+
+import multiprocessing
+import socket
+import threading
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import pisco
+from pisco.engines.remote.agent import Agent
+from pisco.engines.remote.peers import Stopped
+from pisco.engines.remote.server import Server
+from pisco.federation import kits
+from pisco.federation.authority import Authority
+from pisco.federation.plan import Federation
+
+from worlds import Quadratics
+
+
+def free_ports(count):
+    """Ports that nobody listens on right now."""
+    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in taken]
+    for each in taken:
+        each.close()
+    return ports
+
+
+def plan_for(agents=5, *, rounds=5, patience=20.0, algorithm=None, network=None, name="tests", **settings):
+    """A plan on free ports of this machine."""
+    first, *others = free_ports(agents + 1)
+    return Federation.create(
+        name,
+        rounds=rounds,
+        agents={f"agent-{i}": f"127.0.0.1:{port}" for i, port in enumerate(others)},
+        server_address=f"127.0.0.1:{first}",
+        algorithm=algorithm or {"name": "pisco", "local_lr": 0.05, "local_steps": 1},
+        network=network or {"graph": "ring", "server_prob": 0.3},
+        patience=patience,
+        **settings,
+    )
+
+
+def make_kits(home, plan, names=None):
+    """A kit for everybody."""
+    if not (home / "authority").exists():
+        Authority.create(home / "authority", plan.name)
+    made = {}
+    for name in names or (*plan.names, "server"):
+        kits.issue(home, plan, name, home / "kits" / name)
+        made[name] = kits.Kit.load(home / "kits" / name)
+    return made
+
+
+def quadratic_of(agent, world=None, dtype=np.float32):
+    """One agent's own quadratic of a shared world, as `worlds.Quadratics` has it."""
+    world = world or Quadratics(agents=5)
+    return pisco.problems.quadratic(
+        world.hessians[agent : agent + 1], world.minimizers[agent : agent + 1], init=world.x0.astype(dtype)
+    )
+
+
+@pytest.fixture(scope="module", autouse=True)
+def shared_programs(tmp_path_factory):
+    """Agents whose data have one size share their compiled programs, as their processes do. Import it to use it."""
+    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    yield
+    jax.config.update("jax_compilation_cache_dir", before[0])
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+
+
+class Running:
+    """Members of a federation as threads of this process."""
+
+    def __init__(self, home, plan, problem_of, *, kits_=None, server=True, only=None, **options):
+        self.kits = kits_ or make_kits(home, plan)
+        self.home, self.plan, self.problem_of, self.options = home, plan, problem_of, options
+        self.members, self.results, self.errors, self.threads = {}, {}, {}, {}
+        self.double = plan.dtype == "float64"
+        for name in [*(only or plan.names), *(["server"] if server else [])]:
+            self.start(name)
+
+    def start(self, name):
+        with jax.enable_x64(self.double):
+            try:
+                self.members[name] = self.build(
+                    name
+                )  # here, so that one compiles and the others find it done
+            except BaseException as error:
+                self.errors[name] = error
+                self.threads[name] = threading.Thread()
+                self.threads[name].start()
+                return
+
+        def work():
+            with jax.enable_x64(self.double):
+                try:
+                    self.results[name] = self.members[name].run()
+                except BaseException as error:
+                    self.errors[name] = error
+
+        self.threads[name] = threading.Thread(target=work, daemon=True)
+        self.threads[name].start()
+
+    def build(self, name):
+        folder = self.home / "state" / name
+        if name == "server":
+            return Server(self.kits[name], folder)
+        index = self.plan.names.index(name)
+        return Agent(self.kits[name], self.problem_of(index), folder, **self.options)
+
+    def join(self, seconds=60, fine=True):
+        end = time.monotonic() + seconds
+        while any(thread.is_alive() for thread in self.threads.values()):
+            late = time.monotonic() > end
+            if late or (fine and self.errors):
+                self.stop()
+                for thread in self.threads.values():
+                    thread.join(10)
+                assert not late, f"members hang: {[n for n, t in self.threads.items() if t.is_alive()]}"
+                break
+            time.sleep(0.02)
+        if fine and self.errors:
+            raise next(iter(self.errors.values()))
+        return self
+
+    def stop(self, *names):
+        """Ask members to stop, all of them unless some are named."""
+        for name in names or list(self.members):
+            self.members[name].mailroom.stop()
+
+    def params(self):
+        """Everybody's final parameters, agents leading."""
+        own = [self.results[name].params for name in self.plan.names]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
+
+
+def _member_process(kit_folder, state, module_problem, cache, log_file):
+    """The life of one member as a process of its own; ends with `os._exit`, whatever threads still run."""
+    import logging
+    import os
+    import sys
+    import traceback
+
+    handler = logging.FileHandler(log_file)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    logging.getLogger("pisco.remote").addHandler(handler)
+    logging.getLogger("pisco.remote").setLevel(logging.INFO)
+    sys.stderr = sys.stdout = open(log_file, "a")  # noqa: SIM115, PTH123
+    jax.config.update("jax_compilation_cache_dir", str(cache))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    code = 0
+    try:
+        kit = kits.Kit.load(kit_folder)
+        kit.federation.use_precision()
+        if kit.name == "server":
+            member = Server(kit, state)
+        else:
+            member = Agent(kit, module_problem(kit.federation.names.index(kit.name)), state)
+        member.run().save(state / "result")
+    except Stopped as stopped:
+        print(f"stopped: {stopped}", flush=True)
+        code = 3
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stderr.flush()
+    os._exit(code)
+
+
+class Processes:
+    """Members as processes that can be killed: forked from one that has already imported everything."""
+
+    def __init__(self, home, plan, problem_of):
+        self.context = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["federations"])
+        self.home, self.plan, self.problem_of = home, plan, problem_of
+        self.kits = make_kits(home, plan)
+        self.processes = {}
+        (home / "xla").mkdir()
+
+    def start(self, *names):
+        for name in names or ("server", *self.plan.names):
+            args = (
+                self.home / "kits" / name,
+                self.state(name),
+                self.problem_of,
+                self.home / "xla",
+                self.home / f"{name}.log",
+            )
+            self.processes[name] = self.context.Process(target=_member_process, args=args, daemon=True)
+            self.processes[name].start()
+
+    def state(self, name):
+        return self.home / "state" / name
+
+    def kill(self, name):
+        """As a power cut would."""
+        self.processes[name].kill()
+        self.processes[name].join()
+
+    def done(self, name):
+        """The round that a member has kept."""
+        files = sorted(self.state(name).glob("round-*.ckpt"))
+        return int(files[-1].stem.removeprefix("round-")) if files else -1
+
+    def wait_for_round(self, name, round_, seconds=60):
+        end = time.monotonic() + seconds
+        while self.done(name) < round_:
+            assert time.monotonic() < end, f"{name} is at {self.done(name)}; {self.log(name)}"
+            time.sleep(0.005)
+
+    def log(self, name):
+        file = self.home / f"{name}.log"
+        return file.read_text() if file.exists() else ""
+
+    def join(self, seconds=120):
+        end = time.monotonic() + seconds
+        for name, process in self.processes.items():
+            process.join(max(0.1, end - time.monotonic()))
+            assert process.exitcode is not None, f"{name} hangs: {self.log(name)[-2000:]}"
+            assert process.exitcode == 0, f"{name} ended with {process.exitcode}: {self.log(name)[-2000:]}"
+
+    def stop(self):
+        for process in self.processes.values():
+            process.kill()
+            process.join()
+
+    def params(self):
+        own = [pisco.Result.load(self.state(name) / "result").params for name in self.plan.names]
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)

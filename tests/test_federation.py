@@ -1,0 +1,437 @@
+"""The plan of a federation, its authority and its kits: what they hold, what they refuse, who can read them."""
+
+import datetime as dt
+import json
+import stat
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pisco
+from pisco import InputError
+from pisco.cli.main import app
+from pisco.federation import authority as ca
+from pisco.federation import kits
+from pisco.federation.plan import Federation
+
+RULE = {"name": "pisco", "local_lr": 0.1, "local_steps": 1}
+LOGISTIC = {"name": "logistic", "classes": [-1, 1], "rho": 0.02}
+
+
+def make(agents=4, **given):
+    network = given.pop("network", {"graph": "ring", "server_prob": 0.3})
+    settings = {"rounds": 20, "problem": LOGISTIC, "algorithm": RULE} | given
+    return Federation.create("clinic", agents=agents, network=network, **settings)
+
+
+# ------------------------------------------------------------------------------------------------ the plan
+
+
+@pytest.mark.parametrize("weights", ["fdla", "metropolis"])
+def test_weights_survive_the_file_bit_for_bit(tmp_path, weights):
+    network = {"graph": "erdos-renyi", "prob": 0.5, "seed": 3, "weights": weights, "server_prob": 0.3}
+    plan = make(9, network=network)
+    plan.save(tmp_path / "federation.toml")
+    read = Federation.load(tmp_path / "federation.toml")
+    assert read == plan and read.hash == plan.hash
+    built = pisco.networks.graphs.erdos_renyi(9, 0.5, 3)
+    expected = pisco.Network(built, weights=weights).weights.toarray()
+    np.testing.assert_array_equal(read.network_of(read.epochs[0]).weights.toarray(), expected)
+    assert repr(read.network_of(read.epochs[0]).server) == "bernoulli(0.3)"
+
+
+def test_the_hash_is_of_the_content_alone(tmp_path):
+    plan = make()
+    tables = tomllib.loads(plan.to_toml())
+    shuffled = dict(reversed(tables.items()))
+    from pisco.settings import toml
+
+    (tmp_path / "other.toml").write_text("# a comment\n" + toml.write(shuffled))
+    assert Federation.load(tmp_path / "other.toml").hash == plan.hash
+    for change in ({"seed": 1}, {"rounds": 21}, {"algorithm": RULE | {"local_lr": 0.2}}):
+        assert make(**change).hash != plan.hash
+    moved = make({f"agent-{i}": f"10.0.0.1:{8000 + i}" for i in range(4)})
+    assert moved.hash != plan.hash
+
+
+def test_changes_give_epochs_with_weights_of_their_own():
+    plan = make()
+    later = plan.change(5, "add", "west", "10.0.0.9:7401").change(5, "remove", "agent-1")
+    later = later.change(9, "move", "agent-0", "10.0.0.7:7401")
+    assert [epoch.start for epoch in later.epochs] == [0, 5, 9]
+    assert later.epoch_at(4) == plan.epochs[0] and later.hash_at(4) == plan.hash
+    middle = later.epoch_at(8)
+    assert middle.names == ("agent-0", "agent-2", "agent-3", "west")
+    assert [member.index for member in middle.members] == [0, 2, 3, 4]
+    expected = pisco.Network.ring(4).weights.toarray()
+    np.testing.assert_array_equal(later.network_of(middle).weights.toarray(), expected)
+    assert middle.neighbours("agent-0") == ("agent-2", "west")
+    assert middle.incoming("agent-0") == pytest.approx(dict.fromkeys(("agent-0", "agent-2", "west"), 1 / 3))
+    assert later.epoch_at(9).member("agent-0").address == "10.0.0.7:7401"
+    assert later.epoch_at(9).weights == middle.weights
+    assert len({later.hash_at(k) for k in range(20)}) == 3
+    assert later.names == ("agent-0", "agent-1", "agent-2", "agent-3", "west")
+    # A name that comes after a removal never takes the index, and so the batches, of the one that left.
+    gone = plan.change(5, "remove", "agent-3").change(6, "add", "east", "10.0.0.8:7401")
+    assert gone.epochs[-1].member("east").index == 4
+
+
+def test_incoming_weights_are_columns_of_the_matrix(tmp_path):
+    plan = make(3)
+    triples = [(0, 0, 0.5), (0, 1, 0.5), (1, 1, 0.5), (1, 2, 0.5), (2, 2, 0.5), (2, 0, 0.5)]
+    tables = tomllib.loads(plan.to_toml()) | {"weights": triples}
+    one_way = Federation.model_validate(tables).epochs[0]
+    assert one_way.incoming("agent-1") == {"agent-0": 0.5, "agent-1": 0.5}
+    assert one_way.neighbours("agent-1") == ("agent-0", "agent-2")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ((0, "remove", "agent-1"), "round 0 cannot be planned"),
+        ((20, "remove", "agent-1"), "to 19"),
+        ((3, "remove", "nobody"), "there is no agent 'nobody'"),
+        ((3, "add", "agent-2", "h:1"), "name not used before"),
+        ((3, "add", "west"), "needs the address"),
+        ((3, "remove", "agent-1", "h:1"), "takes no address"),
+        ((3, "add", "West!", "h:1"), "lower-case"),
+        ((3, "add", "west", "nowhere"), "host:port"),
+        ((3, "add", "west", "127.0.0.1:7401"), "two agents have the address"),
+        ((3, "rename", "agent-1"), "unknown action"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        make().change(*change)
+
+
+def test_a_change_that_cuts_the_graph_is_refused_without_a_server():
+    edges = {"graph": "erdos-renyi", "prob": 0.25, "seed": 0}
+    with pytest.raises(InputError, match="components and the server is never reached"):
+        make(6, network=edges)
+    assert make(6, network=edges | {"server_prob": 0.1}).epochs
+    with pytest.raises(InputError, match="divisor of agents = 8"):
+        make(9, network={"graph": "torus", "rows": 3, "server_prob": 0.1}).change(3, "remove", "agent-1")
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (("rounds = 20", "rounds = 0"), "rounds is 0"),
+        (("seed = 0", "sed = 0"), "sed is not a setting; did you mean 'seed'"),
+        (('name = "pisco"', 'name = "psico"'), "did you mean 'pisco'"),
+        (("index = 1,", "index = 0,"), "two agents have the index 0"),
+        (('"agent-2"', '"server"'), "server's own name"),
+        (("agents = 4", "agents = 5"), "roster has 4 agents"),
+        (("[0, 0, 0.33333333333333337]", "[0, 0, 0.5]"), "row 0 of `weights` sums to"),
+        (("[0, 0, 0.33333333333333337]", "[0, 7, 0.33333333333333337]"), "names index 7"),
+        (("patience = 600.0", "patience = -1"), "greater than 0"),
+        (('server_address = "127.0.0.1:7400"', ""), "lacks server_address"),
+        (("127.0.0.1:7402", "127.0.0.1:7402x"), "host:port"),
+    ],
+)
+def test_a_file_that_cannot_be_is_refused_in_one_sentence(tmp_path, edit, words):
+    text = make().to_toml()
+    assert edit[0] in text
+    (tmp_path / "f.toml").write_text(text.replace(*edit, 1))
+    with pytest.raises(InputError, match=words) as caught:
+        Federation.load(tmp_path / "f.toml")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_agent_that_lacks_a_class_has_the_same_problem():
+    features = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
+    only_positive = pisco.data.Dataset("mine", features, np.ones(6, int))
+    problem = make().build_problem(only_positive)
+    assert (problem.num_agents, problem.num_samples, problem.loss.rho) == (1, 6, 0.02)
+    both = pisco.problems.logistic(
+        pisco.data.Dataset("all", np.tile(features, (2, 1)), np.repeat([1, -1], 6)),
+        agents=2,
+        partition=[np.arange(6), np.arange(6, 12)],
+        rho=0.02,
+    )
+    x = np.full(4, 0.3, np.float32)
+    np.testing.assert_array_equal(
+        problem.agent_gradient(x, pisco.engines.job.seed_key(0), 0, None),
+        both.agent_gradient(x, pisco.engines.job.seed_key(0), 0, None),
+    )
+    with pytest.raises(InputError, match="has the label 3"):
+        make().build_problem(pisco.data.Dataset("mine", features, np.full(6, 3)))
+    with pytest.raises(InputError, match="expects \\[5\\]"):
+        make(problem=LOGISTIC | {"features": [5]}).build_problem(only_positive)
+    with pytest.raises(InputError, match="--module"):
+        make(problem=None).build_problem(only_positive)
+
+
+# ------------------------------------------------------------------------------------------------ authority and kits
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A coordinator's folder with a plan, an authority and two kits."""
+    plan, folder = make(), tmp_path / "clinic"
+    folder.mkdir()
+    plan.save(folder / "federation.toml")
+    ca.Authority.create(folder / "authority", plan.name)
+    for name in ("agent-0", "agent-1"):
+        kits.issue(folder, plan, name, folder / "kits" / name)
+    return folder
+
+
+def presented(home, name="agent-1"):
+    return (home / "kits" / name / "cert.pem").read_bytes()
+
+
+def test_keys_are_for_their_owner_alone_and_never_overwritten(home):
+    keys = sorted(home.rglob("key.pem"))
+    assert len(keys) == 3
+    for key in keys:
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    secrets = {key.read_bytes() for key in keys}
+    for path in (path for path in home.rglob("*") if path.is_file() and path.name != "key.pem"):
+        assert b"PRIVATE" not in path.read_bytes() and path.read_bytes() not in secrets
+    before = (home / "kits/agent-0/key.pem").read_bytes()
+    with pytest.raises(InputError, match="kit already"):
+        kits.issue(home, make(), "agent-0", home / "kits/agent-0")
+    (home / "kits/agent-0/cert.pem").unlink()  # as if a kill had come in between
+    with pytest.raises(InputError, match="never overwritten; give --renew"):
+        kits.issue(home, make(), "agent-0", home / "kits/agent-0")
+    kits.issue(home, make(), "agent-0", home / "kits/agent-0", renew=True)
+    assert kits.Kit.load(home / "kits/agent-0").name == "agent-0"
+    with pytest.raises(InputError, match="never overwritten"):
+        ca.Authority.create(home / "authority", "clinic")
+    assert (home / "kits/agent-0/key.pem").read_bytes() == before
+
+
+def test_a_key_is_never_readable_by_others_even_while_it_is_made(tmp_path, monkeypatch):
+    opened = []
+    real = ca.os.open
+    monkeypatch.setattr(
+        ca.os, "open", lambda path, flags, mode=0o777: opened.append(mode) or real(path, flags, mode)
+    )
+    monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("a mode set afterwards leaves a moment open"))
+    ca.new_key(tmp_path / "key.pem")
+    assert opened == [0o600]
+
+
+def test_a_kit_knows_who_others_are(home):
+    kit = kits.Kit.load(home / "kits/agent-0")
+    assert kit.name == "agent-0" and kit.warning is None
+    assert kit.identify(presented(home)) == "agent-1"
+    assert kit.server_name("agent-1") == "agent-1.clinic.pisco"
+    assert "PRIVATE" not in repr(kit)
+
+
+def test_a_revoked_certificate_stops_counting_without_a_restart(home):
+    kit, signer = kits.Kit.load(home / "kits/agent-0"), ca.Authority.open(home / "authority", "clinic")
+    older = (home / "kits/agent-0/revoked.pem").read_bytes()
+    time.sleep(1.1)  # lists are dated to the second
+    signer.revoke([each.serial_number for each in signer.issued("agent-1")])
+    assert kit.identify(presented(home)) == "agent-1"  # the news has not come yet
+    kits.refresh(home, make(), home / "kits/agent-0")
+    with pytest.raises(kits.Refused, match="'agent-1' has been revoked"):
+        kit.identify(presented(home))
+    # An older list, copied again by mistake, brings nobody back.
+    (home / "kits/agent-0/revoked.pem").write_bytes(older)
+    with pytest.raises(kits.Refused, match="revoked"):
+        kit.identify(presented(home))
+    # A list that is broken or not the authority's own leaves the last good one in force.
+    (home / "kits/agent-0/revoked.pem").write_text("nonsense")
+    with pytest.raises(kits.Refused, match="revoked"):
+        kit.identify(presented(home))
+    with pytest.raises(InputError, match="not a list of revoked"):
+        kits.Kit.load(home / "kits/agent-0")
+
+
+def test_strangers_are_refused(home, tmp_path, monkeypatch):
+    kit, plan = kits.Kit.load(home / "kits/agent-0"), make()
+    other = tmp_path / "other"
+    other.mkdir()
+    ca.Authority.create(other / "authority", "clinic")
+    kits.issue(other, plan, "agent-1", other / "kits/agent-1")
+    with pytest.raises(kits.Refused, match="signed by another authority"):
+        kit.identify(presented(other))
+    impostor = ca.Authority(home / "authority", "another")  # the same authority's key for another federation
+    signed = impostor.sign("agent-1", ca.new_key(tmp_path / "k.pem").public_key(), "localhost", 5)
+    with pytest.raises(kits.Refused, match="of another federation, 'another'"):
+        kit.identify(ca.pem(signed))
+    with pytest.raises(kits.Refused, match="no certificate"):
+        kit.identify(b"junk")
+    with pytest.raises(kits.Refused):
+        kit.identify((home / "authority/cert.pem").read_bytes())
+    late = dt.datetime.now(dt.UTC) + dt.timedelta(days=366)
+    monkeypatch.setattr(ca, "now", lambda: late)
+    with pytest.raises(kits.Refused, match="expired on"):
+        kit.identify(presented(home))
+
+
+def test_ends_that_are_near_or_past_are_said(home, monkeypatch):
+    real = dt.datetime.now(dt.UTC)
+    monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=360))
+    assert "ends in" in (kits.Kit.load(home / "kits/agent-0").warning or "")
+    monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=400))
+    with pytest.raises(InputError, match="expired .*clock.*--renew"):
+        kits.Kit.load(home / "kits/agent-0")
+    kits.issue(home, make(), "agent-0", home / "kits/agent-0", renew=True)
+    assert kits.Kit.load(home / "kits/agent-0").warning is None
+    monkeypatch.setattr(ca, "now", lambda: real - dt.timedelta(days=3))
+    with pytest.raises(InputError, match="counts only from"):
+        kits.Kit.load(home / "kits/agent-1")
+
+
+def test_a_key_made_by_the_agent_itself_is_signed_unseen(home, tmp_path):
+    mine = tmp_path / "mine"
+    request = ca.new_request(mine, "clinic", "agent-2")
+    secret = (mine / "key.pem").read_bytes()
+    kits.issue(home, make(), "agent-2", tmp_path / "back", request=request)
+    assert not (tmp_path / "back/key.pem").exists()
+    for file in (tmp_path / "back").iterdir():
+        (mine / file.name).write_bytes(file.read_bytes())
+    assert kits.Kit.load(mine).name == "agent-2" and (mine / "key.pem").read_bytes() == secret
+    with pytest.raises(InputError, match="is for 'agent-2', not 'agent-3'"):
+        kits.issue(home, make(), "agent-3", tmp_path / "again", request=request)
+    forged = bytearray(request.read_bytes())
+    forged[len(forged) // 2] ^= 1
+    (tmp_path / "forged.pem").write_bytes(bytes(forged))
+    with pytest.raises(InputError):
+        kits.issue(home, make(), "agent-2", tmp_path / "again", request=tmp_path / "forged.pem")
+
+
+def spoil(kit, file, content):
+    """Put something else into one file of a kit: text, another file's content, or nothing at all."""
+    (kit / file).unlink()
+    if content:
+        (kit / file).write_bytes(content.encode() if isinstance(content, str) else content(kit).read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("cert.pem", None, "lacks cert.pem"),
+        ("cert.pem", "x", "not a certificate"),
+        ("cert.pem", lambda kit: kit.parent / "agent-1/cert.pem", "key in .* is not the one"),
+        ("ca.pem", lambda kit: kit / "cert.pem", "not signed by its ca.pem"),
+        ("revoked.pem", None, "lacks revoked.pem"),
+        ("federation.toml", make(2).to_toml().replace("clinic", "other"), "of the federation 'clinic'"),
+        ("key.pem", lambda kit: kit.parent / "agent-1/key.pem", "can be read by others; run chmod 600"),
+    ],
+)
+def test_a_kit_that_does_not_fit_together_is_refused(home, file, content, words):
+    spoil(home / "kits/agent-0", file, content)
+    with pytest.raises(InputError, match=words):
+        kits.Kit.load(home / "kits/agent-0")
+
+
+# ------------------------------------------------------------------------------------------------ the commands
+
+
+def command(*words):
+    return CliRunner().invoke(app, ["federation", *map(str, words)], catch_exceptions=False)
+
+
+def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = command("init", "clinic", "--agents", 4, "--graph", "ring", "--server-prob", 0.1)
+    assert done.exit_code == 0, done.output
+    assert "next:      pisco federation issue --all --dir clinic" in done.stdout
+    assert command("issue", "agent-0", "--dir", "clinic").exit_code == 0
+    assert command("issue", "--all", "--dir", "clinic").stdout.count("serial") == 4
+    for name in ("server", "agent-3"):
+        assert kits.Kit.load(f"clinic/kits/{name}").name == name
+    monkeypatch.chdir("clinic")
+    assert command("issue", "agent-1", "--out", "again", "--days", 30).exit_code == 0
+    done = command("revoke", "agent-1", "--older")
+    assert done.stdout.count("revoked:") == 1 and "copy revoked.pem" in done.stderr
+    assert kits.Kit.load("again").name == "agent-1"
+    with pytest.raises(InputError, match="has been revoked"):
+        kits.Kit.load("kits/agent-1")
+    done = command("change", "add", "west", "--address", "10.0.0.9:7401", "--round", 100)
+    assert done.exit_code == 0 and "next: pisco federation issue west" in done.stdout
+    assert command("issue", "west").exit_code == 0
+    shown = json.loads(command("show", "--json").stdout)
+    assert [epoch["round"] for epoch in shown["epochs"]] == [0, 100]
+    states = [each["state"].split()[0] for each in shown["certificates"] if each["name"] == "agent-1"]
+    assert states == ["revoked", "valid"]
+    assert shown["hash"] == kits.Kit.load("kits/west").federation.hash
+    text = command("show").stdout
+    assert "from round 100" in text and "revoked" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "saying"),
+    [
+        (["init", "."], "holds a federation already"),
+        (["init", "x", "--graph", "rign"], "did you mean 'ring'"),
+        (["init", "x", "--algorithm", "scaffold"], "needs the server in every round"),
+        (["init", "x", "--server-prob", "1.5"], "server_prob is 1.5"),
+        (["init", "x", "--agent", "north"], "write NAME=HOST:PORT"),
+        (["init", "x", "--agent", "north=h:99999"], "write host:port"),
+        (["init", "x", "--problem", "mlp"], "needs --classes"),
+        (
+            ["init", "x", "--set", "algorithm.local_rl=0.1"],
+            "local_rl is not a setting; did you mean 'local_lr'",
+        ),
+        (["init", "x", "--set", "machine.colour=red"], "the tables here are"),
+        (["init", "x", "--set", "patience=0"], "patience is 0"),
+        (["init", "x", "--agents", "0"], "agents is 0"),
+        (["init", "Bad Name"], "lower-case letters"),
+        (["issue", "nobody"], "has no agent 'nobody'"),
+        (["issue"], "name one member"),
+        (["issue", "agent-0", "--days", "0"], "days is 0"),
+        (["issue", "agent-0", "--days", "9000"], "at most 3650"),
+        (["issue", "agent-0", "--request", "nowhere.pem"], "cannot read the request"),
+        (["issue", "agent-0", "--dir", "nowhere"], "there is no federation.toml in"),
+        (["revoke", "agent-0"], "has no certificate to revoke"),
+        (["change", "add", "west", "--round", "5"], "needs the address"),
+        (["change", "remove", "agent-0", "--round", "5000"], "cannot be planned"),
+    ],
+)
+def test_mistakes_are_one_sentence_and_exit_code_two(tmp_path, monkeypatch, words, saying):
+    monkeypatch.chdir(tmp_path)
+    make().save("federation.toml")
+    ca.Authority.create(Path("authority"), "clinic")
+    before = sorted(tmp_path.rglob("*"))
+    done = command(*words)
+    lines = done.stderr.strip().splitlines()
+    assert done.exit_code == 2 and len(lines) == 1, done.output
+    assert lines[0].startswith("error: ") and saying in lines[0]
+    assert sorted(tmp_path.rglob("*")) == before, "a refused command leaves nothing behind"
+
+
+def test_a_change_of_the_past_is_refused_while_the_federation_runs(tmp_path):
+    from federations import Running, plan_for, quadratic_of
+
+    plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
+    plan.save(tmp_path / "federation.toml")
+    running = Running(tmp_path, plan, quadratic_of)
+    try:
+        end = time.monotonic() + 60
+        while min([getattr(m, "done", 9) for m in running.members.values()] or [0]) < 5:
+            assert time.monotonic() < end and not running.errors
+            time.sleep(0.05)
+        time.sleep(1.5)  # agents report every second
+        done = command(
+            "change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 2, "--dir", tmp_path
+        )
+        assert done.exit_code == 2 and "error: round 2 is past, somebody is in round" in done.stderr
+        words = (
+            "change",
+            "move",
+            "agent-1",
+            "--address",
+            "10.0.0.9:7401",
+            "--round",
+            99_000,
+            "--dir",
+            tmp_path,
+        )
+        done = command(*words)
+        assert done.exit_code == 0 and "from round 99000 on" in done.stdout, done.output
+    finally:
+        running.stop()
+        running.join(20, fine=False)

@@ -1,0 +1,483 @@
+"""An attacker at a running federation: everything is refused or bounded, said in one line, and the run goes on.
+
+Four agents on a ring with real certificates. Agent 3 is held back, so that the others stand in their first round and
+wait; then the attacks; then agent 3 starts, and everybody must end where an undisturbed run ends.
+"""
+
+import contextlib
+import datetime as dt
+import itertools
+import logging
+import socket
+import ssl
+import stat
+import threading
+import time
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import pisco
+from pisco.federation import authority as ca
+from pisco.federation import kits
+
+from federations import Running, make_kits, plan_for, quadratic_of
+from worlds import Quadratics, coins
+
+grpc = pytest.importorskip("grpc")
+from pisco.engines.remote.layout import BadMessage, Where, decode  # noqa: E402
+from pisco.engines.remote.wire_pb2 import Chunk, Header, Report, Request  # noqa: E402
+
+WORLD = Quadratics(agents=4)
+ROUNDS, P = 6, 0.4
+# The first round gossips and two later ones reach the server.
+SEED = next(s for s in range(99) if (c := coins(pisco.bernoulli(P), ROUNDS, s))[0] == 0 and sum(c) == 2)
+PULL, REPORT = "/pisco.Federation/Pull", "/pisco.Federation/Report"
+
+
+class Log(logging.Handler):
+    """Every line that members write."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+
+class Siege:
+    """The federation under attack."""
+
+    def __init__(self, home):
+        self.log = Log()
+        logger = logging.getLogger("pisco.remote")
+        logger.addHandler(self.log)
+        logger.setLevel(logging.INFO)
+        self.plan = plan_for(
+            4, rounds=ROUNDS, patience=120.0, seed=SEED, network={"graph": "ring", "server_prob": P}
+        )
+        self.home, self.kits = home, make_kits(home, self.plan)
+        self.running = Running(
+            home,
+            self.plan,
+            lambda i: quadratic_of(i, WORLD),
+            kits_=self.kits,
+            only=["agent-0", "agent-1", "agent-2"],
+        )
+        wait_for(lambda: all(listens(self.address(n)) for n in ("agent-0", "agent-1", "agent-2", "server")))
+
+    def address(self, name):
+        return self.plan.server_address if name == "server" else self.plan.epochs[0].member(name).address
+
+    def hash(self, round_=0):
+        return bytes.fromhex(self.plan.hash_at(round_))
+
+    def ask(self, folder, target="agent-0", message=None, path=PULL, seconds=15):
+        """What somebody with the files of a kit hears when they send a message; and the new lines of the log."""
+        self.running.members[target].door._said.clear()  # a line said a moment ago is not said again
+        before = len(self.log.lines)
+        credentials = grpc.ssl_channel_credentials(
+            *(read(folder, f) for f in ("ca.pem", "key.pem", "cert.pem"))
+        )
+        name = ca.tls_name(self.plan.name, target)
+        options = [("grpc.ssl_target_name_override", name), ("grpc.default_authority", name)]
+        with grpc.secure_channel(self.address(target), credentials, options) as channel:
+            make = channel.unary_stream if path == PULL else channel.unary_unary
+            content = message if isinstance(message, bytes) else message.SerializeToString()
+            try:
+                answer = make(path)(content, timeout=seconds)
+                heard = list(answer) if path == PULL else answer
+            except grpc.RpcError as error:
+                heard = error.code(), error.details()
+        time.sleep(0.05)
+        return heard, [line for line in self.log.lines[before:] if "refused" in line]
+
+    def request(self, round_=1, phase=0, federation=None):
+        return Request(federation=federation or self.hash(), round=round_, phase=phase)
+
+    def finish(self):
+        """Let agent 3 in; everybody's parameters must be those of an undisturbed run."""
+        self.running.start("agent-3")
+        self.running.join(60)
+        expected = pisco.run(
+            self.plan.build_algorithm(),
+            WORLD.problem(),
+            self.plan.network_of(self.plan.epochs[0]),
+            rounds=ROUNDS,
+            seed=SEED,
+        )
+        np.testing.assert_allclose(self.running.params(), expected.params, atol=1e-5)
+
+
+def read(folder, file):
+    return (folder / file).read_bytes()
+
+
+def listens(address):
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout=1):
+        return True
+    return False
+
+
+def wait_for(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def siege(tmp_path_factory):
+    """One federation for all attacks; it must still end well when they are over."""
+    made = Siege(tmp_path_factory.mktemp("siege"))
+    yield made
+    try:
+        made.finish()
+    finally:
+        made.running.stop()
+
+
+def refused(heard, lines, who, why, code=grpc.StatusCode.PERMISSION_DENIED):
+    assert heard[0] is code, heard
+    assert why in heard[1], heard
+    assert len(lines) == 1 and lines[0].startswith(f"refused {who}: ") and why in lines[0], lines
+
+
+# ------------------------------------------------------------------------------------------- who may ask
+
+
+def test_a_certificate_that_has_ended(siege, tmp_path):
+    kits.issue(
+        siege.home,
+        siege.plan,
+        "agent-1",
+        tmp_path / "old",
+        days=1,
+        start=dt.datetime.now(dt.UTC) - dt.timedelta(days=2),
+    )
+    heard, _ = siege.ask(tmp_path / "old", message=siege.request())
+    assert heard[0] is grpc.StatusCode.UNAVAILABLE  # TLS itself refuses: not a word of ours is exchanged
+
+
+def test_a_certificate_of_another_authority(siege, tmp_path):
+    ca.Authority.create(tmp_path / "authority", siege.plan.name)
+    kits.issue(tmp_path, siege.plan, "agent-1", tmp_path / "kit")
+    (tmp_path / "kit/ca.pem").write_bytes(read(siege.home / "kits/agent-1", "ca.pem"))
+    heard, _ = siege.ask(tmp_path / "kit", message=siege.request())
+    assert heard[0] is grpc.StatusCode.UNAVAILABLE
+
+
+def test_no_certificate_at_all(siege):
+    trusted = read(siege.home / "kits/agent-1", "ca.pem")
+    name = [("grpc.ssl_target_name_override", ca.tls_name(siege.plan.name, "agent-0"))]
+    with grpc.secure_channel(
+        siege.address("agent-0"), grpc.ssl_channel_credentials(trusted), name
+    ) as channel:
+        with pytest.raises(grpc.RpcError) as caught:
+            list(channel.unary_stream(PULL)(siege.request().SerializeToString(), timeout=10))
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_revoked_certificate(siege, tmp_path):
+    made = kits.issue(siege.home, siege.plan, "agent-1", tmp_path / "stolen")
+    heard, lines = siege.ask(tmp_path / "stolen", message=siege.request(federation=b"x"))
+    refused(heard, lines, "agent-1", "another federation")  # valid so far: only the question is wrong
+    ca.Authority.open(siege.home / "authority", siege.plan.name).revoke([made.serial_number])
+    for name in (*siege.plan.names, "server"):
+        kits.refresh(siege.home, siege.plan, siege.home / "kits" / name)
+    heard, lines = siege.ask(tmp_path / "stolen", message=siege.request())
+    assert heard[0] is grpc.StatusCode.PERMISSION_DENIED
+    assert len(lines) == 1 and "'agent-1' has been revoked" in lines[0]
+
+
+def test_somebody_who_is_not_a_neighbour(siege):
+    heard, lines = siege.ask(siege.home / "kits/agent-2", message=siege.request())
+    refused(heard, lines, "agent-2", "not a neighbour")
+
+
+def test_a_member_of_another_federation_under_the_same_authority(siege, tmp_path):
+    other = ca.Authority(siege.home / "authority", "others")
+    signed = other.sign("agent-1", ca.new_key(tmp_path / "key.pem").public_key(), "127.0.0.1", 5)
+    (tmp_path / "cert.pem").write_bytes(ca.pem(signed))
+    (tmp_path / "ca.pem").write_bytes(read(siege.home / "kits/agent-1", "ca.pem"))
+    heard, lines = siege.ask(tmp_path, message=siege.request())
+    assert heard[0] is grpc.StatusCode.PERMISSION_DENIED
+    assert len(lines) == 1 and "of another federation, 'others'" in lines[0]
+
+
+def test_a_signed_stranger_who_is_not_in_the_roster(siege, tmp_path):
+    authority = ca.Authority.open(siege.home / "authority", siege.plan.name)
+    signed = authority.sign("mallory", ca.new_key(tmp_path / "key.pem").public_key(), "127.0.0.1", 5)
+    (tmp_path / "cert.pem").write_bytes(ca.pem(signed))
+    (tmp_path / "ca.pem").write_bytes(read(siege.home / "kits/agent-1", "ca.pem"))
+    refused(*siege.ask(tmp_path, message=siege.request()), "mallory", "not in the roster")
+    heard, lines = siege.ask(tmp_path, "server", Report(federation=siege.hash(), round=3), path=REPORT)
+    refused(heard, lines, "mallory", "not in the roster")
+
+
+def test_only_tls_1_3_is_spoken(siege):
+    kit = siege.home / "kits/agent-1"
+    for version, fine in ((ssl.TLSVersion.TLSv1_2, False), (ssl.TLSVersion.TLSv1_3, True)):
+        context = ssl.create_default_context(cafile=kit / "ca.pem")
+        context.minimum_version = context.maximum_version = version
+        context.load_cert_chain(kit / "cert.pem", kit / "key.pem")
+        context.set_alpn_protocols(["h2"])
+        host, _, port = siege.address("agent-0").rpartition(":")
+        outcome = contextlib.nullcontext() if fine else pytest.raises(OSError)  # noqa: PT011
+        with socket.create_connection((host, int(port))) as raw, outcome:
+            name = ca.tls_name(siege.plan.name, "agent-0")
+            context.wrap_socket(raw, server_hostname=name).close()
+
+
+# ------------------------------------------------------------------------------------------- what is asked
+
+
+def test_the_hash_of_another_plan(siege):
+    heard, lines = siege.ask(siege.home / "kits/agent-1", message=siege.request(federation=bytes(32)))
+    refused(heard, lines, "agent-1", "another federation")
+
+
+def test_a_round_that_was_left_behind(siege):
+    """Agent 1 itself has asked for round 1, so a request of it for round 0 is a replay."""
+    wait_for(lambda: siege.running.members["agent-0"].outbox.floors().get("agent-1", 0) >= 1)
+    heard, lines = siege.ask(siege.home / "kits/agent-1", message=siege.request(round_=0))
+    refused(heard, lines, "agent-1", "already left behind", grpc.StatusCode.FAILED_PRECONDITION)
+
+
+def test_refusals_do_not_fill_the_disk(siege):
+    kit = siege.home / "kits/agent-1"
+    siege.ask(kit, message=siege.request(round_=3, federation=bytes(32)))
+    before = len(siege.log.lines)
+    credentials = grpc.ssl_channel_credentials(*(read(kit, f) for f in ("ca.pem", "key.pem", "cert.pem")))
+    options = [("grpc.ssl_target_name_override", ca.tls_name(siege.plan.name, "agent-0"))]
+    with grpc.secure_channel(siege.address("agent-0"), credentials, options) as channel:
+        for round_ in range(100):
+            request = siege.request(round_=round_, federation=bytes(32)).SerializeToString()
+            with pytest.raises(grpc.RpcError, match="another federation"):
+                list(channel.unary_stream(PULL)(request, timeout=15))
+    assert sum("refused agent-1" in line for line in siege.log.lines[before:]) <= 10
+
+
+@pytest.mark.parametrize("target", ["agent-0", "server"])
+def test_rounds_and_phases_that_do_not_exist(siege, target):
+    for round_, phase in ((ROUNDS + 7, 0), (2**63, 2**31)):
+        heard, lines = siege.ask(
+            siege.home / "kits/agent-1", target, siege.request(round_=round_, phase=phase)
+        )
+        assert heard[0] is grpc.StatusCode.PERMISSION_DENIED and len(lines) == 1
+
+
+def test_a_future_round_harms_nobody_but_the_one_who_asks(siege):
+    """The server must not be talked into asking everybody for a round that is far ahead."""
+    server = siege.running.members["server"]
+    ahead = [round_ for round_ in range(2, ROUNDS + 1) if server.hop(round_, 0) is not None]
+    assert len(ahead) >= 2, "the test needs server rounds"
+    before = {n: dict(siege.running.members[n].outbox.floors()) for n in ("agent-0", "agent-2")}
+    siege.ask(siege.home / "kits/agent-3", "server", siege.request(round_=ahead[-1]), seconds=1.5)
+    after = {n: dict(siege.running.members[n].outbox.floors()) for n in ("agent-0", "agent-2")}
+    for name in before:
+        assert after[name].get("server", 0) == before[name].get("server", 0)
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x20short", bytes(900_000)]
+)
+def test_requests_that_are_no_messages(siege, content):
+    heard, lines = siege.ask(siege.home / "kits/agent-1", message=content)
+    assert isinstance(heard, tuple), heard
+    assert heard[0] in (grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.PERMISSION_DENIED), heard
+    assert len(lines) == 1
+
+
+def test_a_request_that_is_far_too_large(siege):
+    heard, _ = siege.ask(siege.home / "kits/agent-1", message=bytes(8 << 20))
+    assert heard[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_reports_cannot_grow_or_colour_the_book(siege):
+    server = siege.running.members["server"]
+    report = Report(federation=siege.hash(), round=0, waiting_for="\x1b[2Jeverybody")
+    for round_ in range(1000):
+        report.rows.add(
+            round=round_, values={f"\x1b[31m{i}": 1.0 for i in range(20)} | {"loss": float("nan")}
+        )
+    siege.ask(siege.home / "kits/agent-3", "server", report, path=REPORT)
+    book = server.ledger.overview()
+    standing = next(each for each in book.agents if each.name == "agent-3")
+    assert "\x1b" not in standing.waiting_for
+    rows = server.ledger._rows["agent-3"]
+    assert len(rows) <= ROUNDS + 1
+    assert all("\x1b" not in key for _, values in rows for key in values)
+    server.ledger._rows["agent-3"].clear()  # what agent 3 itself will report
+
+
+def test_calls_beyond_number_are_turned_away(siege):
+    """One member cannot take all places: its own calls are refused, the others' are answered."""
+    kit = siege.home / "kits/agent-3"
+    credentials = grpc.ssl_channel_credentials(*(read(kit, f) for f in ("ca.pem", "key.pem", "cert.pem")))
+    name = ca.tls_name(siege.plan.name, "agent-0")
+    options = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
+    with contextlib.ExitStack() as stack:
+        channels = [
+            stack.enter_context(grpc.secure_channel(siege.address("agent-0"), credentials, options))
+            for _ in range(4)
+        ]
+        content = siege.request(round_=2).SerializeToString()
+        calls = [channel.unary_stream(PULL)(content, timeout=20) for channel in channels for _ in range(8)]
+        time.sleep(1.0)
+        heard, lines = siege.ask(siege.home / "kits/agent-2", message=siege.request())
+        refused(heard, [line for line in lines if "agent-2" in line], "agent-2", "not a neighbour")
+        for call in calls:
+            call.cancel()
+
+
+def test_calls_that_never_ask_hold_nobodys_place(siege):
+    """Agent 2 is no neighbour of agent 0, and sends nothing at all on ten times the calls it may have."""
+    kit, asking = siege.home / "kits/agent-2", threading.Event()
+    credentials = grpc.ssl_channel_credentials(*(read(kit, f) for f in ("ca.pem", "key.pem", "cert.pem")))
+    options = [("grpc.ssl_target_name_override", ca.tls_name(siege.plan.name, "agent-0"))]
+    options += [("grpc.use_local_subchannel_pool", 1)]
+
+    def never():
+        asking.wait(30)
+        yield b""
+
+    with contextlib.ExitStack() as stack:
+        address = siege.address("agent-0")
+        channels = [stack.enter_context(grpc.secure_channel(address, credentials, options)) for _ in range(5)]
+        calls = [channel.stream_stream(PULL)(never(), timeout=30) for channel in channels for _ in range(8)]
+        wait_for(lambda: sum(not call.is_active() for call in calls) >= len(calls) - 4)
+        refusals = [call.code() for call in calls if not call.is_active()]
+        assert set(refusals) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        heard, lines = siege.ask(siege.home / "kits/agent-1", message=siege.request(federation=b"x"))
+        refused(heard, [line for line in lines if "agent-1" in line], "agent-1", "another federation")
+        asking.set()
+        for call in calls:
+            call.cancel()
+
+
+# ------------------------------------------------------------------------------------------- what is answered
+
+
+def answers(siege):
+    """What a bad neighbour may send for round 1, by a word that the refusal must hold."""
+    sound = np.ones((1, WORLD.x0.size), np.float32)
+
+    def header(**changes):
+        fields = {
+            "federation": siege.hash(),
+            "round": 1,
+            "phase": 0,
+            "sender": "agent-3",
+            "layout": f"float32[1,{sound.size}]",
+            "size": sound.nbytes,
+        }
+        return Header(**fields | changes)
+
+    def one(data=None, **changes):
+        return [Chunk(header=header(**changes), data=sound.tobytes() if data is None else data)]
+
+    longer = np.ones((1, sound.size + 1), np.float32)
+    return {
+        "another federation": one(federation=b"other"),
+        "asked was round 1": one(round=7),
+        "comes from 'agent-1'": one(sender="agent-1"),
+        "expected float32": one(longer.tobytes(), layout=f"float32[1,{longer.size}]", size=longer.nbytes),
+        "holds float64": one(
+            sound.astype(np.float64).tobytes(), layout=f"float64[1,{sound.size}]", size=2 * sound.nbytes
+        ),
+        "cannot be read": one(layout="complex[1e9]"),
+        "layout is empty": one(layout=""),
+        "announces": one(size=2**62),
+        "NaN": one(np.full_like(sound, np.nan).tobytes()),
+        "infinity": one(np.full_like(sound, np.inf).tobytes()),
+        "ends after 8 of": one(sound.tobytes()[:8]),
+        "does not end": itertools.chain(one(), itertools.repeat(Chunk(data=b"more"), 10_000)),
+        "does not end after": itertools.chain(one(), itertools.repeat(Chunk(), 10_000)),
+    }
+
+
+SOME = ("expected float32", "holds float64", "NaN", "does not end")
+
+
+@pytest.mark.parametrize("words", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
+def test_a_neighbour_that_answers_nonsense(siege, words):
+    """The attacker is agent 3, with its own good certificate, at its own address."""
+    kit, words = siege.kits["agent-3"], words or tuple(answers(siege))
+    turn = itertools.cycle((*words, None))
+
+    def serve(request, context):
+        word = next(turn)
+        if word is None:
+            yield b"\xff\x00 no protobuf at all"
+            return
+        for chunk in answers(siege)[word]:
+            yield chunk.SerializeToString()
+
+    server = grpc.server(
+        ThreadPoolExecutor(8), options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)]
+    )
+    handlers = {"Pull": grpc.unary_stream_rpc_method_handler(serve)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pisco.Federation", handlers),))
+    credentials = grpc.ssl_server_credentials(
+        [(kit.key, kit.certificate)], kit.authority, require_client_auth=True
+    )
+    server.add_secure_port(siege.address("agent-3"), credentials)
+    before = len(siege.log.lines)
+    server.start()
+
+    def said(word):
+        return any(word in line for line in siege.log.lines[before:])
+
+    try:
+        wait_for(lambda: all(said(word) for word in words), seconds=60)
+    finally:
+        server.stop(0).wait()
+    assert not siege.running.errors
+    for line in siege.log.lines[before:]:
+        assert "\n" not in line and len(line) < 600
+
+
+# ------------------------------------------------------------------------------------------- too many
+
+
+def test_a_thousand_idle_connections(siege):
+    """Silent sockets, and half as many that did shake hands; agent 0 still answers and lets go of the silent ones."""
+    host, _, port = siege.address("agent-0").rpartition(":")
+    kit = siege.home / "kits/agent-3"
+    context = ssl.create_default_context(cafile=kit / "ca.pem")
+    context.load_cert_chain(kit / "cert.pem", kit / "key.pem")
+    context.set_alpn_protocols(["h2"])
+    with contextlib.ExitStack() as stack:
+        for _ in range(1000):
+            with contextlib.suppress(OSError):
+                stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+        for _ in range(20):
+            raw = stack.enter_context(socket.create_connection((host, int(port)), timeout=10))
+            name = ca.tls_name(siege.plan.name, "agent-0")
+            stack.enter_context(context.wrap_socket(raw, server_hostname=name))
+        heard, lines = siege.ask(siege.home / "kits/agent-2", message=siege.request())
+        refused(heard, lines, "agent-2", "not a neighbour")
+    assert not siege.running.errors
+
+
+def test_what_is_only_announced_takes_no_memory():
+    """The server does not know the size of a model beforehand; a header alone must not cost it a gigabyte."""
+    header = Header(federation=b"f", round=1, sender="a", layout="float32[1,250000000]", size=10**9)
+    chunks = [Chunk(header=header, data=bytes(1000)), Chunk(data=bytes(1000))]
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadMessage, match="ends after 2000 of 1000000000 bytes"):
+            decode(chunks, Where(b"f", 1, 0), "a", limit=2 << 30)
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_states_are_for_their_owner_alone(siege):
+    for name in ("agent-0", "server"):
+        assert stat.S_IMODE((siege.home / "state" / name).stat().st_mode) == 0o700

@@ -1,0 +1,204 @@
+"""Models from elsewhere: gradients and trajectories agree with our own, and what cannot work is refused."""
+
+import textwrap
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco import InputError
+from pisco.interop import host
+from pisco.interop.modules import load_problem
+
+torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+from pisco.interop import torch as interop  # noqa: E402
+
+RNG = np.random.default_rng(0)
+FEATURES = RNG.normal(size=(24, 5)).astype(np.float32)
+CLASSES = RNG.integers(0, 3, 24)
+
+
+def mlp():
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 3))
+
+
+def samples(rows=slice(None)):
+    return torch.utils.data.TensorDataset(torch.tensor(FEATURES[rows]), torch.tensor(CLASSES[rows]))
+
+
+def doubles():
+    return torch.utils.data.TensorDataset(torch.tensor(FEATURES).double(), torch.tensor(CLASSES))
+
+
+def jax_loss(params, batch, key):
+    hidden = jnp.tanh(batch["features"] @ params["0.weight"].T + params["0.bias"])
+    logits = hidden @ params["2.weight"].T + params["2.bias"]
+    chosen = jnp.take_along_axis(logits, batch["labels"][:, None], axis=1)[:, 0]
+    return jax.nn.logsumexp(logits, axis=1) - chosen
+
+
+def test_the_gradient_is_that_of_the_same_network_in_jax():
+    ours = interop.problem(mlp, torch.nn.functional.cross_entropy, samples())
+    params = ours.init(jax.random.key(3))
+    twin = pisco.Problem(jax_loss, params, [{"features": FEATURES, "labels": CLASSES.astype(np.int32)}])
+    for batch_size in (None, 7):
+        got = ours.agent_gradient(params, jax.random.key(1), 0, batch_size)
+        expected = twin.agent_gradient(params, jax.random.key(1), 0, batch_size)
+        for name, leaf in expected.items():
+            np.testing.assert_allclose(got[name], leaf, atol=1e-6, err_msg=name)
+    assert float(ours.objective(params)) == pytest.approx(float(twin.objective(params)), abs=1e-6)
+
+
+class Logistic(torch.nn.Module):
+    """Scores of a linear model from zero, as `problems.logistic` has them."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.x = torch.nn.Parameter(torch.zeros(width))
+
+    def forward(self, features):
+        return features @ self.x, self.x
+
+
+def logistic_loss(outputs, labels):
+    scores, x = outputs
+    return torch.nn.functional.softplus(-labels * scores) + 0.01 * (x * x / (1 + x * x)).sum()
+
+
+@pytest.mark.parametrize("engine", ["scan", pytest.param("debug", marks=pytest.mark.slow)])
+def test_a_logistic_model_follows_the_trajectory_of_ours(engine):
+    data = pisco.data.load("a9a")
+    parts = [np.arange(i * 50, (i + 1) * 50) for i in range(4)]
+    ours = pisco.problems.logistic(data, agents=4, partition=parts)
+    bias = np.concatenate([data.features, np.ones((len(data.features), 1))], axis=1).astype(np.float32)
+    theirs = host.problem(
+        *(
+            interop.local(
+                lambda: Logistic(124),
+                logistic_loss,
+                torch.utils.data.TensorDataset(
+                    torch.tensor(bias[part]), torch.tensor(data.labels[part].astype(np.float32))
+                ),
+            )
+            for part in parts
+        )
+    )
+    rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=2)
+    net = pisco.Network.ring(4, server=pisco.bernoulli(0.3))
+    rounds = 30 if engine == "scan" else 2
+    settings = {"rounds": rounds, "batch_size": 8, "eval_every": rounds, "seed": 5}
+    one = pisco.run(rule, ours, net, **settings)
+    two = pisco.run(rule, theirs, net, engine=engine, **settings)
+    np.testing.assert_allclose(two.params["x"], one.params, atol=1e-5)
+    np.testing.assert_allclose(two.history["loss"], one.history["loss"], atol=1e-5)
+    assert np.abs(one.params).max() > 0.1
+
+
+def test_agents_of_unequal_sizes_and_large_parameters():
+    """Large arrays through callbacks have been seen to hang on machines with few cores."""
+
+    def wide():
+        return torch.nn.Linear(5, 100_000, bias=False)
+
+    def loss(outputs, labels):
+        return (outputs.mean(dim=1) - labels) ** 2
+
+    agents = [interop.local(wide, loss, samples(slice(a, b))) for a, b in ((0, 3), (3, 10))]
+    problem = host.problem(*agents)
+    result = pisco.run(
+        pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=3, batch_size=2
+    )
+    assert result.params["weight"].shape == (2, 100_000, 5)
+    each = [
+        np.mean(
+            [
+                agent.loss({"weight": result.params["weight"].mean(0)}, np.array([row]))
+                for row in range(agent.size)
+            ]
+        )
+        for agent in agents
+    ]
+    assert result.history["loss"][-1] == pytest.approx(np.mean(each), rel=1e-4)
+
+
+def test_starts_and_dropout_depend_on_the_seed_alone():
+    def dropping():
+        return torch.nn.Sequential(torch.nn.Linear(5, 16), torch.nn.Dropout(0.5), torch.nn.Linear(16, 3))
+
+    def build():
+        torch.manual_seed(RNG.integers(1000))  # what happened before must not matter
+        return interop.problem(dropping, torch.nn.functional.cross_entropy, samples())
+
+    first, second = build(), build()
+    params = first.init(jax.random.key(0))
+    for name, leaf in second.init(jax.random.key(0)).items():
+        np.testing.assert_array_equal(leaf, params[name])
+    drawn = [p.agent_gradient(params, jax.random.key(4), 0, 6)["2.weight"] for p in (first, second)]
+    np.testing.assert_array_equal(*drawn)
+    other = first.agent_gradient(params, jax.random.key(5), 0, 6)["2.weight"]
+    assert not np.array_equal(drawn[0], other)
+    assert not np.array_equal(first.init(jax.random.key(1))["0.weight"], params["0.weight"])
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from ()
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "words"),
+    [
+        (lambda: torch.nn.BatchNorm1d(5), samples, "running statistics"),
+        (lambda: 3, samples, "expected a torch.nn.Module"),
+        (torch.nn.Tanh, samples, "no parameters"),
+        (lambda: mlp().half(), samples, "float16"),
+        (lambda: mlp().double(), doubles, "jax computes in float32"),
+        (lambda: torch.nn.Linear(4, 3), samples, "check that module, loss and data fit"),
+        (mlp, Endless, "cannot be indexed"),
+        (mlp, lambda: samples(slice(0, 0)), "empty"),
+        (mlp, lambda: torch.utils.data.DataLoader(Endless()), "cannot be indexed"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_sentence(module, data, words):
+    with pytest.raises(InputError, match=words):
+        interop.problem(module, torch.nn.functional.cross_entropy, data())
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x = 1", "defines no function agent"),
+        ("def agent(data):\n    return 3", "returns int"),
+        ("def agent(data):\n    return 1 / 0", r"mine\.py, line 2: agent\(\) fails \(ZeroDivisionError"),
+        ("def agent(:", r"SyntaxError"),
+        ("def agent():\n    return 3", "takes no data"),
+    ],
+)
+def test_a_module_that_cannot_be_used_is_named(tmp_path, text, words):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(InputError, match=words):
+        load_problem(tmp_path / "mine.py", tmp_path / "data.npz")
+
+
+def test_a_module_gives_one_agents_problem(tmp_path):
+    np.savez(tmp_path / "mine.npz", features=FEATURES, labels=CLASSES)
+    (tmp_path / "mine.py").write_text(
+        textwrap.dedent(
+            """
+            import numpy as np, torch, pisco.interop.torch
+            from torch.utils.data import DataLoader, TensorDataset
+
+            def agent(data):
+                arrays = np.load(data)
+                samples = TensorDataset(torch.tensor(arrays["features"]), torch.tensor(arrays["labels"]))
+                return pisco.interop.torch.problem(
+                    lambda: torch.nn.Linear(5, 3), torch.nn.functional.cross_entropy, DataLoader(samples))
+            """
+        )
+    )
+    problem = load_problem(tmp_path / "mine.py", tmp_path / "mine.npz")
+    assert (problem.num_agents, problem.num_samples) == (1, 24)
+    with pytest.raises(InputError, match="no file"):
+        load_problem(tmp_path / "nowhere.py")

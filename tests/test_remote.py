@@ -1,0 +1,119 @@
+"""Engine `remote` gives what `scan` gives: real certificates and gRPC, agents as threads."""
+
+import jax
+import numpy as np
+import pytest
+
+import pisco
+from pisco.algorithms import ALGORITHMS
+from pisco.federation.plan import Federation
+from pisco.results import Result
+
+from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from worlds import Quadratics
+
+AGENTS, ROUNDS = 5, 6
+TOLERANCE = {"float32": 1e-6, "float64": 1e-12}
+USUAL = {"local_lr": 0.02, "local_steps": 2}
+FAST = ["pisco", "tt-hf"]
+"""Two exchanges a round; gossip twice, and then a server that samples reporters."""
+
+
+def home_of(name):
+    """The settings of a method and of the network it is published on."""
+    method = ALGORITHMS[name]
+    algorithm = {"name": name} | {k: v for k, v in USUAL.items() if k in method.hyperparameters}
+    if name == "kgt":
+        algorithm["start"] = "gossip"
+    network = {"graph": "ring"} | dict(method.network)
+    if "server" not in network:
+        network["server_prob"] = 0.4
+    if "clusters" in network:
+        network |= {"clusters": 1}  # five agents
+    return algorithm, network
+
+
+def agree(tmp_path, name, dtype, network=None, rounds=ROUNDS):
+    algorithm, home = home_of(name)
+    plan = plan_for(
+        AGENTS, rounds=rounds, algorithm=algorithm, network=network or home, dtype=dtype, eval_every=3
+    )
+    world = Quadratics(agents=AGENTS)
+    with jax.enable_x64(dtype == "float64"):
+        ran = Running(tmp_path, plan, lambda i: quadratic_of(i, world, dtype)).join()
+        problem = pisco.problems.quadratic(world.hessians, world.minimizers, init=world.x0.astype(dtype))
+        alone = pisco.run(
+            plan.build_algorithm(), problem, plan.network_of(plan.epochs[0]), rounds=rounds, eval_every=3
+        )
+    found = ran.params()
+    assert found.dtype == dtype
+    np.testing.assert_allclose(found, alone.params, rtol=0, atol=TOLERANCE[dtype])
+    history = ran.results["server"].history
+    for column in (
+        "round",
+        "server_rounds",
+        "gossip_rounds",
+        "exchanges",
+        "messages_gossip",
+        "messages_server",
+    ):
+        np.testing.assert_array_equal(history[column], alone.history[column])
+    return ran, alone
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_agrees_with_scan(tmp_path, name):
+    agree(tmp_path, name, "float64")
+
+
+def test_agrees_with_scan_in_single_precision(tmp_path):
+    ran, alone = agree(tmp_path, "pisco", "float32")
+    # What the server learns is the mean of what agents measured; at the start, where all agree, that is f itself.
+    np.testing.assert_allclose(ran.results["server"].history["loss"][0], alone.history["loss"][0], rtol=1e-6)
+
+
+NAMES = sorted(set(ALGORITHMS) - {"gossip-aga"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_algorithm_agrees_with_scan(tmp_path, name, dtype):
+    agree(tmp_path, name, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"graph": "ring", "server": "per_agent", "server_probs": [0.1, 0.3, 0.5, 0.7, 0.9]},
+        {"graph": "ring", "varying": "edge_dropout", "drop_prob": 0.3, "server_prob": 0.2},
+        {"graph": "complete", "varying": "random_matching"},
+        {"graph": "ring", "varying": "one_peer_exponential"},
+        {"graph": "star", "server": "every", "period": 2},
+    ],
+    ids=lambda network: network.get("varying", network.get("server", "")),
+)
+def test_every_network_agrees_with_scan(tmp_path, network):
+    agree(tmp_path, "pisco", "float64", network, rounds=12)
+
+
+def test_an_adaptive_schedule_is_refused(tmp_path):
+    plan = plan_for(
+        2,
+        network={"graph": "path", "server": "adaptive", "period": 2},
+        algorithm={"name": "dsgd", "local_lr": 0.1},
+    )
+    kits = make_kits(tmp_path, plan)
+    with pytest.raises(pisco.InputError, match="everybody's loss"):
+        Running(tmp_path, plan, quadratic_of, kits_=kits, only=["agent-0"], server=False).join()
+    assert isinstance(plan, Federation)
+
+
+def test_results_are_those_of_any_engine(tmp_path):
+    plan = plan_for(2, rounds=4, network={"graph": "path", "server_prob": 0.5})
+    ran = Running(tmp_path, plan, quadratic_of).join()
+    for name, result in ran.results.items():
+        again = Result.load(result.save(tmp_path / "out" / name))
+        np.testing.assert_array_equal(again.history["loss"], result.history["loss"])
+        assert again.rounds == 4 and not again.interrupted and "finished after 4 rounds" in repr(again)

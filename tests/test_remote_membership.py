@@ -1,0 +1,119 @@
+"""Agents join, leave and move by plan: weights and trackers are those of the new roster from the stated round on."""
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco.engines import checkpoint
+from pisco.engines.job import seed_key, streams
+from pisco.engines.remote.peers import Stopped
+from pisco.federation import kits
+from pisco.networks.rounds import draw_round
+
+from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from worlds import Quadratics
+
+WORLD = Quadratics(agents=5)
+
+
+def changed_plan(**settings):
+    """Three agents; agent-3 joins at round 4, agent-1 leaves at round 8."""
+    plan = plan_for(3, rounds=12, dtype="float64", eval_every=3, **settings)
+    plan = plan.change(4, "add", "agent-3", f"127.0.0.1:{free_ports(1)[0]}")
+    return plan.change(8, "remove", "agent-1")
+
+
+def by_hand(plan):
+    """The same with stacked states: where the roster changes, trackers are reset and who joins starts from the mean."""
+    algorithm, keys = plan.build_algorithm(), streams(seed_key(plan.seed))
+    state, epoch = None, None
+    states = []
+    for k in range(plan.rounds):
+        new = plan.epoch_at(k)
+        rows = [member.index for member in new.members]
+        problem = pisco.problems.quadratic(WORLD.hessians[rows], WORLD.minimizers[rows], init=WORLD.x0)
+        grad = problem.gradient(None)
+        if state is None:
+            start = jnp.broadcast_to(WORLD.x0, (len(rows), WORLD.x0.size))
+            state = algorithm.init(start, keys.batches, grad, None)
+        elif new is not epoch:
+            stay = [name for name in new.names if name in epoch.names]
+            old = [epoch.names.index(name) for name in stay]
+            mean = state.params[jnp.array(old)].mean(axis=0)
+            params = jnp.stack(
+                [state.params[epoch.names.index(n)] if n in epoch.names else mean for n in new.names]
+            )
+            grads = jnp.stack(
+                [
+                    state.grads[epoch.names.index(n)] if n in epoch.names else grad(params, keys.batches)[i]
+                    for i, n in enumerate(new.names)
+                ]
+            )
+            state = type(state)(params, grads, grads)
+        epoch = new
+        network = plan.network_of(new)
+        who = bool(network.server.participants(keys.coins, k))
+        mix, _ = draw_round(network.gossip, who, keys.links, k, network.num_agents)
+        state = algorithm.round(state, jax.random.fold_in(keys.batches, k + 1), grad, mix)
+        states.append(state)
+    return states
+
+
+def test_agents_join_and_leave_by_plan(tmp_path, x64):
+    plan = changed_plan()
+    ran = Running(tmp_path, plan, lambda i: quadratic_of(i, WORLD, "float64")).join()
+    expected = by_hand(plan)
+    last = plan.epochs[-1].names
+    found = np.concatenate([ran.results[name].params for name in last])
+    np.testing.assert_allclose(found, expected[-1].params, rtol=0, atol=1e-12)
+    left = ran.results["agent-1"]
+    assert left.rounds == 8
+    np.testing.assert_allclose(left.params[0], expected[7].params[1], rtol=0, atol=1e-12)
+    # mean(Y) = mean(G) over the new roster, as the stores of its members have them.
+    kept = [checkpoint.latest(tmp_path / "state" / name).leaves for name in last]
+    tracker, grads = (np.mean([leaves[f] for leaves in kept], axis=0) for f in (".tracker", ".grads"))
+    np.testing.assert_allclose(tracker, grads, rtol=0, atol=1e-12)
+    assert ran.results["server"].history["round"].tolist() == [0, 3, 6, 9, 12]
+
+
+@pytest.mark.slow
+def test_a_plan_that_comes_while_the_federation_runs(tmp_path, x64):
+    plan = plan_for(3, rounds=400, dtype="float64", eval_every=100)
+    made = make_kits(tmp_path, plan)
+    ran = Running(tmp_path, plan, lambda i: quadratic_of(i, WORLD, "float64"), kits_=made)
+    while len(ran.members) < 4 or min(ran.members[name].done for name in plan.names) < 3:
+        time.sleep(0.01)
+    now = max(ran.members[name].done for name in plan.names)
+    later = plan.change(min(now + 150, 399), "remove", "agent-2")
+    for name in (*plan.names, "server"):
+        kits.refresh(tmp_path, later, tmp_path / "kits" / name)
+    ran.join()
+    assert ran.results["agent-2"].rounds == later.changes[0].round
+    assert {ran.results[name].rounds for name in ("agent-0", "agent-1")} == {400}
+
+
+@pytest.mark.slow
+def test_a_move_stops_the_old_process_and_the_new_one_continues(tmp_path, x64):
+    plan = plan_for(2, rounds=12, dtype="float64", network={"graph": "path", "server_prob": 0.3})
+    plan = plan.change(6, "move", "agent-1", f"127.0.0.1:{free_ports(1)[0]}")
+    ran = Running(tmp_path, plan, lambda i: quadratic_of(i, WORLD, "float64"))
+    ran.threads["agent-1"].join(60)
+    assert isinstance(ran.errors.pop("agent-1"), Stopped)
+    ran.start("agent-1")
+    ran.join()
+    calm = plan_for(2, rounds=12, dtype="float64", network={"graph": "path", "server_prob": 0.3})
+    other = Running(tmp_path / "calm", calm, lambda i: quadratic_of(i, WORLD, "float64")).join()
+    np.testing.assert_array_equal(ran.params(), other.params())
+
+
+def test_a_method_whose_state_cannot_follow_is_refused(tmp_path):
+    algorithm = {"name": "beer", "local_lr": 0.05}
+    plan = plan_for(3, rounds=20, algorithm=algorithm, network={"graph": "ring"}).change(
+        8, "remove", "agent-1"
+    )
+    with pytest.raises(pisco.InputError, match="cannot change its roster"):
+        Running(tmp_path, plan, quadratic_of, only=["agent-0"], server=False).join()
