@@ -19,6 +19,7 @@ from pisco.errors import InputError
 from pisco.networks.graph import Graph
 from pisco.networks.registry import checked
 from pisco.networks.spectral import laplacian_extremes
+from pisco.networks.step_weights import pisco_step
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
@@ -232,5 +233,11 @@ def _solve(graph: Graph, nonnegative: bool) -> np.ndarray:
 
 WEIGHTS = checked(
     "weights",
-    {"fdla": fdla, "metropolis": metropolis, "max-degree": max_degree, "best-constant": best_constant},
+    {
+        "fdla": fdla,
+        "metropolis": metropolis,
+        "max-degree": max_degree,
+        "best-constant": best_constant,
+        "pisco-step": pisco_step,
+    },
 )
