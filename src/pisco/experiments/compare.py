@@ -18,6 +18,7 @@ import numpy as np
 from pisco._version import __version__
 from pisco.algorithms.pisco import pisco
 from pisco.algorithms.registry import ALGORITHMS, compressed_pisco
+from pisco.costs import Prices
 from pisco.engines.checkpoint import atomic_write
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
@@ -28,13 +29,6 @@ from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, 
 from pisco.results import Result
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
-
-
-class Prices(NamedTuple):
-    """What a message costs, to or from the server and between agents."""
-
-    server: float = 10.0
-    gossip: float = 1.0
 
 
 class Entry(NamedTuple):
