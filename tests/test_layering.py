@@ -18,6 +18,7 @@ ORDER = [
     {"problems"},
     {"metrics", "costs", "theory"},
     {"engines", "results"},
+    {"planning"},
     {"report"},
     {"experiments"},
     {"cli"},

@@ -52,14 +52,14 @@ def tune(
     """
     from pisco.experiments import tune as tuning
 
-    config = _load(experiment, settings, rounds)
+    config = load_experiment(experiment, settings, rounds)
     use_compilation_cache()
     chosen = _numbers(grid) or tuning.GRID
     with progress_bar(config.run.rounds, f"tuning {config.algorithm.name}") as progress:
         tuned = tuning.tune(
             config,
             grid=chosen,
-            targets=_targets(targets),
+            targets=parse_targets(targets),
             seeds=range(100, 100 + seeds),
             progress=progress,
         )
@@ -115,7 +115,7 @@ def compare(
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
 
-    base, goals = _load(experiment, settings, rounds), _targets(targets)
+    base, goals = load_experiment(experiment, settings, rounds), parse_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
     methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
     prices, chosen = comparing.Prices(price_server, price_gossip), _numbers(grid) or GRID
@@ -174,7 +174,8 @@ def compare(
         raise typer.Exit(130)
 
 
-def _load(experiment: str, settings: list[str] | None, rounds: int | None) -> Any:
+def load_experiment(experiment: str, settings: list[str] | None, rounds: int | None) -> Any:
+    """The experiment with settings replaced."""
     from pisco.experiments.loading import load
 
     extra = [] if rounds is None else [f"run.rounds={rounds}"]
@@ -190,7 +191,8 @@ def _numbers(text: str | None) -> tuple[float, ...]:
         raise InputError(f"the grid {text!r} is no list of numbers; write 0.01,0.05,0.2") from None
 
 
-def _targets(text: str) -> dict[str, float]:
+def parse_targets(text: str) -> dict[str, float]:
+    """Targets written as column=bound,…"""
     from pisco.costs import DESCRIPTIONS as COSTS
     from pisco.errors import InputError, choose
     from pisco.metrics import DESCRIPTIONS

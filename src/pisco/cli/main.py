@@ -12,6 +12,7 @@ from pisco.cli.compare import compare, tune
 from pisco.cli.console import note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
 from pisco.cli.network import network
+from pisco.cli.plan import plan
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
 from pisco.cli.run import run
@@ -85,6 +86,7 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "plan": plan,
     "compare": compare,
     "tune": tune,
     "reproduce": reproduce,

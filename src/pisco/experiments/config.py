@@ -241,14 +241,19 @@ class Config(_Table):
     network: NetworkTable
     run: RunTable
 
-    def build(self) -> tuple[Algorithm, Problem, Network]:
-        """The three nouns, ready for `pisco.run`."""
+    def world(self) -> tuple[Problem, Network]:
+        """What is trained, and over which network."""
         if self.run.dtype == "float64":
             import jax
 
             jax.config.update("jax_enable_x64", True)  # before the first array is made
         network = self.network.build()
-        return self.algorithm.build(), self.problem.build(self.network.agents, self.run.dtype), network
+        return self.problem.build(self.network.agents, self.run.dtype), network
+
+    def build(self) -> tuple[Algorithm, Problem, Network]:
+        """The three nouns, ready for `pisco.run`."""
+        algorithm = self.algorithm.build()
+        return algorithm, *self.world()
 
     def execute(
         self,
