@@ -3,5 +3,16 @@
 from pisco.costs import LinkTimes, Prices
 from pisco.planning.plan import Choice, Plan, plan
 from pisco.planning.settings import Setting
+from pisco.planning.steps import Doubt, auto_step, check_step
 
-__all__ = ["Choice", "LinkTimes", "Plan", "Prices", "Setting", "plan"]
+__all__ = [
+    "Choice",
+    "Doubt",
+    "LinkTimes",
+    "Plan",
+    "Prices",
+    "Setting",
+    "auto_step",
+    "check_step",
+    "plan",
+]

@@ -71,14 +71,20 @@ class Pilot:
 
     setting: Setting
     seeds: tuple[int, ...]
-    unit: float
-    """The expected price of a round."""
+    prices: RoundPrices
     states: list[Any] = field(repr=False)
     rows: list[dict[str, list[float]]] = field(repr=False)
     rounds: int = 0
     status: str = RUNNING
     met_at: list[int | None] = field(default_factory=list)
+    served: list[list[int]] = field(default_factory=list, repr=False)
+    """Server rounds of every seed, up to each row."""
     stride: int = 1
+
+    @property
+    def unit(self) -> float:
+        """The expected price of a round."""
+        return self.prices.expected(self.setting.server_prob)
 
     @property
     def spent(self) -> float:
@@ -87,8 +93,21 @@ class Pilot:
 
     @property
     def cost(self) -> float:
-        """The median over seeds of the price at the target; infinite when more than half have not got there."""
-        return float(np.median([math.inf if at is None else at for at in self.met_at])) * self.unit
+        """The price at the target, the median over seeds; infinite when more than half have not got there.
+
+        Few seeds are often lucky: where the server does the work the coins may have come early, where gossip does it they
+        may not have come at all. So the larger of two medians counts: of what was paid, and of rounds at the
+        expected price.
+        """
+        rounds = [math.inf if at is None else float(at) for at in self.met_at]
+        paid = []
+        for at, served in zip(self.met_at, self.served, strict=True):
+            if at is None:
+                paid.append(math.inf)
+                continue
+            count = served[at // self.stride]
+            paid.append(count * self.prices.server + (at - count) * self.prices.gossip)
+        return max(float(np.median(paid)), float(np.median(rounds)) * self.unit)
 
     def standing(self, target: Target, rounds: int) -> float:
         """Where the target's column stood after so many rounds, the median over seeds; smaller is better."""
@@ -148,10 +167,11 @@ class Track:
         return Pilot(
             setting,
             tuple(seeds),
-            self.prices[setting.one_exchange].expected(setting.server_prob),
+            self.prices[setting.one_exchange],
             [self._starts[seed][0] for seed in seeds],
             [{name: [value] for name, value in self._starts[seed][1].items()} for seed in seeds],
             met_at=[None] * len(seeds),
+            served=[[0] for _ in seeds],
             stride=self.stride,
         )
 
@@ -241,13 +261,16 @@ class Track:
             job = Job(self.problem, self.networks[weights], tuple(runs), self.batch_size)
             # Copied: the engine consumes what it is given, and pilots share their start.
             states = [jax.tree.map(jnp.array, state) for p in members for state in p.states]
-            states, rows, _ = self.engine.advance(job, states, done, self.segment)
+            states, rows, links = self.engine.advance(job, states, done, self.segment)
+            served = np.asarray(links.server).reshape(len(runs), -1)
             at = 0
             for pilot in members:
                 for index in range(len(pilot.seeds)):
                     pilot.states[index] = states[at]
                     for name, values in rows.items():
                         pilot.rows[index][name] += [float(value) for value in values[at]]
+                    before = pilot.served[index][-1]
+                    pilot.served[index] += [before + int(count) for count in np.cumsum(served[at])]
                     at += 1
                 pilot.rounds = done + self.segment.rounds
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from pisco.costs import LinkTimes, Prices
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_number, suggest
 from pisco.networks.network import Network
 from pisco.planning.pilot import DIVERGED, MISSED, REACHED, SLOWER, OutOfTime, Pilot, Target, Track
 from pisco.planning.settings import PROBABILITIES, Modes, Setting, candidates
@@ -27,9 +27,10 @@ LADDER = (4, 10)
 """T_o beyond 1 that are tried, as long as each pays."""
 
 RACE_SEEDS = (700, 701, 702)
-FINAL_SEEDS = (800, 801, 802, 803, 804)
+FINAL_SEEDS = tuple(range(800, 809))
 """Apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
 
+MEASURED = ("grad_norm_sq_mean", "grad_norm_sq", "loss", "consensus_error", "tracking_error", "test_accuracy")
 FINALISTS = 5
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
@@ -126,6 +127,8 @@ def plan(
             "give both the same number"
         )
     goal = Target(*target)
+    if goal.column not in MEASURED and not goal.column.startswith("test_"):
+        raise InputError(f"the target {goal.column!r} is no measure of training; {suggest(goal.column, MEASURED)}")
     networks = _networks(network)
     connected = network.graph.is_connected
     probabilities = [p for p in probabilities if p > 0 or connected]
@@ -198,6 +201,11 @@ class _Search:
     def run(self, deadline: float) -> None:
         """Estimate, race, climb T_o, refine, decide on fresh seeds, check to the last round."""
         track = self.track
+        start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
+        if all(track.target.met(track.target.series(row)).all() for row in start.rows):
+            raise InputError(
+                f"the target {track.target.column} = {track.target.bound:g} is met before the first round; give a harder one"
+            )
         track.tell("estimating L, σ² and f(x⁰) − f*")
         self.estimates = estimate(self.problem, batch_size=self.batch_size)
         tried = candidates(
