@@ -33,7 +33,6 @@ from pisco.tree import num_bytes
 
 STEPS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
-LOCAL_STEPS = (1, 4, 10)
 GRID_SEEDS, JUDGES = (0, 1, 2), tuple(range(10, 20))
 
 
@@ -46,6 +45,8 @@ class Case(NamedTuple):
     rounds: int
     batch_size: int | None
     eval_every: int = 1
+    local_steps: tuple[int, ...] = (1, 4)
+    """T_o of the grid."""
 
 
 def a9a(graph: Any, rounds: int = 1000) -> Case:
@@ -71,7 +72,7 @@ def digits() -> Case:
         whole.test_labels[:2000],
     )
     problem = pisco.problems.mlp(shrunk, agents=10, hidden=16)
-    return Case(problem, graphs.grid(2, 5), ("test_accuracy", 0.8), 1000, 50, 5)
+    return Case(problem, graphs.grid(2, 5), ("test_accuracy", 0.8), 1000, 50, 5, (1, 4, 10))
 
 
 def quadratics() -> Case:
@@ -82,13 +83,13 @@ def quadratics() -> Case:
     hessians = roots @ roots.transpose(0, 2, 1) / d + 0.1 * np.eye(d)
     problem = pisco.problems.quadratic(hessians, 3 * random.normal(size=(n, d)))
     start = float(np.sum(np.asarray(jax.grad(problem.objective)(problem.start)) ** 2))
-    return Case(problem, graphs.ring(n), ("grad_norm_sq", 1e-5 * start), 2000, None)
+    return Case(problem, graphs.ring(n), ("grad_norm_sq", 1e-5 * start), 2000, None, 1, (1, 4, 10))
 
 
 def mnist() -> Case:
     """The paper's network on its connected graph, agent i holds digit i."""
     problem = pisco.problems.mlp(pisco.data.load("mnist"), agents=10, hidden=32)
-    return Case(problem, graphs.erdos_renyi(10, 0.3, 12), ("test_accuracy", 0.8), 500, 100, 5)
+    return Case(problem, graphs.erdos_renyi(10, 0.3, 12), ("test_accuracy", 0.8), 500, 100, 5, (1, 10))
 
 
 CASES = {
@@ -106,7 +107,7 @@ def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
     networks = _networks(pisco.Network(case.graph))
     size = num_bytes(jax.eval_shape(case.problem.init, jax.random.key(0)))
     track = Track(
-        thin(case.problem, 10_000, test=case.target[0].startswith("test_")),
+        thin(case.problem, 5_000, test=case.target[0].startswith("test_")),
         networks,
         batch_size=case.batch_size,
         target=Target(*case.target),
@@ -114,7 +115,7 @@ def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
         rounds=case.rounds,
         eval_every=case.eval_every,
     )
-    for local_steps in LOCAL_STEPS:
+    for local_steps in case.local_steps:
         for one_exchange in (True, False):
             settings = [
                 Setting(weights, one_exchange, local_steps, p, lr)

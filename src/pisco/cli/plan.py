@@ -138,7 +138,7 @@ def _show(planned: Planned, prices: Any, experiment: str) -> None:
         "rounds to the target": _number(found.rounds),
         words + " to the target": _number(found.price),
         "how that is known": (
-            "measured: median of pilot runs" if found.measured else "predicted: no pilot run got there"
+            "measured: mean of pilot runs" if found.measured else "predicted: no pilot run got there"
         ),
         "run without diverging for": f"{found.checked_rounds} rounds",
         "stable η_l at x⁰, in theory": f"{found.stable_limit:.3g}",

@@ -28,6 +28,9 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     engine: Annotated[str | None, typer.Option(help="How rounds are run; see `pisco list engines`.")] = None,
+    check: Annotated[
+        bool, typer.Option(help="Look first whether the step size is stable, and warn if not.")
+    ] = True,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -37,7 +40,7 @@ def run(
 
       pisco run --resume results/a9a --set run.rounds=2000
     """
-    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
+    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, record, release, reopen, unused
     from pisco.errors import InputError
     from pisco.experiments import load
 
@@ -60,10 +63,16 @@ def run(
         claim(folder, config)
 
     use_compilation_cache()
+    warn = (lambda words: note(f"warning: {words}")) if check and resume is None else None
     try:
+        if config.algorithm.is_auto:
+            note("picking algorithm.local_lr by trial runs…")
+            config = config.resolved()
+            record(folder, config)
+            note(f"picked algorithm.local_lr = {config.algorithm.taken_by('name')['local_lr']:g}")
         with progress_bar(config.run.rounds, config.name) as progress:
             result = config.execute(
-                checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=progress
+                checkpoint=folder / CHECKPOINTS, resume=resume is not None, progress=progress, warn=warn
             )
     except InputError:
         if resume is None:

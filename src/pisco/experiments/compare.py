@@ -83,7 +83,8 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
             1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
         )
     tables["algorithm"] = {"name": method} | kept
-    tables["algorithm"].setdefault("local_lr", 0.1)
+    if tables["algorithm"].get("local_lr", "auto") == "auto":
+        tables["algorithm"]["local_lr"] = 0.1  # replaced by tuning
     if own_network:
         replace(tables, {"network": dict(row.network)})
     tables["name"] = method
@@ -134,7 +135,7 @@ def compare(
                 break
             tell(method, "running")
             chosen = config.model_copy(
-                update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
+                update={"algorithm": config.algorithm.with_step(tuned.local_lr)}
             )
             result = chosen.execute(progress=progress)
             if result.interrupted:
@@ -169,7 +170,7 @@ def _kept(folder: Path, key: str, method: str, config: Config) -> Entry | None:
             return None
         tuned = Tuned(note["local_lr"], tuple(Trial(**trial) for trial in note["trials"]))
         chosen = config.model_copy(
-            update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
+            update={"algorithm": config.algorithm.with_step(tuned.local_lr)}
         )
         return Entry(method, chosen, tuned, Result.load(folder))
     except (OSError, ValueError, KeyError, TypeError, EOFError):

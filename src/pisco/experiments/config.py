@@ -108,13 +108,24 @@ class AlgorithmTable(_Choices):
     table = "algorithm"
     name: str = "pisco"
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the step size is still to be picked."""
+        return self.taken_by("name").get("local_lr") == options.AUTO
+
     def build(self) -> Algorithm:
         """The update rule."""
+        if self.is_auto:
+            raise InputError('algorithm.local_lr is "auto"; `Config.resolved()` picks a number')
         return build_algorithm(self.name, **self.taken_by("name"))
+
+    def with_step(self, local_lr: float) -> AlgorithmTable:
+        """The same with another η_l."""
+        return self.model_copy(update={"local_lr": float(local_lr)})
 
     @model_validator(mode="after")
     def _ranges(self) -> AlgorithmTable:
-        self.build()
+        (self.with_step(1.0) if self.is_auto else self).build()
         return self
 
 
@@ -255,22 +266,58 @@ class Config(_Table):
         algorithm = self.algorithm.build()
         return algorithm, *self.world()
 
+    def resolved(self) -> Config:
+        """The same experiment with a number in place of `local_lr = "auto"`."""
+        if not self.algorithm.is_auto:
+            return self
+        from pisco.planning.steps import auto_step
+
+        problem, network = self.world()
+        step = auto_step(
+            lambda lr: self.algorithm.with_step(lr).build(),
+            problem,
+            network,
+            rounds=self.run.rounds,
+            batch_size=self.run.batch_size,
+            local_steps=int(self.algorithm.taken_by("name").get("local_steps", 1)),
+        )
+        return self.model_copy(update={"algorithm": self.algorithm.with_step(step)})
+
     def execute(
         self,
         *,
         checkpoint: str | Path | None = None,
         resume: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> Result:
-        """Run it."""
+        """Run it; `warn` is called first with a sentence when the step size is not to be trusted."""
+        if self.algorithm.is_auto:
+            return self.resolved().execute(checkpoint=checkpoint, resume=resume, progress=progress)
         algorithm, problem, network = self.build()
+        seeds = self.run.seed_or_seeds()
+        if warn is not None and self.run.engine == "scan":
+            from pisco.planning.steps import check_step
+
+            doubt = check_step(
+                algorithm,
+                problem,
+                network,
+                rounds=self.run.rounds,
+                batch_size=self.run.batch_size,
+                eval_every=self.run.eval_every,
+                chunk_rounds=self.run.chunk_rounds,
+                seed=seeds if isinstance(seeds, int) else seeds[0],
+            )
+            if doubt is not None:
+                warn(str(doubt))
         result = run(
             algorithm,
             problem,
             network,
             rounds=self.run.rounds,
             batch_size=self.run.batch_size,
-            seed=self.run.seed_or_seeds(),
+            seed=seeds,
             eval_every=self.run.eval_every,
             engine=self.run.engine,
             chunk_rounds=self.run.chunk_rounds,

@@ -21,6 +21,9 @@ from pisco.problems.registry import PROBLEMS
 
 Parameters = Mapping[str, inspect.Parameter]
 
+AUTO = "auto"
+"""A step size that is picked before the run (`pisco.planning.auto_step`)."""
+
 
 class Choice(NamedTuple):
     """A setting that picks a row of a registry, and which settings the rows bring along."""
@@ -109,6 +112,8 @@ def drop_stale(table: str, settings: dict[str, Any], kept: set[str]) -> None:
 
 
 def _typed(where: str, value: Any, parameter: inspect.Parameter) -> Any:
+    if where == "algorithm.local_lr" and value == AUTO:
+        return value
     kind, words = _TYPES.get(str(parameter.annotation), (Any, "another value"))
     try:
         return TypeAdapter(kind).validate_python(value)

@@ -7,8 +7,10 @@ PISCO round is linear, (x, y) ← M·(x, y), with q = 1 − a·η_l and S = (1 �
     y⁺ = μ(y − a·x + a·x⁺)                      two exchanges
     y⁺ = (μ − 1)·q^T_o·y + y − a·x + a·x⁺        one exchange
 
-A server round sets every mode but the mean to zero, so with probability p of reaching the server the deviations shrink
-in mean square iff (1 − p)·ρ(M)² < 1. The mean itself takes gradient steps: |1 − η_c·a·S| < 1.
+A server round is the same with μ = 0, M₀. With two exchanges M₀ = 0: every mode but the mean is wiped out, so with
+probability p of reaching the server the deviations shrink in mean square iff (1 − p)·ρ(M)² < 1. With one exchange the
+trackers' gradients are not averaged, M₀ ≠ 0, and the condition is ρ((1 − p)·M⊗M + p·M₀⊗M₀) < 1. The mean itself takes
+gradient steps: |1 − η_c·a·S| < 1.
 """
 
 from __future__ import annotations
@@ -102,17 +104,31 @@ def _growths(
         steps = (1 - (1 - curvatures * lrs) ** (local_steps + 1)) / curvatures
         worst = np.max((1 - comm_lr * curvatures * steps) ** 2, axis=1)
         if chosen.size:
-            matrices = round_matrix(
-                chosen[:, None],
-                curvatures,
-                local_lr=lrs[..., None],
-                comm_lr=comm_lr,
-                local_steps=local_steps,
-                one_exchange=one_exchange,
-            )
-            radius = np.max(_radius(matrices), axis=(1, 2))
-            worst = np.maximum(worst, (1 - server_prob) * radius**2)
+            rule: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps}
+
+            def matrices(modes: np.ndarray) -> np.ndarray:
+                return round_matrix(
+                    modes[:, None], curvatures, local_lr=lrs[..., None], one_exchange=one_exchange, **rule
+                )
+
+            gossip = matrices(chosen)
+            if one_exchange and server_prob > 0:
+                moments = (1 - server_prob) * _moments(gossip) + server_prob * _moments(matrices(0 * chosen))
+                fine = np.isfinite(moments).all(axis=(-1, -2))
+                moments = np.where(fine[..., None, None], moments, 0.0)  # LAPACK refuses what is not finite
+                square = np.abs(np.linalg.eigvals(moments)).max(axis=-1)
+                square = np.where(fine, square, np.inf)
+            else:
+                square = (1 - server_prob) * _radius(gossip) ** 2
+            worst = np.maximum(worst, np.max(square, axis=(1, 2)))
     return np.where(np.isfinite(worst), worst, np.inf)
+
+
+def _moments(matrices: np.ndarray) -> np.ndarray:
+    """How 2×2 matrices map the second moments (xx, xy, yy)."""
+    a, b, c, d = (matrices[..., i, j] for i in (0, 1) for j in (0, 1))
+    rows = [[a * a, 2 * a * b, b * b], [a * c, a * d + b * c, b * d], [c * c, 2 * c * d, d * d]]
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
 def largest_stable_step(

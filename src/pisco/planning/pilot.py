@@ -93,21 +93,21 @@ class Pilot:
 
     @property
     def cost(self) -> float:
-        """The price at the target, the median over seeds; infinite when more than half have not got there.
+        """The price at the target, the mean over seeds; infinite unless all got there.
 
         Few seeds are often lucky: where the server does the work the coins may have come early, where gossip does it they
-        may not have come at all. So the larger of two medians counts: of what was paid, and of rounds at the
-        expected price.
+        may not have come at all. Both means estimate the same, of what was paid and of rounds at the expected
+        price (Wald's identity); the larger one counts.
         """
-        rounds = [math.inf if at is None else float(at) for at in self.met_at]
-        paid = []
-        for at, served in zip(self.met_at, self.served, strict=True):
-            if at is None:
-                paid.append(math.inf)
-                continue
-            count = served[at // self.stride]
-            paid.append(count * self.prices.server + (at - count) * self.prices.gossip)
-        return max(float(np.median(paid)), float(np.median(rounds)) * self.unit)
+        if any(at is None for at in self.met_at):
+            return math.inf
+        rounds = [at for at in self.met_at if at is not None]
+        served = [row[at // self.stride] for at, row in zip(rounds, self.served, strict=True)]
+        paid = [
+            count * self.prices.server + (at - count) * self.prices.gossip
+            for at, count in zip(rounds, served, strict=True)
+        ]
+        return max(float(np.mean(paid)), float(np.mean(rounds)) * self.unit)
 
     def standing(self, target: Target, rounds: int) -> float:
         """Where the target's column stood after so many rounds, the median over seeds; smaller is better."""

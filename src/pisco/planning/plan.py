@@ -31,7 +31,6 @@ FINAL_SEEDS = tuple(range(800, 809))
 """Apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
 
 MEASURED = ("grad_norm_sq_mean", "grad_norm_sq", "loss", "consensus_error", "tracking_error", "test_accuracy")
-FINALISTS = 5
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
 
@@ -52,7 +51,7 @@ class Plan:
     setting: Setting
     price: float
     rounds: float
-    """The median of rounds to the target over the final pilots, or as predicted."""
+    """Rounds to the target that the price stands for."""
     measured: bool
     """Whether pilots of this setting reached the target."""
     checked_rounds: int
@@ -218,8 +217,8 @@ class _Search:
         track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()
         self._refine()
-        last = [pilot.setting for pilot in self._ranked()[:FINALISTS]]
-        track.race(last, FINAL_SEEDS, keep=FINALISTS, words="finals on fresh seeds")
+        last = self._finalists()
+        track.race(last, FINAL_SEEDS, keep=len(last), words="finals on fresh seeds")
         self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
         track.deadline = deadline
         for pilot in self._final_order():
@@ -237,6 +236,17 @@ class _Search:
             return pilot.cost, pilot.predicted(target), pilot.standing(target, pilot.rounds)
 
         return sorted(alive, key=key)
+
+    def _finalists(self) -> list[Setting]:
+        """The best two of each of the best three p: pilots share their coins, so all of one p may have been lucky."""
+        chosen: dict[float, list[Setting]] = {}
+        for pilot in self._ranked():
+            p = pilot.setting.server_prob
+            if p in chosen or len(chosen) < 3:
+                chosen.setdefault(p, [])
+                if len(chosen[p]) < 2 and pilot.setting not in chosen[p]:
+                    chosen[p].append(pilot.setting)
+        return [setting for settings in chosen.values() for setting in settings]
 
     def _climb(self) -> None:
         """More local steps with the best combinations, the step scaled so that a round moves about as far."""
