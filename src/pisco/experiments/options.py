@@ -112,9 +112,11 @@ def drop_stale(table: str, settings: dict[str, Any], kept: set[str]) -> None:
 
 
 def _typed(where: str, value: Any, parameter: inspect.Parameter) -> Any:
-    if where == "algorithm.local_lr" and value == AUTO:
-        return value
     kind, words = _TYPES.get(str(parameter.annotation), (Any, "another value"))
+    if where == "algorithm.local_lr":
+        if value == AUTO:
+            return value
+        words = 'a number or "auto"'
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError:
