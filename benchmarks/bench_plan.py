@@ -1,7 +1,7 @@
 """Plans against an exhaustive grid on six problems; prints one JSON object a problem.
 
-The grid: weights × form × T_o × p × η_l, raced on three seeds without halving: a setting is stopped only when it has paid
-more than one that already reached the target, or diverged, so its best is exact. Then the planned setting and the
+The grid: weights × form × T_o × p × η_l, raced on three seeds without halving: a setting is stopped only when it has
+paid more than one that already reached the target, or diverged, so its best is exact. Then the planned setting and the
 grid's best five run on ten other seeds, and the median of what they really paid is compared. The planned setting also
 runs all its rounds on those seeds, to see that it does not diverge.
 
@@ -27,12 +27,12 @@ from pisco.engines.run import sweep
 from pisco.networks import graphs
 from pisco.planning import Setting, plan
 from pisco.planning.pilot import REACHED, Target, Track
-from pisco.planning.plan import _networks
+from pisco.planning.planner import networks_to_try
 from pisco.problems.thinning import thin
 from pisco.tree import num_bytes
 
-STEPS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+PROBABILITIES = (0.0, 0.03, 0.1, 0.3, 1.0)
 GRID_SEEDS, JUDGES = (0, 1, 2), tuple(range(10, 20))
 
 
@@ -104,14 +104,17 @@ CASES = {
 
 def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
     """Every setting of the grid, cheapest first."""
-    networks = _networks(pisco.Network(case.graph))
+    networks = networks_to_try(pisco.Network(case.graph))
     size = num_bytes(jax.eval_shape(case.problem.init, jax.random.key(0)))
     track = Track(
         thin(case.problem, 5_000, test=case.target[0].startswith("test_")),
         networks,
         batch_size=case.batch_size,
         target=Target(*case.target),
-        prices={True: prices.of_round([2 * size], case.graph), False: prices.of_round([size] * 2, case.graph)},
+        prices={
+            True: prices.of_round([2 * size], case.graph),
+            False: prices.of_round([size] * 2, case.graph),
+        },
         rounds=case.rounds,
         eval_every=case.eval_every,
     )
@@ -124,14 +127,14 @@ def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
                 for weights in (networks if p < 1 else ["fdla"])
                 for lr in STEPS
             ]
-            track.race(settings, GRID_SEEDS, keep=10**6)
+            track.race(settings, GRID_SEEDS, halve=False)
             say(f"T_o = {local_steps}, one exchange {one_exchange}: best {track.cheapest(GRID_SEEDS):.4g}")
     return sorted((p for p in track.finished if p.status == REACHED), key=lambda p: p.cost)
 
 
 def judge(case: Case, setting: Setting, prices: Prices, rounds: int) -> tuple[float, int, bool]:
     """The median price really paid at the target, on ten seeds; how many missed it; whether one diverged."""
-    network = _networks(pisco.Network(case.graph)).get(setting.weights) or pisco.Network(
+    network = networks_to_try(pisco.Network(case.graph)).get(setting.weights) or pisco.Network(
         case.graph, weights=setting.weights
     )
     (result,) = sweep(

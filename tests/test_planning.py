@@ -8,7 +8,6 @@ import sys
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from worlds import TINY_EXPERIMENT, Quadratics
 
 import pisco
 from pisco.cli.main import app
@@ -18,6 +17,8 @@ from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
 from pisco.planning.pilot import Target
 from pisco.problems.thinning import thin
+
+from worlds import TINY_EXPERIMENT, Quadratics
 
 runner = CliRunner()
 WORLD = Quadratics(agents=6)
@@ -98,7 +99,11 @@ def test_nonsense_is_refused():
 def test_targets_read_the_history_as_results_do():
     rows = {"grad_norm_sq": [4.0, 2.0, 0.0], "test_accuracy": [0.1, 0.5, 0.9]}
     assert Target("grad_norm_sq_mean", 2.0).series(rows).tolist() == [4.0, 3.0, 2.0]
-    assert Target("test_accuracy", 0.5).met(Target("test_accuracy", 0.5).series(rows)).tolist() == [False, True, True]
+    assert Target("test_accuracy", 0.5).met(Target("test_accuracy", 0.5).series(rows)).tolist() == [
+        False,
+        True,
+        True,
+    ]
 
 
 def test_a_thinned_problem_is_a_fair_draw():
@@ -112,16 +117,26 @@ def test_a_thinned_problem_is_a_fair_draw():
 
 # ------------------------------------------------------------------------------------------ step sizes
 
-IDENTICAL = pisco.problems.quadratic(np.stack([np.eye(3)] * 10), np.random.default_rng(0).normal(size=(10, 3)))
+IDENTICAL = pisco.problems.quadratic(
+    np.stack([np.eye(3)] * 10), np.random.default_rng(0).normal(size=(10, 3))
+)
 
 
 def test_a_step_beyond_stability_is_doubted_with_remedies_that_work():
     rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=1)
     doubt = check_step(rule, IDENTICAL, pisco.Network.ring(10, weights="fdla"), rounds=200)
-    assert doubt is not None and doubt.growth > 1 and "one-exchange" in str(doubt) and "pisco-step" not in str(doubt)
+    assert (
+        doubt is not None
+        and doubt.growth > 1
+        and "one-exchange" in str(doubt)
+        and "pisco-step" not in str(doubt)
+    )
     assert "metropolis (stable up to" in str(doubt) and "larger network.server_prob" in str(doubt)
     for better, network in (
-        (pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=1), pisco.Network.ring(10, weights="fdla")),
+        (
+            pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=1),
+            pisco.Network.ring(10, weights="fdla"),
+        ),
         (rule, pisco.Network.ring(10)),
         (
             pisco.algorithms.pisco(local_lr=0.3, local_steps=1, one_exchange=True),
@@ -145,7 +160,9 @@ def doubt_of(name, *settings):
     algorithm, problem, network = config.build()
     run = config.run
     options = {"rounds": run.rounds, "batch_size": run.batch_size}
-    return check_step(algorithm, problem, network, eval_every=run.eval_every, chunk_rounds=run.chunk_rounds, **options)
+    return check_step(
+        algorithm, problem, network, eval_every=run.eval_every, chunk_rounds=run.chunk_rounds, **options
+    )
 
 
 def test_no_wolf_is_cried_on_the_paper_s_experiment():
@@ -174,7 +191,8 @@ def test_auto_is_safe_and_fast():
     step = auto_step(rule, IDENTICAL, fdla, rounds=400)
     assert check_step(rule(step), IDENTICAL, fdla, rounds=400) is None
     ended = [
-        pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1] for lr in (step, step / 8)
+        pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1]
+        for lr in (step, step / 8)
     ]
     assert ended[0] < ended[1]
 
@@ -196,7 +214,8 @@ def test_auto_in_an_experiment_is_recorded_as_a_number(experiment):
         config.algorithm.build()
     folder = experiment.parent / "out"
     done = runner.invoke(
-        app, ["run", str(experiment), "-s", "algorithm.local_lr=auto", "-s", "run.rounds=30", "-o", str(folder)]
+        app,
+        ["run", str(experiment), "-s", "algorithm.local_lr=auto", "-s", "run.rounds=30", "-o", str(folder)],
     )
     assert done.exit_code == 0, done.output
     stored = load(folder / "config.toml").algorithm.taken_by("name")["local_lr"]
@@ -217,7 +236,9 @@ def test_the_command_writes_an_experiment_that_runs(experiment):
     record = json.loads(done.stdout)
     assert record["cost"] > 0 and record["measured"] and out.with_suffix(".png").stat().st_size > 1000
     config = load(out)
-    assert config.algorithm.taken_by("name")["local_lr"] == pytest.approx(record["setting"]["local_lr"], rel=1e-3)
+    assert config.algorithm.taken_by("name")["local_lr"] == pytest.approx(
+        record["setting"]["local_lr"], rel=1e-3
+    )
     result = config.execute()
     assert not result.diverged and result.history["grad_norm_sq"].min() <= 0.01
 
@@ -229,7 +250,13 @@ def test_the_command_shows_theory(experiment):
     rows = {(row["weights"], row["server_prob"]): row for row in facts["steps"]}
     assert rows["metropolis", 1.0]["expected_mixing_rate"] == 1
     assert rows["fdla", 0.0]["stable two exchanges"] <= rows["fdla", 1.0]["stable two exchanges"]
-    assert {row["method"] for row in facts["complexities"]} == {"scaffold", "lsgt", "periodical-gt", "kgt", "pisco"}
+    assert {row["method"] for row in facts["complexities"]} == {
+        "scaffold",
+        "lsgt",
+        "periodical-gt",
+        "kgt",
+        "pisco",
+    }
     shown = runner.invoke(app, ["plan", str(experiment), "--theory"])
     assert "Theorem 1" in shown.output and "kgt" in shown.output
 
@@ -252,6 +279,10 @@ def test_the_command_refuses_nonsense(experiment, arguments, words):
 
 
 def test_planning_needs_no_configuration_packages():
-    program = "import sys, pisco.planning; print([m for m in ('pydantic', 'typer', 'rich') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    program = (
+        "import sys, pisco.planning; print([m for m in ('pydantic', 'typer', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
     assert done.stdout.strip() == "[]"

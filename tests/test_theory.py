@@ -122,7 +122,7 @@ def one_round_maps(mixing, curvatures, local_lr, *, local_steps, one_exchange):
 
 
 def mean_square_radius(network, p, local_lr, **options):
-    """ρ of E[M ⊗ M] over coins on identical quadratics with curvatures up to 1, where mean(y) = a·mean(x): no theory."""
+    """ρ of E[M ⊗ M] over coins on identical quadratics with curvatures up to 1, by no theory."""
     n = network.num_agents
     curvatures = np.arange(1, theory.CURVATURES + 1) / theory.CURVATURES
     both = [network.weights.toarray(), np.full((n, n), 1 / n)]

@@ -36,7 +36,9 @@ def plan(
     bandwidth_gossip: Annotated[float | None, typer.Option(help="MB/s of an agent's link.")] = None,
     rounds: Rounds = None,
     seconds: Annotated[float, typer.Option(help="Time that the plan may take.")] = 60.0,
-    theory: Annotated[bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")] = False,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")
+    ] = False,
     toml: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the planned experiment there, ready to run.")
     ] = None,
@@ -70,7 +72,10 @@ def plan(
                 "planning for time needs all of --latency-server, --latency-gossip, --bandwidth-server and "
                 "--bandwidth-gossip"
             )
-        for name, value in (("--bandwidth-server", bandwidth_server), ("--bandwidth-gossip", bandwidth_gossip)):
+        for name, value in (
+            ("--bandwidth-server", bandwidth_server),
+            ("--bandwidth-gossip", bandwidth_gossip),
+        ):
             check_number(name, value, low=0, open_low=True)
         prices: Any = LinkTimes(links[0], links[1], 1e6 * links[2], 1e6 * links[3])  # type: ignore[operator, arg-type]
     else:
@@ -119,7 +124,9 @@ def _status(seconds: float) -> Iterator[Callable[[str], None]]:
     with err().status("planning…") as status:
 
         def tell(words: str) -> None:
-            status.update(f"{words}  ({time.monotonic() - began:.0f} of at most {seconds:.0f} s, Ctrl-C for the best so far)")
+            status.update(
+                f"{words}  ({time.monotonic() - began:.0f} of at most {seconds:.0f} s, Ctrl-C for the best so far)"
+            )
 
         yield tell
 

@@ -1,4 +1,4 @@
-"""`pisco plan --theory`: the paper's formulas and our stability limits for one experiment, nothing run but estimates."""
+"""`pisco plan --theory`: formulas and stability limits for one experiment; nothing is run but estimates."""
 
 from __future__ import annotations
 
@@ -124,7 +124,12 @@ def theory_facts(config: Any, goal: tuple[str, float]) -> dict[str, Any]:
             if method == "pisco" or p == 0:
                 chance = p if method == "pisco" else None
                 orders.append(
-                    {"method": method, "server_prob": chance, "server rounds": server, "gossip rounds": gossip}
+                    {
+                        "method": method,
+                        "server_prob": chance,
+                        "server rounds": server,
+                        "gossip rounds": gossip,
+                    }
                 )
     orders.sort(key=lambda row: row["server_prob"] is not None)
     return {

@@ -134,9 +134,7 @@ def compare(
             except KeyboardInterrupt:
                 break
             tell(method, "running")
-            chosen = config.model_copy(
-                update={"algorithm": config.algorithm.with_step(tuned.local_lr)}
-            )
+            chosen = config.model_copy(update={"algorithm": config.algorithm.with_step(tuned.local_lr)})
             result = chosen.execute(progress=progress)
             if result.interrupted:
                 break
@@ -169,9 +167,7 @@ def _kept(folder: Path, key: str, method: str, config: Config) -> Entry | None:
         if note["key"] != key:
             return None
         tuned = Tuned(note["local_lr"], tuple(Trial(**trial) for trial in note["trials"]))
-        chosen = config.model_copy(
-            update={"algorithm": config.algorithm.with_step(tuned.local_lr)}
-        )
+        chosen = config.model_copy(update={"algorithm": config.algorithm.with_step(tuned.local_lr)})
         return Entry(method, chosen, tuned, Result.load(folder))
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None

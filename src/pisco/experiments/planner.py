@@ -11,7 +11,7 @@ from pisco.errors import InputError
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.networks.network import Network
-from pisco.planning.plan import Plan, plan
+from pisco.planning.planner import USUAL_PRICES, Plan, plan
 from pisco.planning.settings import PROBABILITIES, Setting
 from pisco.problems.problem import Problem
 from pisco.report.plan_plot import PlannedCost
@@ -30,7 +30,7 @@ def plan_config(
     config: Config,
     *,
     target: tuple[str, float],
-    prices: Prices | LinkTimes = Prices(),
+    prices: Prices | LinkTimes = USUAL_PRICES,
     probabilities: Sequence[float] = PROBABILITIES,
     seconds: float = 60.0,
     tell: Callable[[str], None] = lambda words: None,
@@ -107,7 +107,5 @@ def cost_rows(planned: Planned, prices: Prices | LinkTimes) -> list[PlannedCost]
         each, p = prices.of_round(sent, planned.network.graph), choice.setting.server_prob
         unit = each.expected(p)
         rounds = choice.price / unit if unit else math.inf
-        rows.append(
-            PlannedCost(p, rounds * (1 - p) * each.gossip, rounds * p * each.server, choice.measured)
-        )
+        rows.append(PlannedCost(p, rounds * (1 - p) * each.gossip, rounds * p * each.server, choice.measured))
     return rows

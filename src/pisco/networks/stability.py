@@ -114,7 +114,7 @@ def _growths(
             gossip = matrices(chosen)
             if one_exchange and server_prob > 0:
                 moments = (1 - server_prob) * _moments(gossip) + server_prob * _moments(matrices(0 * chosen))
-                fine = np.isfinite(moments).all(axis=(-1, -2))
+                fine = np.asarray(np.isfinite(moments).all(axis=(-1, -2)))
                 moments = np.where(fine[..., None, None], moments, 0.0)  # LAPACK refuses what is not finite
                 square = np.abs(np.linalg.eigvals(moments)).max(axis=-1)
                 square = np.where(fine, square, np.inf)

@@ -1,8 +1,8 @@
 """Weights for PISCO itself: chosen for the step sizes that they allow as well as for how fast they mix.
 
-FDLA weights minimise ‖W − J‖₂ and so push the smallest eigenvalue towards −1, where gradient tracking with two exchanges
-is stable for tiny steps only. Shrinking them, W_a = I − a(I − W_FDLA), moves every eigenvalue to 1 − a(1 − μ): a little
-mixing is given up at the other end, and the usable step grows by orders of magnitude.
+FDLA weights minimise ‖W − J‖₂ and so push the smallest eigenvalue towards −1, where gradient tracking with two
+exchanges is stable for tiny steps only. Shrinking them, W_a = I − a(I − W_FDLA), moves every eigenvalue to
+1 − a(1 − μ): a little mixing is given up at the other end, and the usable step grows by orders of magnitude.
 """
 
 from __future__ import annotations

@@ -28,6 +28,9 @@ from pisco.problems.problem import Problem
 CHUNK = 10
 """Rounds of one compiled stretch (or `eval_every`, where that is more)."""
 
+STEPS_KEPT = 3
+"""Step sizes that halving leaves at least among settings that pay alike."""
+
 ABSURD = 100.0
 """A pilot whose loss is this many times its start has diverged."""
 
@@ -92,22 +95,25 @@ class Pilot:
         return self.rounds * self.unit
 
     @property
-    def cost(self) -> float:
-        """The price at the target, the mean over seeds; infinite unless all got there.
+    def floor(self) -> float:
+        """The least that the target can still cost, the mean over seeds: what is paid by now where it is not reached.
 
-        Few seeds are often lucky: where the server does the work the coins may have come early, where gossip does it they
-        may not have come at all. Both means estimate the same, of what was paid and of rounds at the expected
+        Few seeds are often lucky: where the server does the work the coins may have come early, where gossip does it
+        they may not have come at all. Both means estimate the same, of what was paid and of rounds at the expected
         price (Wald's identity); the larger one counts.
         """
-        if any(at is None for at in self.met_at):
-            return math.inf
-        rounds = [at for at in self.met_at if at is not None]
+        rounds = [self.rounds if at is None else at for at in self.met_at]
         served = [row[at // self.stride] for at, row in zip(rounds, self.served, strict=True)]
         paid = [
             count * self.prices.server + (at - count) * self.prices.gossip
             for at, count in zip(rounds, served, strict=True)
         ]
         return max(float(np.mean(paid)), float(np.mean(rounds)) * self.unit)
+
+    @property
+    def cost(self) -> float:
+        """The price at the target, the mean over seeds; infinite unless all got there."""
+        return self.floor if all(at is not None for at in self.met_at) else math.inf
 
     def standing(self, target: Target, rounds: int) -> float:
         """Where the target's column stood after so many rounds, the median over seeds; smaller is better."""
@@ -117,7 +123,7 @@ class Pilot:
         return -middle if target.rising else middle
 
     def predicted(self, target: Target) -> float:
-        """The price at the target by a power law through the second half of the curve; infinite where it does not fall."""
+        """The price at the target by a power law through the later half of the curve; infinite where that is flat."""
         if math.isfinite(self.cost) or target.rising:
             return self.cost
         series = np.median([target.series(row) for row in self.rows], axis=0)
@@ -195,33 +201,36 @@ class Track:
         settings: Iterable[Setting],
         seeds: Sequence[int],
         *,
-        keep: int = 2,
-        within: float = math.inf,
+        halve: bool = True,
         words: str = "",
     ) -> list[Pilot]:
         """Run the settings against each other until each has reached the target, fallen behind or used all rounds.
 
-        `keep` so many of those that pay alike at least; nobody pays more than `within`.
+        Without `halve` a setting is dropped only when it cannot win any more: the cheapest of all is found.
         """
         pilots = [self.begin(setting, seeds) for setting in dict.fromkeys(settings)]
         self.finished += pilots
         level = min((pilot.unit for pilot in pilots), default=1.0) * self.segment.rounds
         while live := [pilot for pilot in pilots if pilot.status == RUNNING]:
             self.tell(f"{words}: {len(live)} settings at price {level:.3g}")
+            moved: set[int] = set()
             while behind := [
                 p for p in live if p.status == RUNNING and p.spent < level and p.rounds < self.rounds
             ]:
                 self._chunk(behind)
                 self._judge(behind)
-            bound = min(self.cheapest(seeds), within)
+                moved |= {id(pilot) for pilot in behind}
+            bound = self.cheapest(seeds)
             for pilot in live:
                 if pilot.status != RUNNING:
                     continue
-                if pilot.spent > bound:
+                if pilot.floor > bound:
                     pilot.status = COSTLIER
                 elif pilot.rounds >= self.rounds:
                     pilot.status = MISSED
-            self._halve([pilot for pilot in live if pilot.status == RUNNING], keep)
+            # Only who ran at this level: where rounds are dear, several levels pass between two chunks.
+            if halve:
+                self._halve([pilot for pilot in live if pilot.status == RUNNING and id(pilot) in moved])
             for pilot in live:
                 if pilot.status != RUNNING:
                     pilot.states = []  # the parameters of many networks would fill the memory
@@ -244,7 +253,7 @@ class Track:
         return pilot
 
     def cheapest(self, seeds: Sequence[int]) -> float:
-        """The lowest price at which a setting has reached the target so far with these seeds: luck differs with others."""
+        """The lowest price at which a setting has reached the target with these seeds: luck differs with others."""
         reached = (p.cost for p in self.finished if p.status == REACHED and p.seeds == tuple(seeds))
         return min(reached, default=math.inf)
 
@@ -288,7 +297,7 @@ class Track:
             if pilot.status == RUNNING and all(at is not None for at in pilot.met_at):
                 pilot.status = REACHED
 
-    def _halve(self, pilots: list[Pilot], keep: int) -> None:
+    def _halve(self, pilots: list[Pilot]) -> None:
         """Drop the slower half of those that pay alike."""
         strata: dict[Any, list[Pilot]] = defaultdict(list)
         for pilot in pilots:
@@ -297,5 +306,11 @@ class Track:
         for members in strata.values():
             rounds = min(pilot.rounds for pilot in members)
             members.sort(key=lambda pilot: pilot.standing(self.target, rounds))
-            for pilot in members[max(keep, math.ceil(len(members) / 2)) :]:
-                pilot.status = SLOWER
+            steps: set[float] = set()
+            for place, pilot in enumerate(members):
+                # Some step sizes go on: which one wins in the end shows late, which weights shows early.
+                fresh = pilot.setting.local_lr not in steps and len(steps) < STEPS_KEPT
+                if place >= math.ceil(len(members) / 2) and not fresh:
+                    pilot.status = SLOWER
+                else:
+                    steps.add(pilot.setting.local_lr)

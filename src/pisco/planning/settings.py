@@ -34,9 +34,7 @@ class Setting(NamedTuple):
     @property
     def algorithm(self) -> Algorithm:
         """The update rule."""
-        return pisco(
-            local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange
-        )
+        return pisco(local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange)
 
     @property
     def server(self) -> Schedule:
@@ -139,7 +137,7 @@ def candidates(
     probabilities: Sequence[float] = PROBABILITIES,
     forms: Iterable[bool] = (True, False),
 ) -> list[Setting]:
-    """Settings worth a pilot run, at one T_o: the weights that the theory does not rule out, and steps near its limits."""
+    """Settings worth a pilot run, at one T_o: weights that the theory does not rule out, steps near its limits."""
     curvature = max(estimates.smoothness, 1e-12)
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))
     out: list[Setting] = []

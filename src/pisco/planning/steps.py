@@ -101,9 +101,7 @@ def check_step(
     if not curvature > 0:
         return None
     modes = Modes.of({"": network}).by_weights[""]
-    worst = growth(
-        modes, curvature, local_lr=lr, server_prob=p, one_exchange=one_exchange, **chosen
-    )
+    worst = growth(modes, curvature, local_lr=lr, server_prob=p, one_exchange=one_exchange, **chosen)
     if worst < 1:
         return None
     seen = _trial(

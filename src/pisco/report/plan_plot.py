@@ -1,4 +1,4 @@
-"""The picture of a plan: what each probability of reaching the server costs, and what the theory says of the network."""
+"""The picture of a plan: what each p costs, and what the theory says of the network."""
 
 from __future__ import annotations
 
@@ -43,11 +43,12 @@ def plan_panels(
     return [
         [
             Panel(
-                f"{words} to {target}, best setting for each p", "p (* predicted, not measured)", words, bars=bars
+                f"{words} to {target}, best setting for each p",
+                "p (* predicted, not measured)",
+                words,
+                bars=bars,
             ),
-            Panel(
-                "what the theory expects of the network", "p", "λ_p⁻²", [curve], log_x=True, log_y=True
-            ),
+            Panel("what the theory expects of the network", "p", "λ_p⁻²", [curve], log_x=True, log_y=True),
         ]
     ]
 
@@ -57,6 +58,8 @@ def plot_plan(panels: list[list[Panel]], path: Path, title: str) -> Path:
     if path.suffix == ".html":
         return interactive(panels, path, title)
     if path.suffix != ".png":
-        raise InputError(f"the picture {path} ends in {path.suffix or 'nothing'}; give a name in .png or .html")
+        raise InputError(
+            f"the picture {path} ends in {path.suffix or 'nothing'}; give a name in .png or .html"
+        )
     draw(panels, path)
     return path

@@ -55,7 +55,6 @@ def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, se
     key = jax.random.key(seed)
     flat, unflatten = ravel_pytree(problem.init(key) if params is None else params)
 
-
     @jax.jit  # the data as an argument: as a constant it would be folded, slowly
     def found(problem, flat, key):
         return _power(lambda x: problem.objective(unflatten(x)), flat, key, iterations)

@@ -1,7 +1,7 @@
 """What the paper's theory says before a run: step sizes, communication complexities, the network dependency.
 
-Theorem 1 and Corollary 1 give step sizes; the second table counts server and gossip rounds to ‖∇f‖² ≤ ε² for every method
-there; the network enters through λ_p = λ_w + p(1 − λ_w) alone.
+Theorem 1 and Corollary 1 give step sizes; the second table counts server and gossip rounds to ‖∇f‖² ≤ ε² for every
+method there; the network enters through λ_p = λ_w + p(1 − λ_w) alone.
 """
 
 from __future__ import annotations
