@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs bench data clean
+.PHONY: help demo test test-slow lint format docs bench bench-plan data clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,10 @@ docs: $(DEV_STAMP) ## build the documentation site strictly into site/
 
 bench: $(DEV_STAMP) ## benchmarks, as JSON
 	$(BIN)/python benchmarks/bench_round.py
+
+bench-plan: $(DEV_STAMP) ## plans against an exhaustive grid on six problems, and weights, as JSON (an hour or more)
+	$(BIN)/python benchmarks/bench_plan.py
+	$(BIN)/python benchmarks/bench_weights.py --a9a
 
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py

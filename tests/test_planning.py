@@ -25,8 +25,9 @@ WORLD = Quadratics(agents=6)
 TARGET = ("grad_norm_sq", 1e-3)
 
 
-def small_plan(network=None, **options):
-    return plan(WORLD.problem(), network or pisco.Network.ring(6), rounds=300, target=TARGET, **options)
+def small_plan(network=None, seconds=600, **options):
+    network = network or pisco.Network.ring(6)
+    return plan(WORLD.problem(), network, rounds=300, target=TARGET, seconds=seconds, **options)
 
 
 def test_a_plan_does_what_it_says():
@@ -230,7 +231,7 @@ def test_auto_in_an_experiment_is_recorded_as_a_number(experiment):
 
 def test_the_command_writes_an_experiment_that_runs(experiment):
     out = experiment.parent / "plan.toml"
-    target = ["--target", "grad_norm_sq=0.01", "--rounds", "60"]
+    target = ["--target", "grad_norm_sq=0.01", "--rounds", "60", "--seconds", "600"]
     done = runner.invoke(app, ["plan", str(experiment), *target, "--json", "-o", str(out)])
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)

@@ -101,7 +101,7 @@ def plan(
 
     >>> import numpy as np, pisco
     >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
-    >>> found = plan(problem, pisco.Network.ring(4), rounds=100, target=("grad_norm_sq", 1e-3))
+    >>> found = plan(problem, pisco.Network.ring(4), rounds=100, target=("grad_norm_sq", 1e-3), seconds=300)
     >>> found.measured, found.checked_rounds
     (True, 100)
     """
