@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu data proto clean
+.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu bench-plan data proto clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,10 @@ bench: $(STAMP) ## benchmarks as ratios: JSON rows, then a table (minutes; on a 
 
 bench-gpu: $(STAMP) ## the benchmarks about an accelerator (install the extra `cuda` first)
 	$(BIN)/python benchmarks/run.py --accelerator
+
+bench-plan: $(DEV_STAMP) ## plans against an exhaustive grid on six problems, and weights, as JSON (an hour or more)
+	$(BIN)/python benchmarks/bench_plan.py
+	$(BIN)/python benchmarks/bench_weights.py --a9a
 
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py

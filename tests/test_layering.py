@@ -19,6 +19,7 @@ ORDER = [
     {"metrics", "costs", "theory", "settings"},
     {"federation", "interop"},
     {"engines", "results"},
+    {"planning"},
     {"report"},
     {"experiments"},
     {"cli"},

@@ -1,5 +1,8 @@
 """Theory against simulation: stability limits on quadratics, the paper's step sizes, curvature estimates."""
 
+from functools import partial
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import pytest
 import pisco
 from pisco import theory
 from pisco.algorithms import pisco as pisco_rule
+from pisco.algorithms.pisco import PiscoState
 from pisco.engines.job import Carry, Job, Run, Segment
 from pisco.engines.scan import ScanEngine
 
@@ -93,3 +97,117 @@ def test_bad_input_is_one_sentence():
         theory.network_modes(pisco.Network(weights=0.5 * np.eye(4) + 0.5 * np.roll(np.eye(4), 1, axis=1)))
     with pytest.raises(pisco.InputError, match="alpha is 0.01"):
         theory.theorem_1(smoothness=1, mixing_rate=0.5, server_prob=0.1, local_steps=1, alpha=0.01)
+
+
+@partial(jax.jit, static_argnames=("local_steps", "one_exchange"))
+def one_round_maps(mixing, curvatures, local_lr, *, local_steps, one_exchange):
+    """The linear maps of one round on (x, y) with g = a·x, from the algorithm itself, one for each curvature."""
+    n = mixing.shape[0]
+    rule = pisco_rule(local_lr=local_lr, local_steps=local_steps, one_exchange=one_exchange)
+
+    def one(a):
+        def apply(state):
+            before = PiscoState(state[:n], state[n:], a * state[:n])
+            after = rule.round(
+                before,
+                jax.random.key(0),
+                lambda x, key: a * x,
+                lambda tree: jax.tree.map(lambda leaf: mixing @ leaf, tree),
+            )
+            return jnp.concatenate([after.params, after.tracker])
+
+        return jax.jacfwd(apply)(jnp.zeros(2 * n))
+
+    return jax.vmap(one)(curvatures)
+
+
+def mean_square_radius(network, p, local_lr, **options):
+    """ρ of E[M ⊗ M] over coins on identical quadratics with curvatures up to 1, by no theory."""
+    n = network.num_agents
+    curvatures = np.arange(1, theory.CURVATURES + 1) / theory.CURVATURES
+    both = [network.weights.toarray(), np.full((n, n), 1 / n)]
+    maps = [np.asarray(one_round_maps(jnp.asarray(W), curvatures, local_lr, **options)) for W in both]
+    worst = 0.0
+    for a, gossip, server in zip(curvatures, *maps, strict=True):
+        normal = np.concatenate([np.full(n, -a), np.ones(n)])[:, None]
+        basis = np.linalg.svd(normal)[0][:, 1:]  # the states that a run can be in
+        gossip, server = (basis.T @ each @ basis for each in (gossip, server))
+        moments = (1 - p) * np.kron(gossip, gossip) + p * np.kron(server, server)
+        worst = max(worst, np.abs(np.linalg.eigvals(moments)).max())
+    return worst
+
+
+def check_limit(network, p, **options):
+    """Below 0.95 of the predicted limit second moments die out, above 1.05 of it they grow."""
+    modes = np.linalg.eigvalsh(network.weights.toarray())
+    limit = theory.largest_stable_step(modes, 1.0, server_prob=p, **options)
+    assert mean_square_radius(network, p, 0.95 * limit, **options) < 1
+    assert mean_square_radius(network, p, 1.05 * limit, **options) > 1
+
+
+@pytest.mark.parametrize(("one_exchange", "local_steps"), [(False, 2), (True, 5)])
+def test_mean_square_limits_of_the_whole_network(one_exchange, local_steps, x64):
+    network = pisco.Network.path(4, weights="fdla")
+    check_limit(network, 0.2, local_steps=local_steps, one_exchange=one_exchange)
+
+
+WIDE = {
+    "ring, FDLA": lambda: pisco.Network.ring(6, weights="fdla"),
+    "ring, pisco-step": lambda: pisco.Network.ring(6, weights="pisco-step"),
+    "path, Metropolis": lambda: pisco.Network.path(5),
+    "star, FDLA": lambda: pisco.Network.star(5, weights="fdla"),
+    "Erdős–Rényi, FDLA": lambda: pisco.Network.erdos_renyi(6, 0.5, seed=3, weights="fdla"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", WIDE)
+@pytest.mark.parametrize("one_exchange", [False, True])
+@pytest.mark.parametrize("local_steps", [1, 2, 5])
+def test_mean_square_limits_widely(graph, one_exchange, local_steps, x64):
+    for p in (0.05, 0.1, 0.3, 0.7):
+        check_limit(WIDE[graph](), p, local_steps=local_steps, one_exchange=one_exchange)
+
+
+def test_estimates_of_a_quadratic(x64):
+    """Everything is known in closed form there."""
+    rng = np.random.default_rng(0)
+    n, m, d = 4, 400, 3
+    hessians = np.stack([np.diag([1.0, 2.0, 3.0]) * scale for scale in (0.5, 1.0, 1.5, 2.0)])
+    centres = rng.normal(size=(n, d))
+    samples = centres[:, None] + rng.normal(size=(n, m, d))
+    problem = pisco.problems.quadratic(np.repeat(hessians[:, None], m, axis=1), samples)
+    found = theory.estimate(problem, batch_size=8, batches=200)
+    means = samples.mean(axis=1)
+    gradients = -np.einsum("nij,nj->ni", hessians, means)
+    noise = np.mean([np.sum(np.var(s @ h, axis=0)) for s, h in zip(samples, hessians, strict=True)])
+    mean_hessian = hessians.mean(axis=0)
+    lowest = np.linalg.solve(mean_hessian, -gradients.mean(axis=0))
+    gap = float(problem.objective(jnp.zeros(d)) - problem.objective(jnp.asarray(lowest)))
+    assert found.smoothness == pytest.approx(3.75, rel=1e-3)
+    assert found.agent_smoothness == pytest.approx(6.0, rel=1e-2)
+    assert found.end_smoothness == pytest.approx(3.75, rel=1e-3)
+    assert found.noise == pytest.approx(noise, rel=0.1)
+    assert found.heterogeneity == pytest.approx(np.sum((gradients - gradients.mean(0)) ** 2) / n, rel=1e-6)
+    assert found.gap == pytest.approx(gap, rel=1e-4)
+
+
+def test_complexities_of_the_second_table():
+    setup = theory.Setup(agents=10, local_steps=1, mixing_rate=0.3)
+    alone, helped = theory.complexities(setup, 0.0), theory.complexities(setup, 0.1)
+    assert set(alone) == {"scaffold", "lsgt", "periodical-gt", "kgt", "pisco"}
+    assert alone["pisco"][0] == 0 and sum(helped["pisco"]) < sum(alone["pisco"])
+    assert alone["scaffold"] == helped["scaffold"]
+    apart = theory.complexities(setup._replace(mixing_rate=0.0), 0.0)
+    assert np.isinf(apart["kgt"][1]) and np.isinf(apart["pisco"][1]) and np.isfinite(apart["scaffold"][0])
+    assert np.isfinite(theory.complexities(setup._replace(mixing_rate=0.0), 0.1)["pisco"]).all()
+
+
+@pytest.mark.parametrize("family", ["ring", "path", "grid", "erdos-renyi"])
+def test_step_weights_are_predicted_to_beat_both_others(family):
+    options = {"prob": 0.4, "seed": 1} if family == "erdos-renyi" else {}
+    shrink = {}
+    for rule in ("fdla", "metropolis", "pisco-step"):
+        modes = theory.network_modes(pisco.Network.named(family, 12, weights=rule, **options))
+        shrink[rule] = theory.best_step(modes, 1.0, condition=10, local_steps=1)[1]
+    assert shrink["pisco-step"] < min(shrink["fdla"], shrink["metropolis"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix
 from pisco.tree import num_bytes
 from pisco.types import Algorithm, Compressor, Key, Params, StartMix, State
@@ -21,6 +23,67 @@ DESCRIPTIONS = {
     "bytes_gossip": "bytes between agents so far",
     "bytes_server": "bytes to and from the server so far",
 }
+
+
+class RoundPrices(NamedTuple):
+    """What a gossip round and a server round cost."""
+
+    gossip: float
+    server: float
+
+    def expected(self, server_prob: float) -> float:
+        """Of a round that reaches the server with probability p."""
+        return (1 - server_prob) * self.gossip + server_prob * self.server
+
+
+class Prices(NamedTuple):
+    """What a message costs, to or from the server and between agents."""
+
+    server: float = 10.0
+    gossip: float = 1.0
+
+    @property
+    def unit(self) -> str:
+        return "price"
+
+    def of_round(self, exchange_bytes: Sequence[int], graph: Graph) -> RoundPrices:
+        """Every exchange is one message per directed edge, or one up and one down per agent.
+
+        >>> from pisco.networks.graphs import ring
+        >>> Prices().of_round([8, 8], ring(10))
+        RoundPrices(gossip=40.0, server=400.0)
+        """
+        exchanges = len(exchange_bytes)
+        return RoundPrices(
+            self.gossip * 2.0 * graph.num_edges * exchanges, self.server * 2.0 * graph.num_agents * exchanges
+        )
+
+
+class LinkTimes(NamedTuple):
+    """How fast links are: seconds of latency, and bytes a second of an agent's own link and of the server's."""
+
+    server_latency: float
+    gossip_latency: float
+    server_bandwidth: float
+    gossip_bandwidth: float
+
+    @property
+    def unit(self) -> str:
+        return "s"
+
+    def of_round(self, exchange_bytes: Sequence[int], graph: Graph) -> RoundPrices:
+        """Seconds: agents send at once, the busiest one to all its neighbours; the server serves all agents in turn.
+
+        >>> from pisco.networks.graphs import ring
+        >>> LinkTimes(0.1, 0.01, 1e6, 1e6).of_round([1000], ring(10))
+        RoundPrices(gossip=0.012, server=0.22)
+        """
+        busiest, agents = int(graph.degrees.max(initial=0)), graph.num_agents
+        gossip = sum(self.gossip_latency + busiest * size / self.gossip_bandwidth for size in exchange_bytes)
+        server = sum(
+            2 * (self.server_latency + agents * size / self.server_bandwidth) for size in exchange_bytes
+        )
+        return RoundPrices(gossip, server)
 
 
 class MessageSizes(NamedTuple):

@@ -42,6 +42,11 @@ def claim(folder: Path, config: Config) -> None:
             f"{folder} holds a run that was cut short; continue it with `pisco run --resume {folder}`, or "
             "choose another --out"
         )
+    record(folder, config)
+
+
+def record(folder: Path, config: Config) -> None:
+    """Keep the configuration in a folder that was claimed for it."""
     writable(folder, CONFIG_FILE, config.to_toml().encode())
 
 
@@ -76,7 +81,7 @@ def reopen(folder: Path, overrides: list[str]) -> Config:
                 f"--resume cannot change {key} from {old.get(key)!r} to {new.get(key)!r}, only "
                 f"{', '.join(MAY_CHANGE)}; start a new run with another --out"
             )
-    writable(folder, CONFIG_FILE, config.to_toml().encode())
+    record(folder, config)
     return config
 
 

@@ -15,6 +15,7 @@ from pisco.cli.demo import demo
 from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
+from pisco.cli.plan import plan
 from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
@@ -89,6 +90,7 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "plan": plan,
     "compare": compare,
     "tune": tune,
     "reproduce": reproduce,

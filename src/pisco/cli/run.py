@@ -45,6 +45,9 @@ def run(
         int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")
     ] = 0,
     log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well.")] = None,
+    check: Annotated[
+        bool, typer.Option(help="Look first whether the step size is stable, and warn if not.")
+    ] = True,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -90,18 +93,22 @@ def run(
         runner = crew.engine(config, devices)
         folder = crew.leader_does(place)
         use_compilation_cache()
+        warn = (lambda words: note(f"warning: {words}")) if check and resume is None and crew.leads else None
         try:
+            if config.algorithm.is_auto:
+                config = _pick_step(config, folder, alone=crew.member is None)
             watched = watching(config, folder, live=live, port=port, log=log) if crew.leads else nullcontext()
             with watched as watchers:
                 bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
                 with data_on_host(runner), bar as progress:
-                    if watchers is not None:
+                    if watchers is not None and progress is not None:
                         watchers.add(progress)
                     result = config.execute(
                         checkpoint=folder / CHECKPOINTS,
                         resume=resume is not None,
                         progress=watchers,
                         engine=runner,
+                        warn=warn,
                     )
                 if watchers is not None:
                     keep(result, folder, config)
@@ -133,6 +140,23 @@ _SHOWN = {
     "bytes_server": "sent to and from the server",
     "bytes_gossip": "sent between agents",
 }
+
+
+def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
+    """The experiment with a number for `local_lr = "auto"`, which its folder records."""
+    from pisco.cli.folders import record
+    from pisco.errors import InputError
+
+    if not alone:
+        raise InputError(
+            'algorithm.local_lr is "auto", which one process must pick; run it once with `pisco run`, and give '
+            "every process the number that its config.toml holds"
+        )
+    note("picking algorithm.local_lr by trial runs…")
+    config = config.resolved()
+    record(folder, config)
+    note(f"picked algorithm.local_lr = {config.algorithm.taken_by('name')['local_lr']:g}")
+    return config
 
 
 def _report(

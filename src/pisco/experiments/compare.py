@@ -18,6 +18,7 @@ import numpy as np
 from pisco._version import __version__
 from pisco.algorithms.pisco import pisco
 from pisco.algorithms.registry import ALGORITHMS, compressed_pisco
+from pisco.costs import Prices
 from pisco.engines.checkpoint import atomic_write
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
@@ -28,13 +29,6 @@ from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, 
 from pisco.results import Result
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
-
-
-class Prices(NamedTuple):
-    """What a message costs, to or from the server and between agents."""
-
-    server: float = 10.0
-    gossip: float = 1.0
 
 
 class Entry(NamedTuple):
@@ -89,7 +83,8 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
             1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
         )
     tables["algorithm"] = {"name": method} | kept
-    tables["algorithm"].setdefault("local_lr", 0.1)
+    if tables["algorithm"].get("local_lr", "auto") == "auto":
+        tables["algorithm"]["local_lr"] = 0.1  # replaced by tuning
     if own_network:
         replace(tables, {"network": dict(row.network)})
     tables["name"] = method
@@ -139,9 +134,7 @@ def compare(
             except KeyboardInterrupt:
                 break
             tell(method, "running")
-            chosen = config.model_copy(
-                update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
-            )
+            chosen = config.model_copy(update={"algorithm": config.algorithm.with_step(tuned.local_lr)})
             result = chosen.execute(progress=progress)
             if result.interrupted:
                 break
@@ -174,9 +167,7 @@ def _kept(folder: Path, key: str, method: str, config: Config) -> Entry | None:
         if note["key"] != key:
             return None
         tuned = Tuned(note["local_lr"], tuple(Trial(**trial) for trial in note["trials"]))
-        chosen = config.model_copy(
-            update={"algorithm": config.algorithm.model_copy(update={"local_lr": tuned.local_lr})}
-        )
+        chosen = config.model_copy(update={"algorithm": config.algorithm.with_step(tuned.local_lr)})
         return Entry(method, chosen, tuned, Result.load(folder))
     except (OSError, ValueError, KeyError, TypeError, EOFError):
         return None

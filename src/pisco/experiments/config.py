@@ -109,14 +109,36 @@ class Config(Table):
     network: NetworkTable
     run: RunTable
 
-    def build(self) -> tuple[Algorithm, Problem, Network]:
-        """The three nouns, ready for `pisco.run`."""
+    def world(self) -> tuple[Problem, Network]:
+        """What is trained, and over which network."""
         if self.run.dtype == "float64":
             import jax
 
             jax.config.update("jax_enable_x64", True)  # before the first array is made
         network = self.network.build()
-        return self.algorithm.build(), self.problem.build(self.network.agents, self.run.dtype), network
+        return self.problem.build(self.network.agents, self.run.dtype), network
+
+    def build(self) -> tuple[Algorithm, Problem, Network]:
+        """The three nouns, ready for `pisco.run`."""
+        algorithm = self.algorithm.build()
+        return algorithm, *self.world()
+
+    def resolved(self) -> Config:
+        """The same experiment with a number in place of `local_lr = "auto"`."""
+        if not self.algorithm.is_auto:
+            return self
+        from pisco.planning.steps import auto_step
+
+        problem, network = self.world()
+        step = auto_step(
+            lambda lr: self.algorithm.with_step(lr).build(),
+            problem,
+            network,
+            rounds=self.run.rounds,
+            batch_size=self.run.batch_size,
+            local_steps=int(self.algorithm.taken_by("name").get("local_steps", 1)),
+        )
+        return self.model_copy(update={"algorithm": self.algorithm.with_step(step)})
 
     def execute(
         self,
@@ -125,16 +147,40 @@ class Config(Table):
         resume: bool = False,
         progress: Callable[[Progress], None] | None = None,
         engine: str | Engine | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> Result:
-        """Run it; by `engine` rather than the configuration's, if one is given."""
+        """Run it; by `engine` rather than the configuration's, if one is given.
+
+        `warn` is called first with a sentence when the step size is not to be trusted.
+        """
+        if self.algorithm.is_auto:
+            return self.resolved().execute(
+                checkpoint=checkpoint, resume=resume, progress=progress, engine=engine
+            )
         algorithm, problem, network = self.build()
+        seeds = self.run.seed_or_seeds()
+        if warn is not None and self.run.engine == "scan":
+            from pisco.planning.steps import check_step
+
+            doubt = check_step(
+                algorithm,
+                problem,
+                network,
+                rounds=self.run.rounds,
+                batch_size=self.run.batch_size,
+                eval_every=self.run.eval_every,
+                chunk_rounds=self.run.chunk_rounds,
+                seed=seeds if isinstance(seeds, int) else seeds[0],
+            )
+            if doubt is not None:
+                warn(str(doubt))
         result = run(
             algorithm,
             problem,
             network,
             rounds=self.run.rounds,
             batch_size=self.run.batch_size,
-            seed=self.run.seed_or_seeds(),
+            seed=seeds,
             eval_every=self.run.eval_every,
             engine=engine or self.run.engine,
             chunk_rounds=self.run.chunk_rounds,

@@ -59,8 +59,7 @@ def points(config: Config, grid: Sequence[float]) -> list[tuple[Any, Any]]:
         raise InputError(
             f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
         )
-    tables = [config.algorithm.model_copy(update={"local_lr": float(lr)}) for lr in grid]
-    return [(table.build(), config.network.schedule()) for table in tables]
+    return [(config.algorithm.with_step(lr).build(), config.network.schedule()) for lr in grid]
 
 
 def tune(
@@ -72,7 +71,7 @@ def tune(
     progress: Callable[[Progress], None] | None = None,
 ) -> Tuned:
     """Try every step size of the grid on the tuning seeds and pick one by `RULE`; Ctrl-C raises, nothing is picked."""
-    _, problem, network = config.build()
+    problem, network = config.world()
     first = next(iter(targets))
     if first.startswith("test_") and first not in {f"test_{name}" for name, _ in problem.metrics}:
         raise InputError(

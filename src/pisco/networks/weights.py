@@ -20,6 +20,7 @@ from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
 from pisco.networks.graph import Graph
 from pisco.networks.registry import checked
 from pisco.networks.spectral import laplacian_extremes
+from pisco.networks.step_weights import pisco_step
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
@@ -206,5 +207,11 @@ def _tidy(found: np.ndarray) -> np.ndarray:
 
 WEIGHTS = checked(
     "weights",
-    {"fdla": fdla, "metropolis": metropolis, "max-degree": max_degree, "best-constant": best_constant},
+    {
+        "fdla": fdla,
+        "metropolis": metropolis,
+        "max-degree": max_degree,
+        "best-constant": best_constant,
+        "pisco-step": pisco_step,
+    },
 )

@@ -21,6 +21,9 @@ from pisco.problems.registry import PROBLEMS
 
 Parameters = Mapping[str, inspect.Parameter]
 
+AUTO = "auto"
+"""A step size that is picked before the run (`pisco.planning.auto_step`)."""
+
 
 class Choice(NamedTuple):
     """A setting that picks a row of a registry, and which settings the rows bring along."""
@@ -110,6 +113,10 @@ def drop_stale(table: str, settings: dict[str, Any], kept: set[str]) -> None:
 
 def _typed(where: str, value: Any, parameter: inspect.Parameter) -> Any:
     kind, words = _TYPES.get(str(parameter.annotation), (Any, "another value"))
+    if where == "algorithm.local_lr":
+        if value == AUTO:
+            return value
+        words = 'a number or "auto"'
     try:
         return TypeAdapter(kind).validate_python(value)
     except ValidationError:

@@ -78,13 +78,26 @@ class AlgorithmTable(Choices):
     table = "algorithm"
     name: str = "pisco"
 
+    @property
+    def is_auto(self) -> bool:
+        """Whether the step size is still to be picked."""
+        return self.taken_by("name").get("local_lr") == options.AUTO
+
     def build(self) -> Algorithm:
         """The update rule."""
+        if self.is_auto:
+            raise InputError(
+                'algorithm.local_lr is "auto", which an experiment picks before it runs; give a number here'
+            )
         return build_algorithm(self.name, **self.taken_by("name"))
+
+    def with_step(self, local_lr: float) -> AlgorithmTable:
+        """The same with another η_l."""
+        return self.model_copy(update={"local_lr": float(local_lr)})
 
     @model_validator(mode="after")
     def _ranges(self) -> AlgorithmTable:
-        self.build()
+        (self.with_step(1.0) if self.is_auto else self).build()
         return self
 
 

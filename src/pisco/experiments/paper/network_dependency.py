@@ -11,6 +11,7 @@ from pisco.experiments.paper.verdict import Verdict, outcome
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.report.panels import Curve, Panel
+from pisco.theory.paper import network_dependency
 
 RATES = (1e-3, 1e-2, 0.1, 0.4)
 SIZES = (8, 16, 32, 64, 128, 256)
@@ -35,7 +36,7 @@ def present(found: dict[int, float]) -> Shown:
     probs = np.geomspace(1e-4, 1, 81)
     lines, marks, table = [], [], []
     for index, rate in enumerate(RATES):
-        values = np.array([expected_mixing_rate(rate, p) ** -2 for p in probs])
+        values = network_dependency(rate, probs)
         lines.append(Curve(f"λ_w = {rate:g}", probs, values[None], index))
         root = np.sqrt(rate)
         marks.append(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from pisco.experiments.paper.figure import Figure, Shown, Stage, markdown, quiet
 from pisco.experiments.paper.study import PROBABILITIES
 from pisco.experiments.paper.verdict import Verdict, outcome
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
+from pisco.theory.paper import Setup, complexities
 
 METHODS: list[dict[str, Any]] = [
     {
@@ -39,34 +40,6 @@ METHODS: list[dict[str, Any]] = [
         "local updates": "yes",
     },
 ]
-
-
-class Setup(NamedTuple):
-    """What the complexities depend on; constants in O(·) and L are taken as 1, as in the paper's table."""
-
-    agents: int
-    local_steps: int
-    mixing_rate: float
-    sigma: float = 1.0
-    epsilon: float = 0.05**0.5
-    """‖∇f‖² ≤ ε² is the a9a training target."""
-
-
-def complexities(s: Setup, p: float) -> dict[str, tuple[float, float]]:
-    """(server rounds, gossip rounds) of every method of the second table."""
-    n, steps, rate, sigma, e = s.agents, s.local_steps, s.mixing_rate, s.sigma, s.epsilon
-    noise = sigma**2 / (n * steps * e**4)
-    ours = noise + sigma / ((rate + p) ** 2 * e**3) + 1 / (n * e**2)
-    lsgt = sigma**4 / (n * steps * rate**8 * e**4) + 1 / (
-        n * steps ** (1 / 3) * rate ** (8 / 3) * e ** (4 / 3)
-    )
-    return {
-        "scaffold": (noise + 1 / e**2, 0.0),
-        "lsgt": (0.0, lsgt + 1 / (n * steps * e**2)),
-        "periodical-gt": (0.0, noise + sigma / (rate**2 * e**3) + 1 / (rate**2 * e**2)),
-        "kgt": (0.0, noise + sigma / (rate**2 * steps**0.5 * e**3) + 1 / (rate**2 * e**2)),
-        "pisco": (p * ours, (1 - p) * ours),
-    }
 
 
 def compute_nothing(quick: bool = False, stage: Stage = quiet) -> None:

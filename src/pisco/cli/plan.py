@@ -1,0 +1,256 @@
+"""`pisco plan`."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pisco.cli.compare import Experiment, Json, Rounds, Set, load_experiment, parse_targets
+from pisco.cli.console import err, note, out, say, say_json, table, use_compilation_cache
+
+if TYPE_CHECKING:
+    from pisco.experiments.planner import Planned
+
+
+def plan(
+    experiment: Experiment,
+    settings: Set = None,
+    target: Annotated[
+        str, typer.Option(help="What to reach; accuracies from below, others from above.")
+    ] = "grad_norm_sq_mean=0.05",
+    price_server: Annotated[
+        float, typer.Option(min=0, help="Price of a message to or from the server.")
+    ] = 10.0,
+    price_gossip: Annotated[float, typer.Option(min=0, help="Price of a message between agents.")] = 1.0,
+    latency_server: Annotated[
+        float | None, typer.Option(min=0, help="Seconds to the server; with the next three, plan for time.")
+    ] = None,
+    latency_gossip: Annotated[float | None, typer.Option(min=0, help="Seconds to a neighbour.")] = None,
+    bandwidth_server: Annotated[float | None, typer.Option(help="MB/s of the server's link.")] = None,
+    bandwidth_gossip: Annotated[float | None, typer.Option(help="MB/s of an agent's link.")] = None,
+    rounds: Rounds = None,
+    seconds: Annotated[float, typer.Option(help="Time that the plan may take.")] = 60.0,
+    theory: Annotated[
+        bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")
+    ] = False,
+    toml: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the planned experiment there, ready to run.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--plot", help="Price against p, as .png or .html (default: beside --out).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Find the cheapest way to run an experiment with PISCO.
+
+    Weights, p, local steps, step size, one exchange or two: the theory rules out, pilot runs decide.
+
+    Examples:
+
+      pisco plan a9a --price-server 10 --price-gossip 1 -o plan.toml
+
+      pisco plan a9a --theory
+    """
+    from pisco.costs import LinkTimes, Prices
+    from pisco.engines.checkpoint import atomic_write
+    from pisco.errors import InputError, check_number
+
+    config = load_experiment(experiment, settings, rounds)
+    goals = parse_targets(target)
+    if len(goals) != 1:
+        raise InputError(f"--target {target!r} names {len(goals)} targets; a plan needs one")
+    links = (latency_server, latency_gossip, bandwidth_server, bandwidth_gossip)
+    if any(value is not None for value in links):
+        if None in links:
+            raise InputError(
+                "planning for time needs all of --latency-server, --latency-gossip, --bandwidth-server and "
+                "--bandwidth-gossip"
+            )
+        for name, value in (
+            ("--bandwidth-server", bandwidth_server),
+            ("--bandwidth-gossip", bandwidth_gossip),
+        ):
+            check_number(name, value, low=0, open_low=True)
+        prices: Any = LinkTimes(links[0], links[1], 1e6 * links[2], 1e6 * links[3])  # type: ignore[operator, arg-type]
+    else:
+        prices = Prices(price_server, price_gossip)
+        if not price_server and not price_gossip:
+            raise InputError("both prices are 0, so every plan is as good; give at least one")
+    check_number("--seconds", seconds, low=0, open_low=True)
+    for path in (toml, picture):
+        if path is not None and not path.resolve().parent.is_dir():
+            raise InputError(f"there is no folder {path.resolve().parent} for {path.name}; make it first")
+    if picture is not None and picture.suffix not in (".png", ".html"):
+        raise InputError(f"--plot {picture} ends in neither .png nor .html; give it one of these endings")
+    use_compilation_cache()
+    if theory:
+        _say_theory(config, next(iter(goals.items())), as_json)
+        return
+
+    from pisco.experiments.planner import plan_config
+
+    with _status(seconds) as tell:
+        planned = plan_config(
+            config, target=next(iter(goals.items())), prices=prices, seconds=seconds, tell=tell
+        )
+    if toml is not None:
+        atomic_write(toml, planned.config.to_toml().encode())
+        picture = picture or toml.with_suffix(".png")
+    if picture is not None:
+        _draw(planned, prices, picture)
+    if as_json:
+        say_json(_record(planned, prices, toml, picture))
+    else:
+        _show(planned, prices, experiment)
+        if toml is not None:
+            say(f"written: {toml} and {picture}")
+            say(f"next: pisco run {toml}")
+        elif picture is not None:
+            say(f"picture: {picture}")
+    if planned.plan.interrupted:
+        note("the search was cut short; this is the best so far (more --seconds may find better)")
+
+
+@contextmanager
+def _status(seconds: float) -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says what is going on; Ctrl-C is answered with the best so far."""
+    began = time.monotonic()
+    with err().status("planning…") as status:
+
+        def tell(words: str) -> None:
+            status.update(
+                f"{words}  ({time.monotonic() - began:.0f} of at most {seconds:.0f} s, Ctrl-C for the best so far)"
+            )
+
+        yield tell
+
+
+def _show(planned: Planned, prices: Any, experiment: str) -> None:
+    found, words = planned.plan, "s" if prices.unit == "s" else "price"
+    goal = f"{found.target.column} {'≥' if found.target.rising else '≤'} {found.target.bound:g}"
+    shown = table(f"Plan for {experiment}: {goal}, in {found.seconds:.0f} s", "", "")
+    setting = found.setting
+    rows = {
+        "weights": setting.weights,
+        "exchanges a round": "one" if setting.one_exchange else "two",
+        "p": f"{setting.server_prob:.3g}",
+        "local steps T_o": f"{setting.local_steps}",
+        "step size η_l": f"{setting.local_lr:.4g}",
+        "rounds to the target": _number(found.rounds),
+        words + " to the target": _number(found.price),
+        "how that is known": (
+            "measured: mean of pilot runs" if found.measured else "predicted: no pilot run got there"
+        ),
+        "run without diverging for": f"{found.checked_rounds} rounds",
+        "stable η_l at x⁰, in theory": f"{found.stable_limit:.3g}",
+        "growth of deviations a round": _growth_words(found.growth),
+    }
+    for name, value in rows.items():
+        shown.add_row(name, value)
+    out().print(shown)
+    by = table(
+        f"The best setting for each p ({words})",
+        "p",
+        "weights",
+        "exchanges",
+        "T_o",
+        "η_l",
+        words,
+        "known from",
+        right=(3, 4, 5),
+    )
+    for row in found.by_probability:
+        s = row.setting
+        mark = " ←" if s == setting else ""
+        by.add_row(
+            f"{s.server_prob:.3g}{mark}",
+            s.weights if s.server_prob < 1 else "–",
+            "one" if s.one_exchange else "two",
+            f"{s.local_steps}",
+            f"{s.local_lr:.3g}",
+            _number(row.price),
+            "pilot runs" if row.measured else "prediction",
+        )
+    out().print(by)
+    if found.estimates is not None:
+        e = found.estimates
+        say(
+            f"estimated at x⁰: L = {e.smoothness:.3g} (steepest agent {e.agent_smoothness:.3g}, after a descent "
+            f"{e.end_smoothness:.3g}), σ² = {e.noise:.3g}, ζ² = {e.heterogeneity:.3g}, f(x⁰) − f* ≥ {e.gap:.3g}"
+        )
+    say(f"{found.pilots} settings tried in pilot runs, {found.diverged} of them diverged")
+
+
+def _growth_words(growth: tuple[float, float]) -> str:
+    first, last = growth
+    if math.isnan(first):
+        return "unknown"
+    if first < 1:
+        return f"{first:.3g} at x⁰: stable"
+    if last < 1:
+        return f"{first:.3g} at x⁰, {last:.3g} after a descent: settles"
+    return f"{first:.3g} at x⁰, {last:.3g} after a descent: bounded only by server rounds or by the loss"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "–"
+
+
+def _draw(planned: Planned, prices: Any, path: Path) -> None:
+    import numpy as np
+
+    from pisco.experiments.planner import cost_rows
+    from pisco.report.plan_plot import plan_panels, plot_plan
+    from pisco.theory import network_dependency
+
+    probs = np.geomspace(1e-3, 1, 61)
+    found = planned.plan
+    rate = planned.config.network.build().mixing_rate
+    panels = plan_panels(
+        cost_rows(planned, prices),
+        found.price,
+        prices.unit,
+        f"{found.target.column} {found.target.bound:g}",
+        (probs, network_dependency(rate, probs)),
+    )
+    plot_plan(panels, path, f"Plan for {planned.config.name.removesuffix('-planned')}")
+
+
+def _record(planned: Planned, prices: Any, toml: Path | None, picture: Path | None) -> dict[str, Any]:
+    found = planned.plan
+    return {
+        "setting": found.setting._asdict(),
+        "target": {found.target.column: found.target.bound},
+        "prices": {"kind": type(prices).__name__} | prices._asdict(),
+        "unit": found.unit,
+        "cost": found.price,
+        "rounds": found.rounds,
+        "measured": found.measured,
+        "checked_rounds": found.checked_rounds,
+        "stable_limit": found.stable_limit,
+        "growth": {"at_start": found.growth[0], "after_descent": found.growth[1]},
+        "by_probability": [
+            row.setting._asdict() | {"cost": row.price, "measured": row.measured}
+            for row in found.by_probability
+        ],
+        "estimates": None if found.estimates is None else found.estimates._asdict(),
+        "pilots": found.pilots,
+        "diverged_pilots": found.diverged,
+        "seconds": round(found.seconds, 1),
+        "interrupted": found.interrupted,
+        "config": planned.config.to_dict(),
+        "toml": toml,
+        "plot": picture,
+    }
+
+
+def _say_theory(config: Any, goal: tuple[str, float], as_json: bool) -> None:
+    from pisco.cli.theory import say_theory
+
+    say_theory(config, goal, as_json)

@@ -1,0 +1,203 @@
+"""Which step sizes are stable, mode by mode: ours, not the paper's.
+
+On quadratics with one curvature a the agents' deviations from their mean split into the eigenmodes of W. In mode μ one
+PISCO round is linear, (x, y) ← M·(x, y), with q = 1 − a·η_l and S = (1 − q^(T_o+1))/a, the sum of the round's steps:
+
+    x⁺ = μ(x − η_c·S·y)
+    y⁺ = μ(y − a·x + a·x⁺)                      two exchanges
+    y⁺ = (μ − 1)·q^T_o·y + y − a·x + a·x⁺        one exchange
+
+A server round is the same with μ = 0, M₀. With two exchanges M₀ = 0: every mode but the mean is wiped out, so with
+probability p of reaching the server the deviations shrink in mean square iff (1 − p)·ρ(M)² < 1. With one exchange the
+trackers' gradients are not averaged, M₀ ≠ 0, and the condition is ρ((1 − p)·M⊗M + p·M₀⊗M₀) < 1. The mean itself takes
+gradient steps: |1 − η_c·a·S| < 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pisco.errors import InputError
+from pisco.networks.spectral import eigenvalue_extremes
+
+if TYPE_CHECKING:
+    from pisco.networks.network import Network
+
+CURVATURES = 24
+"""The curvatures at which stability is tested, evenly up to L: the worst mode need not be the steepest."""
+
+
+def round_matrix(
+    mode: Any, curvature: Any, *, local_lr: Any, comm_lr: float, local_steps: int, one_exchange: bool
+) -> np.ndarray:
+    """M: how one PISCO round maps (x, y) in the mode with eigenvalue `mode`; modes, curvatures, η_l may be arrays."""
+    mode, curvature, local_lr = np.broadcast_arrays(mode, curvature, local_lr)
+    mode = mode.astype(float)
+    shrink = 1 - curvature * local_lr
+    steps = sum((shrink**t for t in range(local_steps + 1)), np.zeros_like(shrink)) * local_lr
+    x = np.stack([mode, -mode * comm_lr * steps], axis=-1)
+    one = np.ones_like(mode)
+    fresh = np.stack([-curvature, one], axis=-1) + curvature[..., None] * x
+    if one_exchange:
+        y = fresh + np.stack([0 * one, (mode - 1) * shrink**local_steps], axis=-1)
+    else:
+        y = mode[..., None] * fresh
+    return np.stack([x, y], axis=-2)
+
+
+def _radius(matrices: np.ndarray) -> np.ndarray:
+    """The spectral radius of 2×2 matrices, in closed form."""
+    half = (matrices[..., 0, 0] + matrices[..., 1, 1]) / 2
+    product = matrices[..., 0, 0] * matrices[..., 1, 1] - matrices[..., 0, 1] * matrices[..., 1, 0]
+    inside = half**2 - product
+    real = np.abs(half) + np.sqrt(np.maximum(inside, 0))
+    return np.where(inside < 0, np.sqrt(np.maximum(product, 0)), real)
+
+
+def growth(
+    modes: Iterable[float],
+    smoothness: float,
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
+    condition: float | None = None,
+) -> float:
+    """The factor by which the worst squared deviation grows a round, in the mean over coins; below 1 is stable.
+
+    Every curvature up to L counts, or with `condition` those from L/condition on: then the factor tells not only
+    whether a quadratic of that condition number converges but how fast.
+
+    >>> growth([-0.826], 1.0, local_lr=0.03, local_steps=0) > 1 > growth([-0.826], 1.0, local_lr=0.02, local_steps=0)
+    True
+    """
+    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
+    curvatures = _curvatures(smoothness, condition)
+    return float(_growths(modes, curvatures, np.array([local_lr]), one_exchange=one_exchange, **options)[0])
+
+
+def _curvatures(smoothness: float, condition: float | None) -> np.ndarray:
+    if condition is None:
+        return smoothness * np.arange(1, CURVATURES + 1) / CURVATURES
+    return np.geomspace(smoothness / condition, smoothness, CURVATURES)
+
+
+def _growths(
+    modes: Iterable[float],
+    curvatures: np.ndarray,
+    local_lrs: np.ndarray,
+    *,
+    comm_lr: float,
+    local_steps: int,
+    server_prob: float,
+    one_exchange: bool,
+) -> np.ndarray:
+    """`growth` for many step sizes at once."""
+    chosen = np.asarray(list(modes), float)
+    lrs = local_lrs[:, None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        steps = (1 - (1 - curvatures * lrs) ** (local_steps + 1)) / curvatures
+        worst = np.max((1 - comm_lr * curvatures * steps) ** 2, axis=1)
+        if chosen.size:
+            rule: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps}
+
+            def matrices(modes: np.ndarray) -> np.ndarray:
+                return round_matrix(
+                    modes[:, None], curvatures, local_lr=lrs[..., None], one_exchange=one_exchange, **rule
+                )
+
+            gossip = matrices(chosen)
+            if one_exchange and server_prob > 0:
+                moments = (1 - server_prob) * _moments(gossip) + server_prob * _moments(matrices(0 * chosen))
+                fine = np.asarray(np.isfinite(moments).all(axis=(-1, -2)))
+                moments = np.where(fine[..., None, None], moments, 0.0)  # LAPACK refuses what is not finite
+                square = np.abs(np.linalg.eigvals(moments)).max(axis=-1)
+                square = np.where(fine, square, np.inf)
+            else:
+                square = (1 - server_prob) * _radius(gossip) ** 2
+            worst = np.maximum(worst, np.max(square, axis=(1, 2)))
+    return np.where(np.isfinite(worst), worst, np.inf)
+
+
+def _moments(matrices: np.ndarray) -> np.ndarray:
+    """How 2×2 matrices map the second moments (xx, xy, yy)."""
+    a, b, c, d = (matrices[..., i, j] for i in (0, 1) for j in (0, 1))
+    rows = [[a * a, 2 * a * b, b * b], [a * c, a * d + b * c, b * d], [c * c, 2 * c * d, d * d]]
+    return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
+
+
+def largest_stable_step(
+    modes: Iterable[float],
+    smoothness: float,
+    *,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
+) -> float:
+    """The η_l up to which every smaller step is stable: scanned upwards from 10⁻⁶/L, then bisected.
+
+    >>> round(largest_stable_step([-0.826238], 1.0, local_steps=0), 4)      # (1+μ)²/(2μ²)
+    0.0221
+    """
+    modes = [mode for mode in modes if abs(mode) < 1 - 1e-12]
+    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
+    curvatures = _curvatures(smoothness, None)
+
+    def stable(steps: np.ndarray) -> np.ndarray:
+        return _growths(modes, curvatures, steps, one_exchange=one_exchange, **options) < 1
+
+    # Upwards in steps of a tenth: beyond the limit there may be stable islands, which are no limit. (The powers of
+    # 1.1 miss a·η_l = 1, where one exchange with T_o > 1 touches growth 1 without crossing it.)
+    steps = 1e-6 * 1.1 ** np.arange(218) / smoothness
+    fine = stable(steps)
+    if not fine[0]:
+        return 0.0
+    if fine.all():
+        return float(steps[-1])
+    last = int(fine.argmin()) - 1
+    low, high = steps[last], steps[last + 1]
+    for _ in range(3):
+        inner = np.linspace(low, high, 60)
+        last = max(int(stable(inner).argmin()) - 1, 0)
+        low, high = inner[last], inner[last + 1]
+    return float(low)
+
+
+def best_step(
+    modes: Iterable[float],
+    smoothness: float,
+    *,
+    condition: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
+) -> tuple[float, float]:
+    """(η_l, growth) of the step that shrinks the worst mode fastest on quadratics of this condition number.
+
+    >>> step, shrink = best_step([0.0], 1.0, condition=10, local_steps=0)      # gradient descent: about 2/(L + L/10)
+    >>> round(step, 2), round(shrink, 2)
+    (1.81, 0.67)
+    """
+    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
+    modes, curvatures = list(modes), _curvatures(smoothness, condition)
+    steps = np.geomspace(1e-4, 3, 60) / smoothness
+    for _ in range(2):
+        found = _growths(modes, curvatures, steps, one_exchange=one_exchange, **options)
+        at = int(np.argmin(found))
+        best = float(steps[at]), float(found[at])
+        steps = np.geomspace(steps[max(at - 1, 0)], steps[min(at + 1, len(steps) - 1)], 41)
+    return best
+
+
+def network_modes(network: Network) -> tuple[float, float]:
+    """The eigenvalues of W that matter: the smallest and the second largest (W must be symmetric)."""
+    if abs(network.weights - network.weights.T).max() > 1e-12:
+        raise InputError("the weights are not symmetric, and stability is known for symmetric ones only")
+    return eigenvalue_extremes(network.weights)

@@ -1,0 +1,18 @@
+"""What to run, before running it: plans, safe step sizes, and warnings."""
+
+from pisco.costs import LinkTimes, Prices
+from pisco.planning.planner import Choice, Plan, plan
+from pisco.planning.settings import Setting
+from pisco.planning.steps import Doubt, auto_step, check_step
+
+__all__ = [
+    "Choice",
+    "Doubt",
+    "LinkTimes",
+    "Plan",
+    "Prices",
+    "Setting",
+    "auto_step",
+    "check_step",
+    "plan",
+]

@@ -1,0 +1,225 @@
+"""`plan`: which weights, p, local steps, step size and form of exchange reach a target at the lowest price."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+
+from pisco.costs import LinkTimes, Prices
+from pisco.errors import InputError, check_number, suggest
+from pisco.networks.network import Network
+from pisco.planning.pilot import DIVERGED, SLOWER, OutOfTime, Pilot, Target, Track
+from pisco.planning.search import Search
+from pisco.planning.settings import PROBABILITIES, Modes, Setting
+from pisco.problems.problem import Problem
+from pisco.problems.thinning import thin
+from pisco.theory.estimates import Estimates
+from pisco.tree import num_bytes
+
+WEIGHTS = ("fdla", "pisco-step", "metropolis")
+USUAL_PRICES = Prices()
+MEASURED = ("grad_norm_sq_mean", "grad_norm_sq", "loss", "consensus_error", "tracking_error", "test_accuracy")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The best setting found for one p: its price, and whether that was measured in pilots or predicted from them."""
+
+    setting: Setting
+    price: float
+    measured: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, what it will cost, and how that is known."""
+
+    setting: Setting
+    price: float
+    rounds: float
+    """Rounds to the target that the price stands for."""
+    measured: bool
+    """Whether pilots of this setting reached the target."""
+    checked_rounds: int
+    """How far the setting was run without diverging."""
+    by_probability: tuple[Choice, ...]
+    estimates: Estimates | None
+    stable_limit: float
+    """The largest η_l that is stable in mean square at the curvature of x⁰."""
+    growth: tuple[float, float]
+    """Growth of the worst squared deviation a round, at the curvature of x⁰ and where a descent ended."""
+    target: Target
+    unit: str
+    pilots: int
+    diverged: int
+    """Pilots that were run, and how many of them diverged."""
+    seconds: float
+    interrupted: bool
+    """Whether Ctrl-C or the budget ended the search before it was through."""
+
+
+def plan(
+    problem: Problem,
+    network: Network,
+    *,
+    rounds: int,
+    batch_size: int | None = None,
+    target: tuple[str, float] = ("grad_norm_sq_mean", 0.05),
+    prices: Prices | LinkTimes = USUAL_PRICES,
+    eval_every: int = 1,
+    local_steps: int = 1,
+    probabilities: Sequence[float] = PROBABILITIES,
+    seconds: float = 60.0,
+    samples: int = 10_000,
+    tell: Callable[[str], None] = lambda words: None,
+) -> Plan:
+    """Find the cheapest way to run PISCO on a problem and a graph.
+
+    The theory leaves out weights and step sizes that cannot do well; pilot runs race the others at equal price
+    (`pisco.planning.pilot`); the best few are run on fresh seeds, and the winner to the last round.
+
+    Args:
+      problem: loss and data.
+      network: its graph counts, and its weights where they were given as a matrix; the server schedule does not.
+      rounds: the most rounds that a run may take.
+      batch_size: samples per gradient, None for all.
+      target: a column of the history and its bound.
+      prices: of messages (`Prices`) or how fast links are (`LinkTimes`).
+      eval_every: rounds between two measurements.
+      local_steps: a T_o to try besides 1, 4 and 10.
+      probabilities: the p to try.
+      seconds: a budget of wall-clock time; what is best by then is returned.
+      samples: on how many samples pilots are measured.
+      tell: called with a line about what is going on.
+
+    Ctrl-C ends the search and returns the best so far.
+
+    >>> import numpy as np, pisco
+    >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
+    >>> found = plan(problem, pisco.Network.ring(4), rounds=100, target=("grad_norm_sq", 1e-3), seconds=300)
+    >>> found.measured, found.checked_rounds
+    (True, 100)
+    """
+    began = time.monotonic()
+    check_number("rounds", rounds, low=1, integer=True)
+    check_number("seconds", seconds, low=0, open_low=True)
+    check_number("the target's bound", target[1])
+    for p in probabilities:
+        check_number("a probability", p, low=0, high=1)
+    if network.num_agents != problem.num_agents:
+        raise InputError(
+            f"the problem has {problem.num_agents} agents and the network {network.num_agents}; "
+            "give both the same number"
+        )
+    goal = Target(*target)
+    if goal.column not in MEASURED and not goal.column.startswith("test_"):
+        raise InputError(
+            f"the target {goal.column!r} is no measure of training; {suggest(goal.column, MEASURED)}"
+        )
+    networks = networks_to_try(network)
+    connected = network.graph.is_connected
+    probabilities = [p for p in probabilities if p > 0 or connected]
+    if not probabilities:
+        raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
+    size = num_bytes(jax.eval_shape(problem.init, jax.random.key(0)))
+    round_prices = {
+        True: prices.of_round([2 * size], network.graph),
+        False: prices.of_round([size, size], network.graph),
+    }
+    few = thin(problem, samples, test=goal.column.startswith("test_"))
+    track = Track(
+        few,
+        networks,
+        batch_size=batch_size,
+        target=goal,
+        prices=round_prices,
+        rounds=rounds,
+        eval_every=eval_every,
+        deadline=began + 0.8 * seconds,
+        tell=tell,
+    )
+    search = Search(track, Modes.of(networks), connected, probabilities, local_steps, problem, batch_size)
+    interrupted = False
+    try:
+        search.run(began + seconds)
+    except (OutOfTime, KeyboardInterrupt):
+        interrupted = True
+    return _report(search, prices.unit, interrupted, began)
+
+
+def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
+    """What is best so far."""
+    target = search.track.target
+    chosen = search.winner
+    if chosen is None:
+        order = search.final_order()
+        if not order:
+            raise InputError(
+                "every setting diverged or there was no time to try one; give more --seconds, "
+                "or check that the loss falls with a small algorithm.local_lr"
+            )
+        chosen = order[0]
+    price = chosen.predicted(target)
+    curvature = search.estimates.smoothness if search.estimates else math.nan
+    return Plan(
+        setting=chosen.setting,
+        price=price,
+        rounds=price / chosen.unit if chosen.unit else math.nan,
+        measured=math.isfinite(chosen.cost),
+        checked_rounds=max(search.checked, chosen.rounds),
+        by_probability=tuple(_by_probability(search, chosen)),
+        estimates=search.estimates,
+        stable_limit=search.modes.limit(chosen.setting, curvature) if search.estimates else math.nan,
+        growth=search.growth(chosen.setting),
+        target=target,
+        unit=unit,
+        pilots=len(search.track.finished),
+        diverged=sum(p.status == DIVERGED for p in search.track.finished),
+        seconds=time.monotonic() - began,
+        interrupted=interrupted,
+    )
+
+
+def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
+    """For every p the cheapest setting, as measured, or as predicted where its pilots were stopped before."""
+    rows = []
+    for p in sorted({pilot.setting.server_prob for pilot in search.track.finished}):
+        here = [q for q in search.track.finished if q.setting.server_prob == p and q.status != DIVERGED]
+        # What ran longest tells most: the finals with their many seeds, then what was not dropped halfway.
+        finals = [q for q in here if q in search.finals and math.isfinite(q.cost)]
+        here = finals or [q for q in here if q.status != SLOWER] or here
+        if not here:
+            continue
+        best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))
+        # A pilot that was stopped will cost more than it had paid by then.
+        rows.append(
+            Choice(
+                best.setting,
+                max(best.predicted(search.track.target), best.floor),
+                math.isfinite(best.cost),
+            )
+        )
+    return rows
+
+
+def networks_to_try(network: Network) -> dict[str, Network]:
+    """One network for each choice of weights, none twice."""
+    found: dict[str, Network] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # FDLA says when it falls back to constant weights
+        for name in WEIGHTS:
+            found[name] = Network(network.graph, weights=name)
+    if network.weights_name not in found:
+        found[network.weights_name] = network
+    for name in reversed(list(found)):
+        matrix = found[name].weights
+        for other in found:
+            if other != name and abs(found[other].weights - matrix).max() < 1e-9:
+                del found[name]
+                break
+    return found

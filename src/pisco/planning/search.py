@@ -1,0 +1,150 @@
+"""The stages of a plan: race, climb T_o, refine, decide on fresh seeds, check to the last round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from pisco.errors import InputError
+from pisco.planning.pilot import DIVERGED, Pilot, Track
+from pisco.planning.settings import Modes, Setting, candidates
+from pisco.problems.problem import Problem
+from pisco.theory.estimates import Estimates, estimate
+
+LADDER = (4, 10)
+"""T_o beyond 1 that are tried, as long as each pays."""
+
+RACE_SEEDS = (700, 701, 702)
+FINAL_SEEDS = tuple(range(800, 809))
+"""Apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
+
+NEAR = 1.1
+"""Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
+
+
+class Search:
+    """The stages of a plan; what is known at any moment can be reported."""
+
+    def __init__(
+        self,
+        track: Track,
+        modes: Modes,
+        connected: bool,
+        probabilities: Sequence[float],
+        local_steps: int,
+        problem: Problem,
+        batch_size: int | None,
+    ):
+        self.track, self.modes, self.connected, self.probabilities = track, modes, connected, probabilities
+        self.local_steps, self.problem, self.batch_size = local_steps, problem, batch_size
+        self.estimates: Estimates | None = None
+        self.finals: list[Pilot] = []
+        self.winner: Pilot | None = None
+        self.checked = 0
+
+    def run(self, deadline: float) -> None:
+        """Estimate, race, climb T_o, refine, decide on fresh seeds, check to the last round."""
+        track = self.track
+        start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
+        if all(track.target.met(track.target.series(row)).all() for row in start.rows):
+            raise InputError(
+                f"the target {track.target.column} = {track.target.bound:g} is met before the first round; "
+                "give a harder one"
+            )
+        track.tell("estimating L, σ² and f(x⁰) − f*")
+        self.estimates = estimate(self.problem, batch_size=self.batch_size)
+        tried = candidates(
+            self.modes,
+            self.estimates,
+            local_steps=1,
+            connected=self.connected,
+            probabilities=self.probabilities,
+        )
+        track.race(tried, RACE_SEEDS, words="race at T_o = 1")
+        self._climb()
+        self._refine()
+        track.race(self._finalists(), FINAL_SEEDS, halve=False, words="finals on fresh seeds")
+        self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
+        track.deadline = deadline
+        for pilot in self.final_order():
+            end = track.endure(pilot.setting, FINAL_SEEDS[:3])
+            if end.status != DIVERGED and all(row["loss"][-1] <= row["loss"][0] for row in end.rows):
+                self.winner, self.checked = pilot, end.rounds
+                return
+
+    def ranked(self) -> list[Pilot]:
+        """Pilots so far, best first: by price at the target, then by predicted price, then by where they stood."""
+        alive = [p for p in self.track.finished if p.status != DIVERGED and p.rounds]
+        target = self.track.target
+
+        def key(pilot: Pilot) -> tuple[float, float, float]:
+            return pilot.cost, pilot.predicted(target), pilot.standing(target, pilot.rounds)
+
+        return sorted(alive, key=key)
+
+    def _finalists(self) -> list[Setting]:
+        """The best two of each of the best three p: pilots share their coins, so all of one p may have been lucky."""
+        chosen: dict[float, list[Setting]] = {}
+        for pilot in self.ranked():
+            p = pilot.setting.server_prob
+            if p in chosen or len(chosen) < 3:
+                chosen.setdefault(p, [])
+                if len(chosen[p]) < 2 and pilot.setting not in chosen[p]:
+                    chosen[p].append(pilot.setting)
+        return [setting for settings in chosen.values() for setting in settings]
+
+    def _climb(self) -> None:
+        """More local steps with the best combinations, the step scaled so that a round moves about as far."""
+        ladder = sorted({*LADDER, self.local_steps} - {0, 1})
+        for steps in ladder:
+            before = self.track.cheapest(RACE_SEEDS)
+            combinations: dict[Any, Setting] = {}
+            for pilot in self.ranked():
+                s = pilot.setting
+                combinations.setdefault((s.weights, s.one_exchange, s.server_prob), s)
+                if len(combinations) == 4:
+                    break
+            tried = []
+            for s in combinations.values():
+                same = s.local_lr * (s.local_steps + 1) / (steps + 1)
+                tried += [s._replace(local_steps=steps, local_lr=same * by) for by in (0.5, 1.0, 2.0, 4.0)]
+            self.track.race(tried, RACE_SEEDS, words=f"race at T_o = {steps}")
+            if (
+                math.isfinite(before)
+                and self.track.cheapest(RACE_SEEDS) > 0.97 * before
+                and steps >= self.local_steps
+            ):
+                break
+
+    def _refine(self) -> None:
+        """Values between those of the grids, around the best two."""
+        tried = []
+        for pilot in self.ranked()[:2]:
+            s = pilot.setting
+            steps = [s._replace(local_lr=s.local_lr * by) for by in (0.7, 1.4, 2.0)]
+            chances = []
+            if 0 < s.server_prob < 1:
+                chances = [s._replace(server_prob=min(1.0, s.server_prob * by)) for by in (0.55, 1.8)]
+            tried += [*steps, *chances]
+        known = {pilot.setting for pilot in self.track.finished}
+        self.track.race([s for s in tried if s not in known], RACE_SEEDS, words="refining")
+
+    def final_order(self) -> list[Pilot]:
+        """Finalists, cheapest first; among near ties those that are stable by the theory come first."""
+        finals = [p for p in self.finals if p.status != DIVERGED] or self.ranked()
+        finals = sorted(finals, key=lambda p: (p.cost, p.predicted(self.track.target)))
+        if not finals or not math.isfinite(finals[0].cost):
+            return finals
+        near = [p for p in finals if p.cost <= NEAR * finals[0].cost]
+        near.sort(key=lambda p: self.growth(p.setting)[0] >= 1)  # stable sorting keeps the order by price
+        return near + [p for p in finals if p not in near]
+
+    def growth(self, setting: Setting) -> tuple[float, float]:
+        """Of the worst squared deviation a round, at the curvature of x⁰ and where a descent ended."""
+        if self.estimates is None:
+            return math.nan, math.nan
+        return (
+            self.modes.growth(setting, self.estimates.smoothness),
+            self.modes.growth(setting, self.estimates.end_smoothness),
+        )

@@ -1,0 +1,160 @@
+"""What a plan chooses from: settings of PISCO, and how the theory narrows them down before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from pisco.algorithms.pisco import pisco
+from pisco.networks.network import Network
+from pisco.networks.schedules import Schedule, bernoulli
+from pisco.networks.stability import best_step, growth, largest_stable_step
+from pisco.theory.estimates import Estimates
+from pisco.types import Algorithm
+
+PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
+CONDITION = 10.0
+"""The condition number at which rounds are predicted, where only their ratio between weights counts."""
+
+HOPELESS = 3.0
+"""Weights that are predicted to need this many times the rounds of the best ones are not tried."""
+
+
+class Setting(NamedTuple):
+    """One way to run PISCO on a graph."""
+
+    weights: str
+    one_exchange: bool
+    local_steps: int
+    server_prob: float
+    local_lr: float
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The update rule."""
+        return pisco(local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange)
+
+    @property
+    def server(self) -> Schedule:
+        """When the server is reached."""
+        return bernoulli(self.server_prob)
+
+    def describe(self) -> str:
+        """In words, for progress and tables."""
+        form = "one exchange" if self.one_exchange else "two exchanges"
+        return (
+            f"{self.weights}, {form}, p = {self.server_prob:.3g}, T_o = {self.local_steps}, "
+            f"η_l = {self.local_lr:.3g}"
+        )
+
+
+class Modes(NamedTuple):
+    """The eigenvalues of every choice of weights that limit the step: the smallest and the largest below 1."""
+
+    by_weights: Mapping[str, tuple[float, ...]]
+
+    @classmethod
+    def of(cls, networks: Mapping[str, Network]) -> Modes:
+        found = {}
+        for name, network in networks.items():
+            if network.num_agents > 1000:
+                from pisco.networks.stability import network_modes
+
+                found[name] = network_modes(network)
+                continue
+            matrix = network.weights.toarray()
+            values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
+            inner = values[np.abs(values) < 1 - 1e-9]
+            found[name] = (float(inner.min()), float(inner.max())) if inner.size else ()
+        return cls(found)
+
+    def limit(self, setting: Setting, curvature: float) -> float:
+        """The largest stable η_l of this setting, in mean square, at this curvature."""
+        return largest_stable_step(
+            self.by_weights[setting.weights],
+            curvature,
+            local_steps=setting.local_steps,
+            server_prob=setting.server_prob,
+            one_exchange=setting.one_exchange,
+        )
+
+    def growth(self, setting: Setting, curvature: float) -> float:
+        """How the worst squared deviation grows a round; below 1 is stable."""
+        return growth(
+            self.by_weights[setting.weights],
+            curvature,
+            local_lr=setting.local_lr,
+            local_steps=setting.local_steps,
+            server_prob=setting.server_prob,
+            one_exchange=setting.one_exchange,
+        )
+
+    def rounds(self, setting: Setting) -> float:
+        """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
+        _, shrink = best_step(
+            self.by_weights[setting.weights],
+            1.0,
+            condition=CONDITION,
+            local_steps=setting.local_steps,
+            server_prob=setting.server_prob,
+            one_exchange=setting.one_exchange,
+        )
+        return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
+
+
+def round_number(value: float) -> float:
+    """The nearest of 1, 2, 5 times a power of ten.
+
+    >>> round_number(0.037), round_number(0.0123)
+    (0.05, 0.01)
+    """
+    exponents = range(int(np.floor(np.log10(value))) - 1, int(np.ceil(np.log10(value))) + 2)
+    grid = np.array([float(f"{m}e{e}") for e in exponents for m in (1, 2, 5)])
+    return float(grid[np.argmin(np.abs(np.log(grid / value)))])
+
+
+def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
+    """The η_l to try, 1-2-5: around the stable limit, and hardly beyond what gradient descent itself bears.
+
+    Tuned steps on a9a lie up to five times above the limit at x⁰, because the curvature falls along the path; and where
+    the limit is gradient descent's own, the best step lies below it, the more so the more agents' curvatures differ:
+    `cautious` is gradient descent's limit on the steepest agent alone.
+    """
+    low, high = min(limit / 2, cautious / 10), min(10 * limit, 2 * greatest)
+    exponents = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
+    every = [float(f"{m}e{e}") for e in exponents for m in (1, 2, 5)]
+    return [step for step in every if low <= step <= high]
+
+
+def candidates(
+    modes: Modes,
+    estimates: Estimates,
+    *,
+    local_steps: int,
+    connected: bool,
+    probabilities: Sequence[float] = PROBABILITIES,
+    forms: Iterable[bool] = (True, False),
+) -> list[Setting]:
+    """Settings worth a pilot run, at one T_o: weights that the theory does not rule out, steps near its limits."""
+    curvature = max(estimates.smoothness, 1e-12)
+    easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))
+    out: list[Setting] = []
+    for one_exchange in forms:
+        for p in probabilities:
+            if p == 0 and not connected:
+                continue
+            tried = [Setting(name, one_exchange, local_steps, p, 1.0) for name in modes.by_weights]
+            predicted = [modes.rounds(setting) for setting in tried]
+            if p == 1:
+                tried, predicted = tried[:1], predicted[:1]  # gossip is never used
+            for setting, rounds in zip(tried, predicted, strict=True):
+                if rounds > HOPELESS * min(predicted):
+                    continue
+                limit = modes.limit(setting, curvature)
+                descent = modes.limit(setting._replace(server_prob=1.0), curvature)
+                cautious = descent * curvature / max(estimates.agent_smoothness, curvature)
+                steps = step_sizes(limit, easing * descent, cautious)
+                out += [setting._replace(local_lr=step) for step in steps]
+    return out

@@ -1,0 +1,42 @@
+"""A problem that is cheap to look at: the same training, measured on few samples. For planning, not for results."""
+
+from __future__ import annotations
+
+import copy
+
+import jax
+import numpy as np
+
+from pisco.problems.problem import Problem
+
+
+def thin(problem: Problem, samples: int = 10_000, *, test: bool = True, seed: int = 0) -> Problem:
+    """The same loss and data, of which only about `samples` are measured, drawn at random from every agent alike.
+
+    An agent's samples are reordered (batches are drawn at random anyway), so that the first ones, which are those that
+    get measured, are a fair draw. `test=False` drops the test data.
+
+    >>> import pisco
+    >>> thin(pisco.problems.logistic(pisco.data.load("a9a"), agents=10), 1000).eval_samples
+    100
+    """
+    few = copy.copy(problem)
+    if not test:
+        few.test, few.metrics = None, ()
+    elif few.test is not None:
+        count = jax.tree.leaves(few.test)[0].shape[0]
+        if count > samples:
+            rows = np.random.default_rng(seed).permutation(count)[:samples]
+            few.test = jax.tree.map(lambda leaf: leaf[rows], few.test)
+    each = max(1, samples // problem.num_agents)
+    measured = problem.min_size if problem.eval_samples is None else problem.eval_samples
+    if each >= measured:
+        return few
+    generator = np.random.default_rng(seed)
+    offsets, sizes = np.asarray(problem.offsets), np.asarray(problem.sizes)
+    order = np.concatenate(
+        [start + generator.permutation(size) for start, size in zip(offsets, sizes, strict=True)]
+    )
+    few.data = jax.tree.map(lambda leaf: leaf[order], problem.data)
+    few.eval_samples = each
+    return few

@@ -1,0 +1,37 @@
+"""What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
+
+from pisco.networks.stability import (
+    CURVATURES,
+    best_step,
+    growth,
+    largest_stable_step,
+    network_modes,
+    round_matrix,
+)
+from pisco.theory.estimates import Estimates, estimate, smoothness
+from pisco.theory.paper import (
+    Setup,
+    StepSizes,
+    complexities,
+    corollary_1,
+    network_dependency,
+    theorem_1,
+)
+
+__all__ = [
+    "CURVATURES",
+    "Estimates",
+    "Setup",
+    "StepSizes",
+    "best_step",
+    "complexities",
+    "corollary_1",
+    "estimate",
+    "growth",
+    "largest_stable_step",
+    "network_dependency",
+    "network_modes",
+    "round_matrix",
+    "smoothness",
+    "theorem_1",
+]

@@ -1,0 +1,174 @@
+"""What the formulas need to know of a problem, estimated from the problem itself.
+
+A few hundred gradients and Hessian products: L by power iteration, σ² from mini-batches, ζ² from the agents' gradients,
+f(x⁰) − f* by a short descent. The descent is also how the curvature is followed: on logistic losses it falls along the
+path, and a limit worked out at x⁰ is then too strict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from pisco.errors import check_number
+from pisco.problems.problem import Problem
+from pisco.problems.thinning import thin
+
+DESCENT = 150
+"""Steps of the descent that estimates f*."""
+
+Objective = Callable[[jax.Array], jax.Array]
+
+
+class Estimates(NamedTuple):
+    """What a problem looks like from x⁰."""
+
+    smoothness: float
+    """L: the largest curvature of f at x⁰."""
+    agent_smoothness: float
+    """The largest curvature of any agent's own f_i at x⁰."""
+    end_smoothness: float
+    """The largest curvature of f where the descent ended."""
+    noise: float
+    """σ²: the variance of one sample's gradient, the mean over agents."""
+    heterogeneity: float
+    """ζ²: the mean of ‖∇f_i(x⁰) − ∇f(x⁰)‖² over agents."""
+    gap: float
+    """f(x⁰) − f(x) at the best x that the descent found, so f(x⁰) − f* or less."""
+    grad_norm_sq: float
+    """‖∇f(x⁰)‖²."""
+
+
+def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, seed: int = 0) -> float:
+    """L at x⁰ (or at `params`): the largest curvature of f there, by power iteration on Hessian products.
+
+    >>> import pisco
+    >>> round(smoothness(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [0.0]])), 4)
+    2.0
+    """
+    key = jax.random.key(seed)
+    flat, unflatten = ravel_pytree(problem.init(key) if params is None else params)
+
+    @jax.jit  # the data as an argument: as a constant it would be folded, slowly
+    def found(problem, flat, key):
+        return _power(lambda x: problem.objective(unflatten(x)), flat, key, iterations)
+
+    return float(found(problem, flat, key))
+
+
+def _power(objective: Objective, flat: jax.Array, key: jax.Array, iterations: int) -> jax.Array:
+    """The largest |curvature| at `flat`."""
+
+    def step(_, carry):
+        direction, _ = carry
+        direction = direction / jnp.maximum(jnp.linalg.norm(direction), 1e-30)
+        direction = jax.jvp(jax.grad(objective), (flat,), (direction,))[1]
+        return direction, jnp.linalg.norm(direction)
+
+    start = jax.random.normal(key, flat.shape, flat.dtype)
+    return lax.fori_loop(0, iterations, step, (start, jnp.zeros((), flat.dtype)))[1]
+
+
+def _descend(objective: Objective, flat: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The best value and where it was, over `DESCENT` accelerated steps that start over when the value rises."""
+
+    def one(_, carry):
+        x, ahead, age, value, best, where = carry
+        after = ahead - step * jax.grad(objective)(ahead)
+        now = objective(after)
+        rose = ~(now <= value)
+        age = jnp.where(rose, 0.0, age + 1)
+        after = jnp.where(rose, x, after)
+        moved = after + (age / (age + 3)) * (after - x)
+        better = now < best
+        return (
+            after,
+            moved,
+            age,
+            jnp.where(rose, value, now),
+            jnp.where(better, now, best),
+            jnp.where(better, after, where),
+        )
+
+    first = objective(flat)
+    carry = (flat, flat, jnp.zeros((), flat.dtype), first, first, flat)
+    carry = lax.fori_loop(0, DESCENT, one, carry)
+    return carry[4], carry[5]
+
+
+def estimate(
+    problem: Problem,
+    *,
+    batch_size: int | None = None,
+    samples: int = 5_000,
+    batches: int = 8,
+    seed: int = 0,
+) -> Estimates:
+    """Estimate L, σ², ζ² and f(x⁰) − f*.
+
+    Args:
+      problem: yours.
+      batch_size: of the gradients whose variance gives σ² (32 or an agent's data where not given).
+      samples: on how many samples of all agents together to measure.
+      batches: mini-batches of every agent for σ².
+      seed: of x⁰ and the batches.
+
+    >>> import pisco
+    >>> found = estimate(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[1.0], [1.0]]))
+    >>> round(found.smoothness, 3), round(found.agent_smoothness, 3), round(found.gap, 3), found.noise
+    (2.0, 3.0, 1.0, 0.0)
+    """
+    check_number("batches", batches, low=2, integer=True)
+    few = thin(problem, samples, test=False, seed=seed)
+    size = min(batch_size or 32, problem.min_size)
+    key = jax.random.key(seed)
+    flat, unflatten = ravel_pytree(few.init(key))
+    share = samples // few.num_agents
+    found = _facts(few, flat, key, unflatten, size, None if share >= few.max_size else max(share, 1), batches)
+    return Estimates(**{name: float(value) for name, value in found.items()})
+
+
+@partial(jax.jit, static_argnames=("unflatten", "size", "share", "batches"))
+def _facts(
+    problem: Problem,
+    flat: jax.Array,
+    key: jax.Array,
+    unflatten: Callable[[jax.Array], Any],
+    size: int,
+    share: int | None,
+    batches: int,
+) -> dict[str, jax.Array]:
+    """The fields of `Estimates`; an agent's own curvature and gradient are taken on `share` of its samples."""
+    agents = jnp.arange(problem.num_agents)
+
+    def objective(x):
+        return problem.objective(unflatten(x))
+
+    def own(x, key, agent, size):
+        return problem.agent_loss(unflatten(x), key, agent, size)
+
+    def gradients(key, size):
+        return lax.map(lambda agent: jax.grad(own)(flat, key, agent, size), agents)
+
+    first = _power(objective, flat, key, 25)
+    curvatures = lax.map(lambda agent: _power(lambda x: own(x, key, agent, share), flat, key, 15), agents)
+    drawn = lax.map(lambda k: gradients(k, size), jax.random.split(key, batches))  # (batches, agents, d)
+    spread = jnp.sum((drawn - drawn.mean(0)) ** 2, axis=(0, 2)) / (batches - 1)
+    whole = gradients(key, None)
+    mean = whole.mean(0)
+    best, where = _descend(objective, flat, 1 / jnp.maximum(first, 1e-12))
+    return {
+        "smoothness": first,
+        "agent_smoothness": curvatures.max(),
+        "end_smoothness": _power(objective, where, key, 25),
+        "noise": size * spread.mean(),
+        "heterogeneity": jnp.sum((whole - mean) ** 2) / problem.num_agents,
+        "gap": objective(flat) - best,
+        "grad_norm_sq": jnp.sum(mean**2),
+    }

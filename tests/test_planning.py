@@ -1,0 +1,289 @@
+"""Plans, doubts about step sizes, and steps picked by trial: on small worlds, against real runs."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pisco
+from pisco.cli.main import app
+from pisco.costs import LinkTimes, Prices
+from pisco.experiments import load, presets
+from pisco.networks import graphs
+from pisco.planning import auto_step, check_step, plan
+from pisco.planning.pilot import Target
+from pisco.problems.thinning import thin
+
+from worlds import TINY_EXPERIMENT, Quadratics
+
+runner = CliRunner()
+WORLD = Quadratics(agents=6)
+TARGET = ("grad_norm_sq", 1e-3)
+
+
+def small_plan(network=None, seconds=600, **options):
+    network = network or pisco.Network.ring(6)
+    return plan(WORLD.problem(), network, rounds=300, target=TARGET, seconds=seconds, **options)
+
+
+def test_a_plan_does_what_it_says():
+    """The planned setting, run for real, reaches the target at about the price that was promised."""
+    found = small_plan()
+    assert found.measured and found.checked_rounds == 300 and not found.interrupted
+    s = found.setting
+    network = pisco.Network.ring(6, weights=s.weights, server=s.server)
+    result = pisco.run(s.algorithm, WORLD.problem(), network, rounds=300, seed=range(5))
+    paid = Prices().server * result.at_target(*TARGET[:1], "messages_server", at_most=TARGET[1])
+    paid = paid + Prices().gossip * result.at_target(*TARGET[:1], "messages_gossip", at_most=TARGET[1])
+    assert not result.diverged
+    assert np.median(paid) == pytest.approx(found.price, rel=0.3)
+    # Cheaper than what a beginner would try.
+    naive = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    other = pisco.run(naive, WORLD.problem(), pisco.Network.ring(6, server=pisco.bernoulli(0.1)), rounds=300)
+    price = 10 * other.at_target(*TARGET[:1], "messages_server", at_most=TARGET[1])
+    price = price + other.at_target(*TARGET[:1], "messages_gossip", at_most=TARGET[1])
+    assert found.price < price[0]
+
+
+def test_prices_decide():
+    few = {"probabilities": (0.0, 1.0)}
+    assert small_plan(prices=Prices(server=1000.0, gossip=1.0), **few).setting.server_prob == 0
+    assert small_plan(prices=Prices(server=0.01, gossip=1.0), **few).setting.server_prob == 1
+
+
+def test_round_prices_agree_with_what_runs_count():
+    graph = graphs.ring(6)
+    for one, sent in ((False, [16, 16]), (True, [32])):
+        rule = pisco.algorithms.pisco(local_lr=0.01, local_steps=1, one_exchange=one)
+        network = pisco.Network(graph, server=pisco.every(4))
+        result = pisco.run(rule, WORLD.problem(), network, rounds=8)
+        each = Prices(10.0, 1.0).of_round(sent, graph)
+        counted = 10 * result.history["messages_server"][-1] + result.history["messages_gossip"][-1]
+        assert counted == 6 * each.gossip + 2 * each.server
+    time = LinkTimes(0.1, 0.01, 1e6, 1e6)
+    assert time.of_round([16, 16], graph).server > time.of_round([32], graph).server  # two trips
+
+
+def test_a_disconnected_graph_needs_the_server():
+    apart = pisco.Network(graphs.from_edges([(0, 1), (2, 3), (4, 5)]))
+    found = small_plan(apart, probabilities=(0.0, 0.3))
+    assert found.setting.server_prob > 0 and found.measured
+    with pytest.raises(pisco.InputError, match="disconnected"):
+        small_plan(apart, probabilities=(0.0,))
+
+
+def test_what_is_best_so_far_survives_an_interrupt_and_a_short_budget():
+    def stop(words, seen=[]):  # noqa: B006
+        seen.append(words)
+        if "race" in words and len(seen) > 3:
+            raise KeyboardInterrupt
+
+    found = small_plan(tell=stop)
+    assert found.interrupted and math.isfinite(found.setting.local_lr)
+    with pytest.raises(pisco.InputError, match="no time to try"):
+        small_plan(seconds=1e-6)
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(pisco.InputError, match="no measure of training"):
+        plan(WORLD.problem(), pisco.Network.ring(6), rounds=10, target=("bytes_gossip", 1.0))
+    with pytest.raises(pisco.InputError, match="met before the first round"):
+        plan(WORLD.problem(), pisco.Network.ring(6), rounds=10, target=("loss", 1e9))
+    with pytest.raises(pisco.InputError, match="6 agents and the network 5"):
+        plan(WORLD.problem(), pisco.Network.ring(5), rounds=10)
+
+
+def test_targets_read_the_history_as_results_do():
+    rows = {"grad_norm_sq": [4.0, 2.0, 0.0], "test_accuracy": [0.1, 0.5, 0.9]}
+    assert Target("grad_norm_sq_mean", 2.0).series(rows).tolist() == [4.0, 3.0, 2.0]
+    assert Target("test_accuracy", 0.5).met(Target("test_accuracy", 0.5).series(rows)).tolist() == [
+        False,
+        True,
+        True,
+    ]
+
+
+def test_a_thinned_problem_is_a_fair_draw():
+    problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
+    few = thin(problem, 3000)
+    x = np.full(124, 0.05, np.float32)
+    assert few.eval_samples == 300
+    assert float(few.objective(x)) == pytest.approx(float(problem.objective(x)), rel=0.05)
+    assert sorted(np.asarray(few.data["labels"])) == sorted(np.asarray(problem.data["labels"]))
+
+
+# ------------------------------------------------------------------------------------------ step sizes
+
+IDENTICAL = pisco.problems.quadratic(
+    np.stack([np.eye(3)] * 10), np.random.default_rng(0).normal(size=(10, 3))
+)
+
+
+def test_a_step_beyond_stability_is_doubted_with_remedies_that_work():
+    rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=1)
+    doubt = check_step(rule, IDENTICAL, pisco.Network.ring(10, weights="fdla"), rounds=200)
+    assert (
+        doubt is not None
+        and doubt.growth > 1
+        and "one-exchange" in str(doubt)
+        and "pisco-step" not in str(doubt)
+    )
+    assert "metropolis (stable up to" in str(doubt) and "larger network.server_prob" in str(doubt)
+    for better, network in (
+        (
+            pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=1),
+            pisco.Network.ring(10, weights="fdla"),
+        ),
+        (rule, pisco.Network.ring(10)),
+        (
+            pisco.algorithms.pisco(local_lr=0.3, local_steps=1, one_exchange=True),
+            pisco.Network.ring(10, weights="fdla"),
+        ),
+    ):
+        assert check_step(better, IDENTICAL, network, rounds=200) is None
+        assert not pisco.run(better, IDENTICAL, network, rounds=200).diverged
+
+
+def test_other_methods_and_networks_are_left_alone():
+    fdla = pisco.Network.ring(10, weights="fdla")
+    assert check_step(pisco.algorithms.dsgd(local_lr=9.0), IDENTICAL, fdla, rounds=10) is None
+    rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=1)
+    varying = pisco.Network.ring(10, weights="fdla", varying=pisco.edge_dropout(0.2))
+    assert check_step(rule, IDENTICAL, varying, rounds=10) is None
+
+
+def doubt_of(name, *settings):
+    config = load(name, list(settings))
+    algorithm, problem, network = config.build()
+    run = config.run
+    options = {"rounds": run.rounds, "batch_size": run.batch_size}
+    return check_step(
+        algorithm, problem, network, eval_every=run.eval_every, chunk_rounds=run.chunk_rounds, **options
+    )
+
+
+def test_no_wolf_is_cried_on_the_paper_s_experiment():
+    """Its step is three times above the mean-square limit at x⁰, and does well."""
+    assert doubt_of("a9a") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(set(presets()) - {"mnist", "cifar10"}))
+def test_no_wolf_is_cried_on_presets(name):
+    assert doubt_of(name) is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", [("network.server=never",), ("algorithm.local_lr=0.3",)])
+def test_bad_steps_on_a9a_are_told(settings):
+    assert doubt_of("a9a", *settings) is not None
+
+
+def test_auto_is_safe_and_fast():
+    fdla = pisco.Network.ring(10, weights="fdla")
+
+    def rule(lr):
+        return pisco.algorithms.pisco(local_lr=lr, local_steps=1)
+
+    step = auto_step(rule, IDENTICAL, fdla, rounds=400)
+    assert check_step(rule(step), IDENTICAL, fdla, rounds=400) is None
+    ended = [
+        pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1]
+        for lr in (step, step / 8)
+    ]
+    assert ended[0] < ended[1]
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = np.repeat([0, 1], 40)
+    features = rng.normal(size=(80, 3)) + labels[:, None]
+    np.savez(tmp_path / "points.npz", features=features.astype(np.float32), labels=labels)
+    (tmp_path / "mine.toml").write_text(TINY_EXPERIMENT)
+    return tmp_path / "mine.toml"
+
+
+def test_auto_in_an_experiment_is_recorded_as_a_number(experiment):
+    config = load(experiment, ['algorithm.local_lr="auto"', "run.rounds=30"])
+    assert config.algorithm.is_auto
+    with pytest.raises(pisco.InputError, match="picks a number"):
+        config.algorithm.build()
+    folder = experiment.parent / "out"
+    done = runner.invoke(
+        app,
+        ["run", str(experiment), "-s", "algorithm.local_lr=auto", "-s", "run.rounds=30", "-o", str(folder)],
+    )
+    assert done.exit_code == 0, done.output
+    stored = load(folder / "config.toml").algorithm.taken_by("name")["local_lr"]
+    assert isinstance(stored, float)
+    assert pisco.Result.load(folder).settings["algorithm"]["local_lr"] == stored
+    wrong = runner.invoke(app, ["run", str(experiment), "-s", "algorithm.local_lr=fast"])
+    assert wrong.exit_code == 2 and 'expected a number or "auto"' in wrong.output
+
+
+# ------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_writes_an_experiment_that_runs(experiment):
+    out = experiment.parent / "plan.toml"
+    target = ["--target", "grad_norm_sq=0.01", "--rounds", "60", "--seconds", "600"]
+    done = runner.invoke(app, ["plan", str(experiment), *target, "--json", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    record = json.loads(done.stdout)
+    assert record["cost"] > 0 and record["measured"] and out.with_suffix(".png").stat().st_size > 1000
+    config = load(out)
+    assert config.algorithm.taken_by("name")["local_lr"] == pytest.approx(
+        record["setting"]["local_lr"], rel=1e-3
+    )
+    result = config.execute()
+    assert not result.diverged and result.history["grad_norm_sq"].min() <= 0.01
+
+
+def test_the_command_shows_theory(experiment):
+    done = runner.invoke(app, ["plan", str(experiment), "--theory", "--json"])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    rows = {(row["weights"], row["server_prob"]): row for row in facts["steps"]}
+    assert rows["metropolis", 1.0]["expected_mixing_rate"] == 1
+    assert rows["fdla", 0.0]["stable two exchanges"] <= rows["fdla", 1.0]["stable two exchanges"]
+    assert {row["method"] for row in facts["complexities"]} == {
+        "scaffold",
+        "lsgt",
+        "periodical-gt",
+        "kgt",
+        "pisco",
+    }
+    shown = runner.invoke(app, ["plan", str(experiment), "--theory"])
+    assert "Theorem 1" in shown.output and "kgt" in shown.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--target", "grad_norm_sq=0.1,loss=1"], "a plan needs one"),
+        (["--latency-server", "1"], "needs all of"),
+        (["--price-server", "0", "--price-gossip", "0"], "both prices are 0"),
+        (["--plot", "x.pdf"], "neither .png nor .html"),
+        (["-o", "/nowhere/at/all.toml"], "there is no folder"),
+        (["--set", "network.gossip_steps=2"], "cannot be planned for"),
+        (["--target", "test_accuracy=0.8"], "does not measure test_accuracy"),
+    ],
+)
+def test_the_command_refuses_nonsense(experiment, arguments, words):
+    done = runner.invoke(app, ["plan", str(experiment), *arguments])
+    assert done.exit_code == 2 and words in done.output
+
+
+def test_planning_needs_no_configuration_packages():
+    program = (
+        "import sys, pisco.planning; print([m for m in ('pydantic', 'typer', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[]"
