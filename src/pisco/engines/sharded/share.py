@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from pisco.engines.job import Job
 from pisco.engines.sharded.exchange import AXIS, Exchange, Layout, packed, plan
+from pisco.metrics import exact_products
 from pisco.networks.rounds import Gossip
 from pisco.networks.varying import Fixed
 from pisco.problems.problem import Problem
@@ -70,6 +71,7 @@ class Share:
                 lambda batch: problem.sample_losses(mean, batch), data, self.weights
             )
 
+        @exact_products
         def at(mean):
             loss, gradient = jax.value_and_grad(objective)(mean)
             tests = {
