@@ -51,7 +51,7 @@ def run(
 
       pisco run a9a --engine sharded --devices 4
     """
-    from pisco.cli.crew import data_on_host, together
+    from pisco.cli.crew import together
     from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
     from pisco.errors import InputError
     from pisco.experiments import load
@@ -86,7 +86,7 @@ def run(
         use_compilation_cache()
         try:
             bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
-            with data_on_host(runner), bar as progress:
+            with crew.working(runner), bar as progress:
                 result = config.execute(
                     checkpoint=folder / CHECKPOINTS,
                     resume=resume is not None,
