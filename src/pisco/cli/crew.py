@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,20 @@ class Together:
         return work() if self.crew is None else Path(self.crew.leader_does(lambda: str(work())))
 
     @contextmanager
+    def working(self, engine: Engine | str) -> Iterator[None]:
+        """Around a run: data wait in the host's memory, where each accelerator takes its own, and gloo is silent."""
+        import jax
+
+        from pisco.engines.sharded.processes import silent_stdout
+
+        with ExitStack() as around:
+            if not isinstance(engine, str) and jax.default_backend() != "cpu":
+                around.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
+            if self.crew is not None:
+                around.enter_context(silent_stdout())
+            yield
+
+    @contextmanager
     def exits(self) -> Iterator[None]:
         """Ends of a process that has companions: told once, and without waiting for those who may be gone."""
         from pisco.engines.sharded.processes import leave
@@ -82,18 +96,6 @@ def together(engine: str, coordinator: str | None, processes: int | None, proces
     from pisco.engines.sharded.processes import membership
 
     return Together(membership(coordinator, processes, process, os.environ if engine == "sharded" else {}))
-
-
-@contextmanager
-def data_on_host(engine: Engine | str) -> Iterator[None]:
-    """Where an experiment is spread over accelerators its data wait in the host's memory: each takes its own part."""
-    import jax
-
-    if isinstance(engine, str) or jax.default_backend() == "cpu":
-        yield
-        return
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        yield
 
 
 def _make_devices(devices: int | None) -> None:

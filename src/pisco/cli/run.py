@@ -59,7 +59,7 @@ def run(
 
       pisco run a9a --engine sharded --devices 4
     """
-    from pisco.cli.crew import data_on_host, together
+    from pisco.cli.crew import together
     from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
     from pisco.cli.watch import watching
     from pisco.errors import InputError
@@ -100,7 +100,7 @@ def run(
             watched = watching(config, folder, live=live, port=port, log=log) if crew.leads else nullcontext()
             with watched as watchers:
                 bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
-                with data_on_host(runner), bar as progress:
+                with crew.working(runner), bar as progress:
                     if watchers is not None and progress is not None:
                         watchers.add(progress)
                     result = config.execute(

@@ -111,14 +111,14 @@ def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
             f"process {member.process} of {member.processes} could not join at {where} within {seconds:g} s "
             f"({str(error).splitlines()[0]}); start all processes, with the same coordinator"
         ) from error
-    with _silent_stdout():  # gloo greets on stdout
+    with silent_stdout():  # gloo greets on stdout
         crew = Processes()
         crew.agree(False)
     return crew
 
 
 @contextmanager
-def _silent_stdout() -> Iterator[None]:
+def silent_stdout() -> Iterator[None]:
     """Nothing that this process or its libraries print on stdout is seen."""
     sys.stdout.flush()
     kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
