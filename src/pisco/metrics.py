@@ -22,10 +22,6 @@ DESCRIPTIONS = {
 }
 
 
-AGENTS_UP_TO = 500
-"""With more agents than this, none is watched on its own."""
-
-
 def glance(state: State, here: Place = EVERYBODY) -> dict[str, Any]:
     """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
     while isinstance(state, HasInner):
@@ -34,17 +30,6 @@ def glance(state: State, here: Place = EVERYBODY) -> dict[str, Any]:
     if isinstance(state, HasTracker):
         row["tracking_error"] = here.spread(state.tracker)
     return row
-
-
-def agent_errors(state: State) -> dict[str, Any]:
-    """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
-    while isinstance(state, HasInner):
-        state = state.inner
-    leaves = jax.tree.leaves(state.params)
-    if leaves[0].shape[0] > AGENTS_UP_TO:
-        return {}
-    apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
-    return {"agent_errors": sum(apart[1:], start=apart[0])}
 
 
 exact_products = jax.default_matmul_precision("highest")
@@ -64,3 +49,18 @@ def evaluate(problem: Problem, rows: dict[str, Any]) -> dict[str, jax.Array]:
 
     noted = {name: values for name, values in rows.items() if name != "mean_params"}
     return lax.map(at, rows["mean_params"], batch_size=problem.eval_width) | noted
+
+
+AGENTS_UP_TO = 500
+"""With more agents than this, none is watched on its own."""
+
+
+def agent_errors(state: State) -> dict[str, Any]:
+    """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
+    while isinstance(state, HasInner):
+        state = state.inner
+    leaves = jax.tree.leaves(state.params)
+    if leaves[0].shape[0] > AGENTS_UP_TO:
+        return {}
+    apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
+    return {"agent_errors": sum(apart[1:], start=apart[0])}

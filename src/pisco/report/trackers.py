@@ -83,7 +83,7 @@ class MLflow:
         where = (
             os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder.parent / 'mlflow.db').resolve()}"
         )
-        self.look = f"mlflow ui --backend-store-uri {where}"
+        self.look = where if where.startswith("http") else f"mlflow ui --backend-store-uri {where}"
         self.client = mlflow.MlflowClient(tracking_uri=where)
         chosen = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pisco")
         found = self.client.get_experiment_by_name(chosen)

@@ -125,7 +125,9 @@ def _trouble(result: Result) -> list[str]:
     wild = [(seed, at) for seed, at in zip(result.seeds, began, strict=False) if at is not None]
     if wild:
         which = ", ".join(f"seed {seed} from round {number(at)}" for seed, at in wild[:5])
-        out.append(f"It diverged ({which}): the step size is too large for this network.")
+        out.append(
+            f"It diverged ({which}); a smaller step size, other weights or more server rounds may keep it stable."
+        )
     return out
 
 
