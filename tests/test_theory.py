@@ -152,11 +152,11 @@ def test_mean_square_limits_of_the_whole_network(one_exchange, local_steps, x64)
 
 
 WIDE = {
-    "ring, FDLA": lambda: pisco.Network.ring(6, weights="fdla"),
-    "ring, pisco-step": lambda: pisco.Network.ring(6, weights="pisco-step"),
-    "path, Metropolis": lambda: pisco.Network.path(5),
-    "star, FDLA": lambda: pisco.Network.star(5, weights="fdla"),
-    "Erdős–Rényi, FDLA": lambda: pisco.Network.erdos_renyi(6, 0.5, seed=3, weights="fdla"),
+    "ring, FDLA": lambda: pisco.Network.ring(5, weights="fdla"),
+    "path, pisco-step": lambda: pisco.Network.path(4, weights="pisco-step"),
+    "path, Metropolis": lambda: pisco.Network.path(4),
+    "star, FDLA": lambda: pisco.Network.star(4, weights="fdla"),
+    "Erdős–Rényi, FDLA": lambda: pisco.Network.erdos_renyi(5, 0.5, seed=3, weights="fdla"),
 }
 
 

@@ -147,7 +147,11 @@ def plan(
     interrupted = False
     try:
         search.run(began + seconds)
-    except (OutOfTime, KeyboardInterrupt):
+    except OutOfTime:
+        interrupted = True
+    except KeyboardInterrupt:
+        if not any(pilot.rounds for pilot in track.finished):
+            raise  # there is no best so far
         interrupted = True
     return _report(search, prices.unit, interrupted, began)
 
