@@ -69,6 +69,10 @@ class Agent(Member):
         own = own_problem(problem, self.plan.batch_size)
         self.programs = Programs(self.algorithm, own, self.keys, self.index)
         self.programs.compile()
+        if "compressor" in self.algorithm.hyperparameters:
+            log.info(
+                "vectors travel whole here: %s learns as elsewhere, but sends no less", self.algorithm.name
+            )
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.found.state(self.programs.state_like) if self.found else None
 
