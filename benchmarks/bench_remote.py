@@ -3,7 +3,8 @@
     python benchmarks/bench_remote.py                     # n = 4, d = 50,000, PISCO: the figures of docs/performance.md
     python benchmarks/bench_remote.py --agents 4 --dim 50000000 --rounds 3    # 200 MB of parameters
 
-Prints one JSON object. A round's time is what agents see between two finished rounds; traffic is what the
+Prints one JSON object. `cpu_ms_per_agent` is what a round costs one agent's process, whatever else the machine does. A
+round's time is what agents see between two finished rounds; traffic is what the
 kernel counted on the loopback device during those rounds, against the bytes of the vectors that were exchanged.
 """
 
@@ -37,10 +38,11 @@ from pisco.federation.kits import Kit
 from pisco.interop.modules import load_problem
 
 kit, module, folder = sys.argv[1:]
-times = []
-agent = Agent(Kit.load(kit), load_problem(module), Path(folder), progress=lambda done: times.append(time.perf_counter()))
+seen = []
+note = lambda done: seen.append((time.perf_counter(), time.process_time()))
+agent = Agent(Kit.load(kit), load_problem(module), Path(folder), progress=note)
 agent.run()
-Path(folder, "times.json").write_text(json.dumps(times))
+Path(folder, "times.json").write_text(json.dumps(seen))
 """
 
 
@@ -105,7 +107,7 @@ def main() -> None:
         assert not any(codes), codes
         history = Result.load(home / "server" / "result").history
         found = [json.loads((home / f"s-{name}" / "times.json").read_text()) for name in plan.names]
-    rounds = np.diff([each for each in found], axis=1)[:, 5:]  # the first ones compile
+    rounds, processor = np.moveaxis(np.diff(found, axis=1)[:, 5:], 2, 0)  # the first ones fill caches
     messages = int(history["messages_gossip"][-1] + history["messages_server"][-1])
     vectors = messages * given.dim * 4
     print(
@@ -115,6 +117,7 @@ def main() -> None:
                 "dim": given.dim,
                 "rounds": given.rounds,
                 "median_ms": round(1e3 * float(np.median(rounds)), 2),
+                "cpu_ms_per_agent": round(1e3 * float(processor.mean()), 2),
                 "p90_ms": round(1e3 * float(np.quantile(rounds, 0.9)), 2),
                 "seconds": round(seconds, 1),
                 "vector_bytes": vectors,

@@ -1,7 +1,6 @@
 """Small federations for the tests: real certificates, real gRPC, agents as threads of one process."""
 
 import multiprocessing
-import socket
 import threading
 import time
 
@@ -11,6 +10,7 @@ import pytest
 
 import pisco
 from pisco.engines.remote.agent import Agent
+from pisco.engines.remote.loopback import free_ports
 from pisco.engines.remote.peers import Stopped
 from pisco.engines.remote.server import Server
 from pisco.federation import kits
@@ -18,15 +18,6 @@ from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
 
 from worlds import Quadratics
-
-
-def free_ports(count):
-    """Ports that nobody listens on right now."""
-    taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in taken]
-    for each in taken:
-        each.close()
-    return ports
 
 
 def plan_for(agents=5, *, rounds=5, patience=20.0, algorithm=None, network=None, name="tests", **settings):

@@ -47,9 +47,11 @@ def agree(one, other):
 
 def test_a_jax_loss_of_ones_own(tmp_path):
     module = example("federate_jax")
-    plan = plan_for(3, rounds=8, batch_size=16, seed=4)
+    plan = plan_for(3, rounds=8, batch_size=16, seed=4, patience=120.0)
     files = [module.make_data(tmp_path, index) for index in range(3)]
-    running = Running(tmp_path, plan, lambda i: load_problem(EXAMPLES / "federate_jax.py", files[i])).join(60)
+    running = Running(tmp_path, plan, lambda i: load_problem(EXAMPLES / "federate_jax.py", files[i])).join(
+        120
+    )
     simulated = pisco.Problem(module.loss, module.START, [module.agent(file).data for file in files])
     agree(running.params(), in_one_process(plan, simulated).params)
 

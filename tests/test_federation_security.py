@@ -101,7 +101,7 @@ class Siege:
     def finish(self):
         """Let agent 3 in; everybody's parameters must be those of an undisturbed run."""
         self.running.start("agent-3")
-        self.running.join(60)
+        self.running.join(120)
         expected = pisco.run(
             self.plan.build_algorithm(),
             WORLD.problem(),
@@ -123,7 +123,7 @@ def listens(address):
     return False
 
 
-def wait_for(condition, seconds=30):
+def wait_for(condition, seconds=90):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it never happened"

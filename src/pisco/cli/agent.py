@@ -6,6 +6,7 @@ import logging
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,6 +172,8 @@ def _share_programs() -> None:
 
     use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # Two that write the same program at once: the reader compiles it instead.
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -30,12 +32,14 @@ HOST = "127.0.0.1"
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on right now."""
-    held = [socket.create_server((HOST, 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in held]
-    for each in held:
-        each.close()
-    return ports
+    """Ports that nobody listens on right now, below those that the system gives to outgoing connections."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        port = secrets.randbelow(22_000) + 10_000
+        with contextlib.suppress(OSError):
+            socket.create_server((HOST, port)).close()
+            ports.add(port)
+    return list(ports)
 
 
 def plan_here(

@@ -1,0 +1,105 @@
+"""`pisco agent`, `pisco server`, `pisco federation try` and `status`, as users type them."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pisco
+from pisco.cli.main import app
+
+from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+
+
+def pisco_(*words):
+    """The command in a process of its own."""
+    command = [sys.executable, "-m", "pisco.cli.main", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1500, env=dict(os.environ))
+
+
+def refused(*words):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 2, done.output
+    return done.output
+
+
+def test_a_whole_federation_on_this_machine(tmp_path):
+    done = pisco_(
+        "federation",
+        "try",
+        "--agents",
+        2,
+        "--rounds",
+        6,
+        "--graph",
+        "path",
+        "--out",
+        tmp_path / "f",
+        "--json",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    assert said["rounds"] == 6
+    result = pisco.Result.load(said["folder"])
+    assert result.params.shape == (2, 124)
+    # The same as one machine with everybody's data.
+    plan = pisco.Result.load(tmp_path / "f" / "kits" / "agent-0" / "result").settings["federation"]
+    assert plan["name"] == "try"
+    problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=2, partition="sorted")
+    network = pisco.Network.path(2, server=pisco.bernoulli(0.1))
+    rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    alone = pisco.run(rule, problem, network, rounds=6, batch_size=64)
+    np.testing.assert_allclose(result.params, alone.params, rtol=0, atol=1e-6)
+    for column in ("server_rounds", "messages_gossip", "bytes_gossip", "bytes_server"):
+        assert said["final"][column] == alone.history[column][-1]
+    # What is finished stays finished.
+    kit, data = tmp_path / "f" / "kits" / "agent-0", tmp_path / "f" / "data" / "agent-0.npz"
+    again = CliRunner().invoke(app, ["agent", "--kit", str(kit), "--data", str(data)])
+    assert again.exit_code == 0 and "done: 6 rounds" in again.output, again.output
+
+
+def test_mistakes_are_one_sentence(tmp_path):
+    plan = plan_for(2, problem={"name": "logistic", "classes": [-1, 1]}, batch_size=64)
+    make_kits(tmp_path, plan)
+    agent, server = tmp_path / "kits" / "agent-0", tmp_path / "kits" / "server"
+    assert "needs its data" in refused("agent", "--kit", agent)
+    assert "there is no kit" in refused("agent", "--kit", tmp_path / "nowhere", "--data", "x.npz")
+    assert "there is no file" in refused("agent", "--kit", agent, "--data", tmp_path / "x.npz")
+    assert "is the kit of 'agent-0'" in refused("server", "--kit", agent)
+    assert "does not answer" in refused("federation", "status", "--kit", agent)
+    np.savez(tmp_path / "few.npz", features=np.ones((3, 2), np.int8), labels=[1, -1, 1])
+    assert "server's kit" in refused("agent", "--kit", server, "--data", tmp_path / "few.npz")
+    assert "only 3 samples" in refused("agent", "--kit", agent, "--data", tmp_path / "few.npz")
+
+
+def test_status_shows_where_everybody_stands(tmp_path):
+    plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
+    ran = Running(tmp_path, plan, quadratic_of)
+    try:
+        while not ran.errors and ran.members["server"].ledger.front() < 5:
+            time.sleep(0.05)
+        done = CliRunner().invoke(
+            app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"]
+        )
+        table = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "server")])
+    finally:
+        ran.stop()
+        ran.join(fine=False)
+    said = json.loads(done.output)
+    assert {agent["name"] for agent in said["agents"]} == set(plan.names)
+    assert max(agent["round"] for agent in said["agents"]) >= 5
+    assert all(agent["last_contact"] < 60 for agent in said["agents"])
+    assert "last contact" in table.output and "agent-1" in table.output
+
+
+@pytest.mark.slow
+def test_fifty_agents_complete_a_hundred_rounds_of_a9a(tmp_path):
+    done = pisco_("federation", "try", "--agents", 50, "--rounds", 100, "--out", tmp_path / "f", "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    said = json.loads(done.stdout)
+    assert said["rounds"] == 100 and said["final"]["test_accuracy"] > 0.8
