@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs bench data clean
+.PHONY: help demo test test-slow lint format docs bench bench-peers data clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,9 @@ docs: $(DEV_STAMP) ## build the documentation site strictly into site/
 
 bench: $(DEV_STAMP) ## benchmarks, as JSON
 	$(BIN)/python benchmarks/bench_round.py
+
+bench-peers: $(STAMP) ## time per round against NVFlare, Flower, PyTorch, fedjax, pfl; PEERS="torch pfl" for some
+	$(BIN)/python benchmarks/peers/run.py $(PEERS)
 
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py
