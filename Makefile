@@ -55,4 +55,4 @@ data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py
 
 clean: ## remove the environment and build products
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache
+	rm -rf $(VENV) .peers build dist site .pytest_cache .ruff_cache

@@ -37,7 +37,7 @@ class Peer:
     environment: str
     script: str
     rounds: dict[str, int]
-    repeats: int = 5
+    repeats: int = 4
     options: tuple[str, ...] = ()
     rule: str = "pisco"  # ours beside it
 
@@ -99,7 +99,7 @@ def surroundings(folder: str) -> tuple[dict[str, str], dict[str, str]]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "PYTHONUNBUFFERED": "1",
     }
-    # PyTorch asks malloc for every temporary; giving pages back each time made a round of its loop up to five times slower.
+    # PyTorch asks malloc for every temporary; giving the pages back each time made its loop up to five times slower.
     keep = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**33)}
     return common, {name: value for name, value in (common | keep).items() if name != "PYTHONPATH"}
 
@@ -229,6 +229,7 @@ def main() -> int:
     from workloads import WORKLOADS
 
     rows: list[dict] = []
+    interrupted = False
     with tempfile.TemporaryDirectory(
         prefix="peers", dir="/tmp" if Path("/tmp").is_dir() else None, ignore_cleanup_errors=True
     ) as folder:
@@ -243,12 +244,13 @@ def main() -> int:
                     print(json.dumps(rows[-1], ensure_ascii=False), flush=True)
                 bench.close()
         except KeyboardInterrupt:
-            print("interrupted; what was measured:", file=sys.stderr)
+            print("interrupted; what was measured so far:", file=sys.stderr)
+            interrupted = True
         finally:
             bench.close()
             (HOME / "results.json").write_text(json.dumps(rows, indent=1))
     print("\n" + table(rows))
-    return 0 if rows and not any("skipped" in row for row in rows) else 1
+    return 130 if interrupted else 0 if any(row["ratio"] for row in rows) else 1
 
 
 if __name__ == "__main__":
