@@ -7,7 +7,7 @@ DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu bench-plan data proto clean
+.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu bench-peers bench-plan data proto clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,9 @@ bench-plan: $(DEV_STAMP) ## plans against an exhaustive grid on six problems, an
 	$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_weights.py --a9a
 
+bench-peers: $(STAMP) ## time per round against NVFlare, Flower, PyTorch, fedjax, pfl; PEERS="torch pfl" for some
+	$(BIN)/python benchmarks/peers/run.py $(PEERS)
+
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py
 
@@ -69,4 +72,4 @@ proto: $(DEV_STAMP) ## write wire_pb2.py anew from wire.proto
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/engines/remote/wire.proto
 
 clean: ## remove the environment and build products
-	rm -rf $(VENV) build dist site .pytest_cache .ruff_cache
+	rm -rf $(VENV) .peers build dist site .pytest_cache .ruff_cache
