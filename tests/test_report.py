@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 import pisco
 from pisco import InputError, Result
 from pisco.cli.main import app
+from pisco.costs import Prices
 from pisco.report.curves import POINTS, drawn_rows, page_numbers
 from pisco.report.html import build_page, page_data, write_page
 from pisco.report.live import LivePage
-from pisco.report.reached import Prices, reached
+from pisco.report.reached import reached
 from pisco.report.words import about_all, paragraphs
 
 from worlds import TINY_EXPERIMENT, Quadratics

@@ -32,9 +32,9 @@ def report(
 
       pisco report results/a9a results/dsgd -o report.html
     """
+    from pisco.costs import Prices
     from pisco.errors import InputError
     from pisco.report.html import write_page
-    from pisco.report.reached import Prices
 
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")

@@ -13,10 +13,11 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from pisco._version import __version__
+from pisco.costs import Prices
 from pisco.engines.checkpoint import atomic_write
 from pisco.errors import InputError
 from pisco.report.curves import page_numbers
-from pisco.report.reached import TARGETS, Prices
+from pisco.report.reached import TARGETS
 from pisco.report.tables import endings_table, settings_table, targets_table
 from pisco.report.words import paragraphs
 

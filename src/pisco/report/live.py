@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
+from pisco.costs import Prices
 from pisco.errors import InputError
 from pisco.report.html import build_page, encode, page_data
-from pisco.report.reached import Prices
 
 if TYPE_CHECKING:
     from pisco.engines.driver import Progress

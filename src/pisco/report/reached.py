@@ -10,16 +10,10 @@ import numpy as np
 from pisco.report.plots import TITLES
 
 if TYPE_CHECKING:
-    from pisco.results import Result
+    from pisco.costs import Prices
+from pisco.results import Result
 
 TARGETS = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
-
-
-class Prices(NamedTuple):
-    """What a message costs, to or from the server and between agents."""
-
-    server: float = 10.0
-    gossip: float = 1.0
 
 
 class Reached(NamedTuple):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pisco.costs import Prices
 from pisco.report.plots import TITLES, labels_of
-from pisco.report.reached import Prices, amount, number, reached, spread, target_words
+from pisco.report.reached import amount, number, reached, spread, target_words
 from pisco.report.words import differing_settings, settings_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pisco.costs import Prices
 from pisco.report.plots import labels_of
-from pisco.report.reached import Prices, Reached, amount, number, reached, spread, target_words
+from pisco.report.reached import Reached, amount, number, reached, spread, target_words
 
 if TYPE_CHECKING:
     from pisco.results import Result
