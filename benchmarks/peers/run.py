@@ -159,11 +159,13 @@ class Bench:
             for _ in range(peer.repeats):
                 other.append(theirs.measure())
                 mine.append(ours.measure())
-            ours_time, their_time = min(mine), min(other)
+            (ours_time, our_cores), (their_time, their_cores) = min(mine), min(other)
             row |= {
                 "ours": round(1e3 * ours_time, 4),
                 "reference": round(1e3 * their_time, 4),
                 "ratio": round(their_time / ours_time, 2),
+                # Well below 1 means that other work took the cores: measure again on a quiet machine.
+                "cores": {"ours": round(our_cores, 2), "reference": round(their_cores, 2)},
             }
         except Failed as why:
             row["skipped"] = str(why)
