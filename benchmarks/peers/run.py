@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -230,6 +231,7 @@ def main() -> int:
         return 0
     from workloads import WORKLOADS
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, clean up all the same
     rows: list[dict] = []
     interrupted = False
     with tempfile.TemporaryDirectory(
