@@ -7,6 +7,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 import pisco
 from pisco.engines.remote.agent import Agent
@@ -20,7 +21,7 @@ from pisco.federation.plan import Federation
 from worlds import Quadratics
 
 
-def plan_for(agents=5, *, rounds=5, patience=20.0, algorithm=None, network=None, name="tests", **settings):
+def plan_for(agents=5, *, rounds=5, patience=60.0, algorithm=None, network=None, name="tests", **settings):
     """A plan on free ports of this machine."""
     first, *others = free_ports(agents + 1)
     return Federation.create(
@@ -60,9 +61,11 @@ def shared_programs(tmp_path_factory):
     before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
     jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
     yield
     jax.config.update("jax_compilation_cache_dir", before[0])
     jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
+    compilation_cache.reset_cache()
 
 
 class Running:
@@ -73,21 +76,22 @@ class Running:
         self.home, self.plan, self.problem_of, self.options = home, plan, problem_of, options
         self.members, self.results, self.errors, self.threads = {}, {}, {}, {}
         self.double = plan.dtype == "float64"
-        for name in [*(only or plan.names), *(["server"] if server else [])]:
-            self.start(name)
+        names = [*(only or plan.names), *(["server"] if server else [])]
+        for (
+            name
+        ) in names:  # one compiles, the others find it done; nobody waits for one that is still compiling
+            self.prepare(name)
+        for name in names:
+            self._launch(name)
 
-    def start(self, name):
+    def prepare(self, name):
         with jax.enable_x64(self.double):
             try:
-                self.members[name] = self.build(
-                    name
-                )  # here, so that one compiles and the others find it done
+                self.members[name] = self.build(name)
             except BaseException as error:
                 self.errors[name] = error
-                self.threads[name] = threading.Thread()
-                self.threads[name].start()
-                return
 
+    def _launch(self, name):
         def work():
             with jax.enable_x64(self.double):
                 try:
@@ -95,8 +99,13 @@ class Running:
                 except BaseException as error:
                     self.errors[name] = error
 
-        self.threads[name] = threading.Thread(target=work, daemon=True)
+        self.threads[name] = threading.Thread(target=work if name not in self.errors else None, daemon=True)
         self.threads[name].start()
+
+    def start(self, name):
+        """Start a member, or start it again."""
+        self.prepare(name)
+        self._launch(name)
 
     def build(self, name):
         folder = self.home / "state" / name

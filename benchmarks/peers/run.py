@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -159,11 +160,13 @@ class Bench:
             for _ in range(peer.repeats):
                 other.append(theirs.measure())
                 mine.append(ours.measure())
-            ours_time, their_time = min(mine), min(other)
+            (ours_time, our_cores), (their_time, their_cores) = min(mine), min(other)
             row |= {
                 "ours": round(1e3 * ours_time, 4),
                 "reference": round(1e3 * their_time, 4),
                 "ratio": round(their_time / ours_time, 2),
+                # Well below 1 means that other work took the cores: measure again on a quiet machine.
+                "cores": {"ours": round(our_cores, 2), "reference": round(their_cores, 2)},
             }
         except Failed as why:
             row["skipped"] = str(why)
@@ -228,6 +231,7 @@ def main() -> int:
         return 0
     from workloads import WORKLOADS
 
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ended from outside, clean up all the same
     rows: list[dict] = []
     interrupted = False
     with tempfile.TemporaryDirectory(

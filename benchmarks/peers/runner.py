@@ -44,12 +44,13 @@ class Runner:
             self.close()
             raise
 
-    def measure(self) -> float:
-        """Seconds per round."""
+    def measure(self) -> tuple[float, float]:
+        """Seconds per round, and how many cores its own process had meanwhile."""
         with contextlib.suppress(BrokenPipeError):  # the answer says why
             self.process.stdin.write("go\n")
             self.process.stdin.flush()
-        return float(self._next()["seconds"])
+        answer = self._next()
+        return answer["seconds"], answer["cores"]
 
     def close(self) -> None:
         """End the process and everything below it."""

@@ -64,7 +64,10 @@ def serve(packages: list[str], measure: Callable[[], float], note: str = "") -> 
     """Name the installed versions, then answer every line of input with `measure()`, seconds per round."""
     say(versions={package: version(package) for package in packages}, note=note)
     for _ in sys.stdin:
-        say(seconds=measure())
+        began, used = time.perf_counter(), time.process_time()
+        seconds = measure()
+        cores = (time.process_time() - used) / (time.perf_counter() - began)
+        say(seconds=seconds, cores=cores)
 
 
 def repeated(step: Callable[[], object], rounds: int, seconds: float = 1.0) -> float:
