@@ -96,6 +96,8 @@ def _labels(problem: Problem) -> dict[str, np.ndarray]:
     labels = data.get("labels") if isinstance(data, dict) else None
     if labels is None or labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
         return {}
+    if not labels.is_fully_addressable:  # parts of them are with other processes
+        return {}
     names, index = np.unique(np.asarray(labels), return_inverse=True)
     if len(names) > LABELS_UP_TO:
         return {}
