@@ -55,6 +55,10 @@ AGENTS_UP_TO = 500
 """With more agents than this, none is watched on its own."""
 
 
+AGENT_ERRORS = "agent_errors"
+"""The one measurement with a value for every agent."""
+
+
 def agent_errors(state: State) -> dict[str, Any]:
     """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
     while isinstance(state, HasInner):
@@ -63,4 +67,4 @@ def agent_errors(state: State) -> dict[str, Any]:
     if leaves[0].shape[0] > AGENTS_UP_TO:
         return {}
     apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
-    return {"agent_errors": sum(apart[1:], start=apart[0])}
+    return {AGENT_ERRORS: sum(apart[1:], start=apart[0])}

@@ -21,6 +21,7 @@ from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.errors import InputError, check_number
+from pisco.metrics import AGENT_ERRORS
 from pisco.networks.rounds import Links
 
 CHECKPOINT_SECONDS = 5.0
@@ -66,9 +67,9 @@ class _History:
 
     def _without_agents(self, round_index: int, row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What an engine says of each agent is kept for the first run and some rounds only."""
-        if "agent_errors" in row:
-            self.frames.add(round_index, row["agent_errors"][0])
-        return {name: values for name, values in row.items() if name != "agent_errors"}
+        if AGENT_ERRORS in row:
+            self.frames.add(round_index, row[AGENT_ERRORS][0])
+        return {name: values for name, values in row.items() if name != AGENT_ERRORS}
 
     def add(self, done: int, stride: int, rows: dict[str, np.ndarray], links: Links) -> None:
         counts = np.stack([np.asarray(column, np.int64) for column in links])  # (kinds, runs, evals)

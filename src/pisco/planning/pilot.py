@@ -21,6 +21,7 @@ import numpy as np
 from pisco.costs import RoundPrices
 from pisco.engines.job import Job, Run, Segment
 from pisco.engines.scan import ScanEngine
+from pisco.metrics import AGENT_ERRORS
 from pisco.networks.network import Network
 from pisco.planning.settings import Setting
 from pisco.problems.problem import Problem
@@ -137,6 +138,11 @@ class Pilot:
         return float(np.exp((math.log(target.bound) - height) / slope)) * self.stride * self.unit
 
 
+def _of_runs(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What is measured of a run, without what is measured of each agent."""
+    return {name: values for name, values in rows.items() if name != AGENT_ERRORS}
+
+
 class OutOfTime(Exception):
     """The budget of pilot runs is spent."""
 
@@ -191,7 +197,7 @@ class Track:
         runs = tuple(Run(base.algorithm, base.server, seed) for seed in fresh)
         job = Job(self.problem, network, runs, self.batch_size)
         states = self.engine.start(job)
-        rows = self.engine.measure(job, states)
+        rows = _of_runs(self.engine.measure(job, states))
         for index, seed in enumerate(fresh):
             start = jax.tree.map(np.asarray, states[index])
             self._starts[seed] = start, {name: float(values[index]) for name, values in rows.items()}
@@ -276,7 +282,7 @@ class Track:
             for pilot in members:
                 for index in range(len(pilot.seeds)):
                     pilot.states[index] = states[at]
-                    for name, values in rows.items():
+                    for name, values in _of_runs(rows).items():
                         pilot.rows[index][name] += [float(value) for value in values[at]]
                     before = pilot.served[index][-1]
                     pilot.served[index] += [before + int(count) for count in np.cumsum(served[at])]
