@@ -17,6 +17,9 @@ from pisco.engines.sharded.supervisor import Supervisor, free_port
 
 from worlds import TINY_EXPERIMENT
 
+# Children of a process that has used jax get their death signal between fork and exec; they never touch jax there.
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
+
 ENVIRONMENT = os.environ | {
     "JAX_PLATFORMS": "cpu",
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(Path(pisco.__file__).parent.parent)]),

@@ -211,7 +211,7 @@ def experiment(tmp_path):
 def test_auto_in_an_experiment_is_recorded_as_a_number(experiment):
     config = load(experiment, ['algorithm.local_lr="auto"', "run.rounds=30"])
     assert config.algorithm.is_auto
-    with pytest.raises(pisco.InputError, match="picks a number"):
+    with pytest.raises(pisco.InputError, match="give a number here"):
         config.algorithm.build()
     folder = experiment.parent / "out"
     done = runner.invoke(

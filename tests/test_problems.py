@@ -1,5 +1,7 @@
 """Problems: losses, gradients, unequal sizes, and the paper's network architectures."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,6 +120,12 @@ def test_convolution_as_patches_and_a_product(x64):
     np.testing.assert_array_equal(_gathered(images[0]), _copied(images[0]))
 
 
+@pytest.fixture
+def narrow(monkeypatch):
+    """The convolutional network with few channels: quicker to compile, the same code."""
+    monkeypatch.setattr(sys.modules["pisco.problems.cnn"], "CHANNELS", (4, 4, 8))
+
+
 def toy_images(count=20, side=8):
     rng = np.random.default_rng(0)
     labels = np.arange(count) % 10
@@ -141,7 +149,7 @@ def test_cnn_is_the_papers():
     }
 
 
-def test_dropout_is_for_training_alone():
+def test_dropout_is_for_training_alone(narrow):
     problem = pisco.problems.cnn(toy_images(), agents=5, dropout=0.5)
     params, batch = problem.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[:4], problem.data)
     still = [problem.batch_loss(params, batch) for _ in range(2)]
@@ -149,7 +157,7 @@ def test_dropout_is_for_training_alone():
     assert still[0] == still[1] and noisy[0] != noisy[1]
 
 
-def test_cnn_computes_in_bfloat16_around_parameters_in_float32():
+def test_cnn_computes_in_bfloat16_around_parameters_in_float32(narrow):
     data, options = toy_images(), {"agents": 5, "dropout": 0.0}
     losses = []
     for compute in (None, "bfloat16"):
@@ -164,7 +172,7 @@ def test_cnn_computes_in_bfloat16_around_parameters_in_float32():
             pisco.problems.cnn(data, compute=nonsense, **options)
 
 
-def test_cnn_trains_inside_the_scan():
+def test_cnn_trains_inside_the_scan(narrow):
     problem = pisco.problems.cnn(toy_images(), agents=5, dropout=0.0)
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
     net = pisco.Network.ring(5, server=pisco.bernoulli(0.5))

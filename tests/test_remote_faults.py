@@ -7,7 +7,9 @@ import time
 import numpy as np
 import pytest
 
+from pisco.engines.remote.ledger import Ledger
 from pisco.engines.remote.peers import Stopped, Waited
+from pisco.engines.remote.wire_pb2 import Report, Row
 
 from federations import Processes, Running, plan_for, quadratic_of, shared_programs  # noqa: F401
 
@@ -85,3 +87,16 @@ def test_a_lost_state_cannot_start_over(tmp_path):
     assert "cannot start over" in str(error)
     ran.stop()
     ran.join(fine=False)
+
+
+def test_a_server_that_lost_rows_with_a_kill_asks_for_them_again(tmp_path):
+    book = Ledger(plan_for(2, rounds=60), tmp_path)
+
+    def told(*rounds, first):
+        return book.note(
+            "agent-0", Report(rows=[Row(round=r, values={"loss": 1.0}) for r in rounds], first=first)
+        )
+
+    assert told(20, first=1) == 0
+    assert told(0, 20, first=0) == 2
+    assert told(20, 40, first=1) == told(40, first=2) == 3

@@ -55,7 +55,12 @@ def quick(name, folder):
     return verdicts
 
 
-@pytest.mark.parametrize("name", WITHOUT_DATA)
+LONG = {"different-p", "iter-p"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in WITHOUT_DATA]
+)
 def test_quick_form(name, tmp_path):
     quick(name, tmp_path)
 

@@ -9,7 +9,7 @@ def test_a_ring_of_100_000_agents_runs_in_4_gb():
     """20 rounds of PISCO with d = 124 on synthetic logistic regression, in a process of its own."""
     program = textwrap.dedent(
         """
-        import resource
+        from pathlib import Path
 
         import numpy as np
 
@@ -25,7 +25,8 @@ def test_a_ring_of_100_000_agents_runs_in_4_gb():
         result = pisco.run(rule, problem, network, rounds=20, batch_size=2, eval_every=10)
         assert result.params.shape == (agents, 124) and result.rounds == 20
         assert result.history["loss"][-1] < result.history["loss"][0]
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        # Not ru_maxrss: that one begins with the size of the process that started this one.
+        print(int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024)
         """
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)

@@ -61,10 +61,11 @@ class Ledger:
         """Take a report; returns how many rows of this agent are held."""
         with self._lock:
             rows = self._rows[name]
-            for row in report.rows:
+            # Each once and in order. A server that lost some with a kill answers where to begin again.
+            begin = len(rows) - report.first
+            for row in report.rows[begin:] if begin >= 0 else ():
                 named = ((key, value) for key, value in row.values.items() if METRIC.fullmatch(key))
                 values = dict(itertools.islice(named, 50))
-                # In order and each once: what does not follow is sent again, from the count we answer.
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
                     rows.append((row.round, values))
             self._sizes = self._sizes or {

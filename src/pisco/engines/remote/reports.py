@@ -104,6 +104,7 @@ class Reporter:
                 bytes_received=agent.mailroom.bytes_received,
                 waiting_for=agent.mailroom.waiting_for,
                 rows=agent.history.since(self.held),
+                first=self.held,
                 round_bytes=self._sizes.sent,
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,

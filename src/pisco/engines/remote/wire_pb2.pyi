@@ -41,13 +41,14 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "round_bytes", "start_server_bytes", "start_gossip_bytes")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
     ROUND_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -57,10 +58,11 @@ class Report(_message.Message):
     bytes_received: int
     waiting_for: str
     rows: _containers.RepeatedCompositeFieldContainer[Row]
+    first: int
     round_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("round", "values")
