@@ -344,6 +344,7 @@ def test_exact_methods_reach_the_optimum_of_sorted_a9a_with_constant_steps(name,
     assert full_batch(name, rounds, *overrides)[-1] <= 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lr", [0.1, 0.5])
 @pytest.mark.parametrize("name", ["a9a-dsgd", "a9a-fedavg", "a9a-gossip-pga"])
 def test_biased_methods_stall_there(name, lr):

@@ -277,6 +277,7 @@ def test_compression_keeps_the_mean_of_the_tracker(world, p, kept):
                 np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), **TIGHT)
 
 
+@pytest.mark.slow
 @given(worlds, probabilities, steps, st.booleans())
 def test_identity_compression_is_no_compression(world, p, local_steps, one_exchange):
     with jax.enable_x64(True):

@@ -158,6 +158,7 @@ def test_karate_club():
     assert 0 < network.mixing_rate < network.expected_mixing_rate() < 1
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_agents_never_meet_a_square_matrix():
     """λ_w, operator and one split round of a star and a random regular graph, all within O(edges) memory."""
     import tracemalloc

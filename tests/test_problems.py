@@ -157,6 +157,7 @@ def test_dropout_is_for_training_alone(narrow):
     assert still[0] == still[1] and noisy[0] != noisy[1]
 
 
+@pytest.mark.slow
 def test_cnn_computes_in_bfloat16_around_parameters_in_float32(narrow):
     data, options = toy_images(), {"agents": 5, "dropout": 0.0}
     losses = []

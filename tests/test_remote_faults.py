@@ -59,6 +59,7 @@ def test_two_hundred_kills_change_nothing(tmp_path):
     np.testing.assert_array_equal(storm.params(), calm)
 
 
+@pytest.mark.slow
 def test_patience_ends_with_the_state_kept_and_the_run_goes_on_later(tmp_path):
     plan = plan_for(2, rounds=6, patience=4.0, network={"graph": "path"})
     ran = Running(tmp_path, plan, quadratic_of, only=["agent-0"], server=False)

@@ -59,6 +59,7 @@ def through_bad_links(tmp_path, rounds, misfortune=lambda proxies: None, **badne
     return proxies
 
 
+@pytest.mark.slow
 def test_links_that_drop_delay_and_break(tmp_path):
     def break_(proxies):
         time.sleep(0.5)
