@@ -31,7 +31,7 @@ test: $(STAMP) ## the tests (under 10 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each
-	JAX_DISABLE_MOST_OPTIMIZATIONS=0 $(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow
 
 lint: $(DEV_STAMP) ## format check, lint and types
 	$(BIN)/ruff format --check .

@@ -4,9 +4,6 @@ import os
 
 # One XLA thread pool per pytest-xdist worker is plenty; must be set before jax is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Programs of tests are small and compiled once each: compiling them quickly saves a fifth of the time. `make test-slow`
-# compiles as users do.
-os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import jax
 import pytest

@@ -19,6 +19,7 @@ from pisco.experiments import load, presets
 from pisco.experiments import tune as tuning
 
 from worlds import TINY_EXPERIMENT as TINY
+from worlds import thinned
 
 TARGETS = {"grad_norm_sq_mean": 0.2, "test_accuracy": 0.6}
 SMALL = {"targets": TARGETS, "grid": (0.1, 0.3), "seeds": (0, 1), "tuning_seeds": (100,)}
@@ -296,7 +297,7 @@ def preset(method: str) -> str:
     return "a9a" if method == "pisco" else f"a9a-{method}"
 
 
-@pytest.mark.parametrize("method", ALGORITHMS)
+@pytest.mark.parametrize("method", thinned(ALGORITHMS))
 def test_every_method_has_a_preset_that_runs_on_its_network(method):
     name = preset(method)
     assert name in presets()
@@ -332,12 +333,17 @@ def full_batch(name: str, rounds: int, *overrides: str) -> np.ndarray:
     ("name", "rounds", "overrides"),
     [
         ("a9a", 800, ["algorithm.local_lr=0.5", "network.weights=metropolis"]),
-        ("a9a-pisco-one-exchange", 700, ["algorithm.local_lr=0.5"]),
-        ("a9a-pisco-vr", 400, ["algorithm.local_lr=1"]),
-        ("a9a-pisco-compressed", 500, ["algorithm.local_lr=1"]),
-        ("a9a-kgt", 450, ["algorithm.local_lr=1"]),
         ("a9a-scaffold", 400, ["algorithm.local_lr=1"]),
-        ("a9a-dsgt", 1400, []),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("a9a-pisco-one-exchange", 700, ["algorithm.local_lr=0.5"]),
+                ("a9a-pisco-vr", 400, ["algorithm.local_lr=1"]),
+                ("a9a-pisco-compressed", 500, ["algorithm.local_lr=1"]),
+                ("a9a-kgt", 450, ["algorithm.local_lr=1"]),
+                ("a9a-dsgt", 1400, []),
+            )
+        ),
     ],
 )
 def test_exact_methods_reach_the_optimum_of_sorted_a9a_with_constant_steps(name, rounds, overrides):

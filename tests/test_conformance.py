@@ -10,7 +10,7 @@ from pisco.algorithms import ALGORITHMS, build
 from pisco.engines.debug import DebugEngine
 from pisco.types import StartMix
 
-from worlds import Quadratics, network_for, trajectory
+from worlds import Quadratics, network_for, thinned, trajectory
 
 USUAL = {"local_lr": 0.02, "local_steps": 2}
 NAMES = sorted(ALGORITHMS)
@@ -41,7 +41,7 @@ def test_converges_on_heterogeneous_quadratics(name, x64):
     assert result.history["consensus_error"][-1] < 0.15
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES))
 def test_same_seed_same_bits_other_seed_other_bits(name):
     world = Quadratics()
     hessians, minimizers = (
@@ -93,7 +93,7 @@ def test_dtypes_are_kept(name, dtype):
         ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES))
 def test_engines_agree(name, x64):
     world = Quadratics()
     network = home(name).with_server(pisco.bernoulli(0.4)) if takes_any_server(name) else home(name)

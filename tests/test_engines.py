@@ -210,6 +210,7 @@ def test_bad_hyperparameters_are_refused(changes):
         pisco.algorithms.pisco(**({"local_lr": 0.1, "local_steps": 1} | changes))
 
 
+@pytest.mark.slow
 def test_many_rounds_do_not_grow_memory():
     """Resident memory after 30,000 rounds is within 5% of that after 3,000."""
     psutil_free = resident()

@@ -49,6 +49,7 @@ def test_a_plan_does_what_it_says():
     assert found.price < price[0]
 
 
+@pytest.mark.slow
 def test_prices_decide():
     few = {"probabilities": (0.0, 1.0)}
     assert small_plan(prices=Prices(server=1000.0, gossip=1.0), **few).setting.server_prob == 0
@@ -68,6 +69,7 @@ def test_round_prices_agree_with_what_runs_count():
     assert time.of_round([16, 16], graph).server > time.of_round([32], graph).server  # two trips
 
 
+@pytest.mark.slow
 def test_a_disconnected_graph_needs_the_server():
     apart = pisco.Network(graphs.from_edges([(0, 1), (2, 3), (4, 5)]))
     found = small_plan(apart, probabilities=(0.0, 0.3))

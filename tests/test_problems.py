@@ -173,6 +173,7 @@ def test_cnn_computes_in_bfloat16_around_parameters_in_float32(narrow):
             pisco.problems.cnn(data, compute=nonsense, **options)
 
 
+@pytest.mark.slow
 def test_cnn_trains_inside_the_scan(narrow):
     problem = pisco.problems.cnn(toy_images(), agents=5, dropout=0.0)
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)

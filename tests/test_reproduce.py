@@ -55,7 +55,7 @@ def quick(name, folder):
     return verdicts
 
 
-LONG = {"different-p", "iter-p"}
+LONG = {"different-p", "iter-p", "theory"}
 
 
 @pytest.mark.parametrize(

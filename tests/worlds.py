@@ -2,6 +2,7 @@
 
 import jax
 import numpy as np
+import pytest
 
 import pisco
 from pisco.engines.job import Job, Run, Segment, seed_key, streams
@@ -110,3 +111,12 @@ def network_for(method, agents=6, server=None):
         gossip_steps=wanted.get("gossip_steps", 1),
         gossip_before_server=wanted.get("gossip_before_server", False),
     )
+
+
+def thinned(names, keep=4):
+    """Every fourth name now and the others in the slow tests: for checks that cost seconds a name."""
+    names = list(names)
+    return [
+        name if at % keep == 0 else pytest.param(name, marks=pytest.mark.slow)
+        for at, name in enumerate(names)
+    ]
