@@ -12,7 +12,7 @@ import pisco
 
 SOURCE = Path(pisco.__file__).parent
 ORDER = [
-    {"_version", "errors"},
+    {"_version", "errors", "files"},
     {"types", "tree"},
     {"algorithms", "networks", "data"},
     {"problems"},

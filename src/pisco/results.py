@@ -16,8 +16,8 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
-from pisco.engines.checkpoint import atomic_write
 from pisco.errors import InputError, suggest
+from pisco.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

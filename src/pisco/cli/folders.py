@@ -7,9 +7,9 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
-from pisco.engines.checkpoint import atomic_write
 from pisco.errors import InputError
 from pisco.experiments import Config, load
+from pisco.files import atomic_write
 from pisco.results import SUMMARY_FILE, Result
 
 CONFIG_FILE, CHECKPOINTS = "config.toml", "checkpoints"

@@ -58,8 +58,8 @@ def plan(
       pisco plan a9a --theory
     """
     from pisco.costs import LinkTimes, Prices
-    from pisco.engines.checkpoint import atomic_write
     from pisco.errors import InputError, check_number
+    from pisco.files import atomic_write
 
     config = load_experiment(experiment, settings, rounds)
     goals = parse_targets(target)

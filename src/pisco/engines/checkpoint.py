@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ import jax
 import numpy as np
 
 from pisco.errors import InputError
+from pisco.files import atomic_write
 
 MAGIC = b"pisco checkpoint 1\n"
 KEPT = 2
@@ -52,19 +52,6 @@ class Checkpoint(NamedTuple):
                     f"expected {want.dtype}{want.shape}; start anew"
                 )
         return jax.tree.unflatten(jax.tree.structure(like), [self.leaves[name] for name in expected])
-
-
-def atomic_write(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a kill at any moment, sees the old one or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def save(

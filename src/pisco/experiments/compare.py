@@ -19,13 +19,13 @@ from pisco._version import __version__
 from pisco.algorithms.pisco import pisco
 from pisco.algorithms.registry import ALGORITHMS, compressed_pisco
 from pisco.costs import Prices
-from pisco.engines.checkpoint import atomic_write
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
 from pisco.errors import InputError, check_number, choose
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, Tuned, reached, tune
+from pisco.files import atomic_write
 from pisco.results import Result
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pisco.errors import InputError
+from pisco.files import atomic_write
 
 AUTHORITY_DAYS = 3650
 SKEW = dt.timedelta(minutes=10)
@@ -84,13 +85,6 @@ def read_certificate(path: Path) -> x509.Certificate:
         raise InputError(f"{path} is not a certificate in PEM; ask for a new one") from error
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Write a file that is no secret; a reader sees the old one or the new one."""
-    beside = path.with_name(f".{path.name}.new")
-    beside.write_bytes(content)
-    beside.replace(path)
-
-
 def pem(made: x509.Certificate | x509.CertificateRevocationList) -> bytes:
     """The text of a certificate or of the list of revoked ones."""
     return made.public_bytes(serialization.Encoding.PEM)
@@ -132,7 +126,7 @@ class Authority:
             .add_extension(usage, critical=True)
             .sign(key, hashes.SHA256())
         )
-        replace(folder / CERTIFICATE, pem(certificate))
+        atomic_write(folder / CERTIFICATE, pem(certificate))
         made = cls(folder, federation)
         made._write_revoked({}, key)
         return made
@@ -187,7 +181,7 @@ class Authority:
             )
             .sign(read_key(self.folder / KEY), hashes.SHA256())
         )
-        replace(self.folder / ISSUED / f"{name}-{certificate.serial_number:x}.pem", pem(certificate))
+        atomic_write(self.folder / ISSUED / f"{name}-{certificate.serial_number:x}.pem", pem(certificate))
         return certificate
 
     def issued(self, name: str | None = None) -> list[x509.Certificate]:
@@ -215,7 +209,7 @@ class Authority:
         for serial, since in serials.items():
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since).build()
             builder = builder.add_revoked_certificate(entry)
-        replace(self.folder / REVOKED, pem(builder.sign(key, hashes.SHA256())))
+        atomic_write(self.folder / REVOKED, pem(builder.sign(key, hashes.SHA256())))
 
 
 def read_revoked(path: Path, authority: x509.Certificate) -> x509.CertificateRevocationList:
@@ -239,7 +233,7 @@ def new_request(folder: Path, federation: str, name: str) -> Path:
     key = new_key(folder / KEY)
     request = x509.CertificateSigningRequestBuilder().subject_name(_distinguished(federation, name))
     path = folder / "request.pem"
-    replace(path, request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    atomic_write(path, request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
     return path
 
 

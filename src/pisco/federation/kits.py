@@ -22,6 +22,7 @@ from pisco.errors import InputError
 from pisco.federation import authority as ca
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
+from pisco.files import atomic_write
 
 PLAN = "federation.toml"
 SOON = dt.timedelta(days=14)
@@ -216,15 +217,15 @@ def issue(
         public = ca.new_key(folder / ca.KEY).public_key()
     certificate = signer.sign(name, public, _host(plan, name), days, start)  # pyright: ignore[reportPossiblyUnbound]
     refresh(home, plan, folder)
-    ca.replace(folder / "ca.pem", ca.pem(signer.certificate))
-    ca.replace(folder / ca.CERTIFICATE, ca.pem(certificate))
+    atomic_write(folder / "ca.pem", ca.pem(signer.certificate))
+    atomic_write(folder / ca.CERTIFICATE, ca.pem(certificate))
     return certificate
 
 
 def refresh(home: Path, plan: Federation, folder: Path) -> None:
     """Put the newest plan and list of revoked certificates into a kit."""
     plan.save(folder / PLAN)
-    ca.replace(folder / ca.REVOKED, (home / "authority" / ca.REVOKED).read_bytes())
+    atomic_write(folder / ca.REVOKED, (home / "authority" / ca.REVOKED).read_bytes())
 
 
 def _host(plan: Federation, name: str) -> str:

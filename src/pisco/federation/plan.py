@@ -27,6 +27,7 @@ from pydantic import Field, model_validator
 
 from pisco.errors import InputError, choose
 from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name, Seconds, Triple
+from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
 from pisco.settings import toml
 from pisco.settings.tables import (
@@ -143,10 +144,7 @@ class Federation(Table):
 
     def save(self, path: str | Path) -> None:
         """Write the file; whoever reads it meanwhile sees the old one or the new one."""
-        path = Path(path)
-        beside = path.with_name(f".{path.name}.new")
-        beside.write_text(self.to_toml(), encoding="utf-8")
-        beside.replace(path)
+        atomic_write(Path(path), self.to_toml().encode())
 
     def to_toml(self) -> str:
         """The text of the file."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pisco._version import __version__
 from pisco.costs import Prices
-from pisco.engines.checkpoint import atomic_write
 from pisco.errors import InputError
+from pisco.files import atomic_write
 from pisco.report.curves import page_numbers
 from pisco.report.reached import TARGETS
 from pisco.report.tables import endings_table, settings_table, targets_table

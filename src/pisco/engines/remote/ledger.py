@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.costs import MessageSizes, cumulative_costs
-from pisco.engines.checkpoint import atomic_write
 from pisco.engines.job import seed_key, streams
 from pisco.engines.remote import reports
 from pisco.engines.remote.wire_pb2 import Overview, Report, Standing
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
+from pisco.files import atomic_write
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links, draw_round
 from pisco.results import Result

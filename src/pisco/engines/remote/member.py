@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def wire(k: int) -> int:
     return k + 1
 
 
-class Member:
+class Member(ABC):
     """One process of a federation. The round in messages is `wire(k)`."""
 
     def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False):
@@ -49,6 +50,7 @@ class Member:
         self.door = transport.Door(kit)
         self.listen = listen
         self.bytes_sent = 0
+        self._listening: Any = None
         self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
@@ -64,7 +66,7 @@ class Member:
         """Stop to answer and let go of everything."""
         self.outbox.close()
         self.mailroom.close()
-        if hasattr(self, "_listening"):
+        if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
         self.store.close()
 
@@ -96,14 +98,14 @@ class Member:
             address = self.plan.epoch_at(k).member(name).address
         return self.mailroom.peer(name, address)
 
+    @abstractmethod
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         """Why a member may not pull one's message; None when it may."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def reached(self) -> int:
         """The round under way, as far as one knows."""
-        raise NotImplementedError
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan that differs in later rounds only."""
@@ -179,7 +181,7 @@ class Member:
             self.bytes_sent += len(found.data)
             yield from encode(self.where(request.round, request.phase), self.name, found.layout, found.data)
 
-    def asked(self, name: str, round_: int, phase: int) -> None:
+    def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)
         """Somebody asks for a message: the server begins to average."""
 
     def farewell(self, name: str, round_: int) -> None:

@@ -1,0 +1,33 @@
+"""`pisco federation`: plan a federation, sign certificates, change the roster, follow a run."""
+
+from __future__ import annotations
+
+import typer
+
+from pisco.cli.federation.follow import status, try_
+from pisco.cli.federation.members import issue, request, revoke
+from pisco.cli.federation.roster import change, init
+from pisco.cli.federation.show import show
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Federations of machines with different owners: plan one, make kits, follow it.",
+)
+
+
+@app.callback()
+def _installed() -> None:
+    import importlib.util
+
+    from pisco.errors import InputError
+
+    if any(importlib.util.find_spec(package) is None for package in ("cryptography", "grpc")):
+        raise InputError("federations need more packages; run pip install 'pisco-fl[federation]'")
+
+
+for _command in (init, issue, request, revoke, change, show, status):
+    app.command()(_command)
+app.command("try")(try_)

@@ -1,0 +1,111 @@
+"""`pisco federation issue`, `request` and `revoke`: the certificates of members."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pisco.cli.console import note, say
+from pisco.cli.federation.home import AUTHORITY, KITS, Home, open_plan, refresh_kits
+
+
+def issue(
+    name: Annotated[str | None, typer.Argument(help="An agent of the plan, or `server`.")] = None,
+    home: Home = Path(),
+    everybody: Annotated[bool, typer.Option("--all", help="Kits for all who have none yet.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The kit (default: DIR/kits/NAME).")
+    ] = None,
+    days: Annotated[float, typer.Option(help="How long the certificate counts.")] = 365,
+    request: Annotated[
+        Path | None, typer.Option(help="Sign the key of this request, which stays where it was made.")
+    ] = None,
+    renew: Annotated[bool, typer.Option("--renew", help="A new certificate for the key in the kit.")] = False,
+) -> None:
+    """Make one member's kit: key, certificate, plan; or renew its certificate.
+
+    Examples:
+
+      pisco federation issue agent-0 --dir clinic
+
+      pisco federation issue north --request request.pem --out for-north
+    """
+    from pisco.errors import InputError
+    from pisco.federation import kits
+    from pisco.federation.roster import SERVER
+
+    plan = open_plan(home)
+    if (name is None) != everybody or (everybody and (folder or request or renew)):
+        raise InputError("name one member, or give --all by itself for everybody's kits")
+    if request is not None and renew:
+        raise InputError("--request already brings the key to sign; leave --renew out")
+    names = [name] if name is not None else [SERVER, *plan.names]
+    for each in names:
+        place = folder or home / KITS / each
+        if everybody and (place / "cert.pem").exists():
+            continue
+        made = kits.issue(home, plan, each, place, days=days, request=request, renew=renew)
+        say(f"{each}: {place} (serial {made.serial_number:x}, until {made.not_valid_after_utc:%Y-%m-%d})")
+    if request is not None:
+        say("send it back to the agent, who puts it beside the key.pem made with the request")
+
+
+def request(
+    name: Annotated[str, typer.Argument(help="The agent's name in the plan.")],
+    federation: Annotated[str, typer.Option("--federation", "-f", help="The federation's name.")],
+    folder: Annotated[Path, typer.Option("--out", "-o", help="The kit to begin.")] = Path("kit"),
+) -> None:
+    """On the agent's machine: make a key of its own and a request to sign it, so that no one else ever has the key.
+
+    Example:
+
+      pisco federation request north --federation clinic --out kit
+    """
+    from pisco.federation.authority import new_request
+    from pisco.federation.roster import check_name
+
+    made = new_request(folder, check_name(federation), check_name(name))
+    say(f"key:     {folder / 'key.pem'} (stays here)")
+    say(f"request: {made} (send it to the coordinator: pisco federation issue {name} --request request.pem)")
+
+
+def revoke(
+    name: Annotated[str, typer.Argument(help="Whose certificates count no more.")],
+    home: Home = Path(),
+    serial: Annotated[str | None, typer.Option(help="Only the one whose serial number begins so.")] = None,
+    older: Annotated[
+        bool, typer.Option("--older", help="All but the newest: after a new key was issued.")
+    ] = False,
+) -> None:
+    """Make a member's certificates count no more, and renew the lists in the kits.
+
+    Example:
+
+      pisco federation revoke agent-3 --dir clinic
+    """
+    from pisco.errors import InputError
+    from pisco.federation.authority import Authority
+
+    plan = open_plan(home)
+    authority = Authority.open(home / AUTHORITY, plan.name)
+    before = authority.revoked()
+    valid = [each for each in authority.issued(name) if each.serial_number not in before]
+    chosen = [each for each in valid if f"{each.serial_number:x}".startswith((serial or "").lower())]
+    chosen = chosen[:-1] if older else chosen
+    if serial is not None and len(chosen) > 1:
+        raise InputError(
+            f"the serial number {serial} begins {len(chosen)} certificates of {name!r}; give more of it"
+        )
+    if not chosen:
+        what = f"certificate {serial}" if serial else "older certificate" if older else "certificate"
+        raise InputError(f"{name!r} has no {what} to revoke; `pisco federation show --dir {home}` lists them")
+    authority.revoke([each.serial_number for each in chosen])
+    for each in chosen:
+        say(f"revoked: {name}, serial {each.serial_number:x}")
+    renewed = refresh_kits(home, plan)
+    say(f"list:    {home / AUTHORITY / 'revoked.pem'} ({renewed} kits here renewed)")
+    note(
+        "copy revoked.pem into the kit on every machine: those that run read it at once, no restart is needed"
+    )

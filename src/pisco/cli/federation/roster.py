@@ -1,0 +1,187 @@
+"""`pisco federation init` and `change`: who takes part, from which round on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pisco.cli.console import key_values, note, say
+from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the plan and the authority.")],
+    agents: Annotated[int, typer.Option("--agents", "-n", help="So many agents, agent-0, agent-1, …")] = 10,
+    roster: Annotated[
+        list[str] | None,
+        typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be given often."),
+    ] = None,
+    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
+    server_prob: Annotated[
+        float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
+    ] = None,
+    algorithm: Annotated[str, typer.Option(help="See `pisco list algorithms`.")] = "pisco",
+    problem: Annotated[
+        str, typer.Option(help="See `pisco list problems`; `none` when agents bring modules.")
+    ] = "logistic",
+    classes: Annotated[
+        str | None, typer.Option(help="Every label that occurs anywhere, as in 0,1,2 (logistic: -1,1).")
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 500,
+    batch_size: Annotated[int, typer.Option(help="Samples per gradient; 0 takes all.")] = 32,
+    host: Annotated[str, typer.Option(help="Of agents without an address, and of the server.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The server's; agents without an address take the next.")] = 7400,
+    name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="KEY=VALUE", help="Any other setting, as in algorithm.local_lr=0.1."
+        ),
+    ] = None,
+) -> None:
+    """Write a federation's plan and make its certificate authority.
+
+    Examples:
+
+      pisco federation init clinic --agents 10 --graph ring --server-prob 0.1
+
+      pisco federation init clinic --agent north=10.0.0.5:7401 --agent south=10.0.0.6:7401 --host 10.0.0.4
+    """
+    from pisco.algorithms.registry import ALGORITHMS
+    from pisco.engines.job import check_needs
+    from pisco.errors import InputError, choose
+    from pisco.federation.authority import Authority
+    from pisco.federation.plan import Federation
+
+    if (folder / PLAN).exists() or (folder / AUTHORITY).exists():
+        raise InputError(
+            f"{folder} holds a federation already; choose another folder, or `pisco federation change` it"
+        )
+    taken = choose("algorithm", algorithm, ALGORITHMS).hyperparameters
+    start = {"local_lr": 0.05, "local_steps": 1}
+    tables: dict[str, Any] = {
+        "algorithm": {"name": algorithm} | {key: value for key, value in start.items() if key in taken},
+        "network": {"graph": graph},
+        "problem": None if problem == "none" else {"name": problem},
+    }
+    if tables["problem"] is not None:
+        listed = classes or ("-1,1" if problem == "logistic" else None)
+        if listed is None:
+            raise InputError(
+                f"problem {problem!r} needs --classes, every label that occurs anywhere, as in 0,1,2"
+            )
+        tables["problem"]["classes"] = _numbers(listed)
+    if server_prob is not None:
+        tables["network"] |= (
+            {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
+        )
+    _apply(tables, settings)
+    given: dict[str, Any] = {
+        "name": name or folder.resolve().name,
+        "rounds": rounds,
+        "batch_size": batch_size,
+    }
+    given |= {"host": host, "port": port, "agents": _addresses(roster) or agents}
+    plan = Federation.create(**given | tables)
+    check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
+    folder.mkdir(parents=True, exist_ok=True)
+    Authority.create(folder / AUTHORITY, plan.name)
+    plan.save(folder / PLAN)
+    network = f"{plan.network.graph}, {plan.network.schedule()!r}"
+    say(f"{plan.name}: {len(plan.roster)} agents, {network}, {plan.rounds} rounds")
+    say(f"plan:      {folder / PLAN} (edit addresses there before the first kit is made)")
+    say(f"authority: {folder / AUTHORITY} (key.pem signs everybody in: keep it secret, keep a copy offline)")
+    say(f"next:      pisco federation issue --all --dir {folder}")
+
+
+def change(
+    action: Annotated[str, typer.Argument(help="add, remove or move.")],
+    name: Annotated[str, typer.Argument(help="The agent.")],
+    at: Annotated[int, typer.Option("--round", "-r", help="The first round with the new roster.")],
+    address: Annotated[str | None, typer.Option(help="Where it listens from then on (add, move).")] = None,
+    home: Home = Path(),
+) -> None:
+    """Plan a change of the roster from a round on: weights are worked out anew and written into the plan.
+
+    Examples:
+
+      pisco federation change add west --address 10.0.0.9:7401 --round 200 --dir clinic
+
+      pisco federation change remove agent-3 --round 200 --dir clinic
+    """
+    from pisco.engines.job import check_needs
+
+    plan = open_plan(home)
+    changed = plan.change(at, action, name, address)
+    _not_past(home, at)
+    check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
+    changed.save(home / PLAN)
+    renewed = refresh_kits(home, changed)
+    present = changed.epochs[-1]
+    say(f"from round {at} on: {len(present.members)} agents, {', '.join(present.names)}")
+    say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
+    if action == "add":
+        say(f"next: pisco federation issue {name} --dir {home}")
+    if action == "remove":
+        say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
+    note(f"copy federation.toml into the kit on every machine before round {at}; until then both plans agree")
+
+
+def _not_past(home: Path, at: int) -> None:
+    """Refuse a round that somebody has begun, as far as the server can be asked."""
+    from pisco.errors import InputError
+    from pisco.federation.kits import Kit, require_tls13
+
+    require_tls13()
+    from pisco.engines.remote.loopback import overview
+
+    try:
+        front = max(agent.round for agent in overview(Kit.load(home / KITS / "server"), timeout=3.0).agents)
+    except InputError:
+        note(
+            "the server does not answer, so it is not known which rounds are past; a change of the past is left aside"
+        )
+        return
+    if at <= front:
+        raise InputError(
+            f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files"
+        )
+
+
+def _addresses(roster: list[str] | None) -> dict[str, str]:
+    from pisco.errors import InputError
+
+    found: dict[str, str] = {}
+    for pair in roster or ():
+        name, equals, address = pair.partition("=")
+        if not equals:
+            raise InputError(f"{pair!r} is no agent; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
+        if name in found:
+            raise InputError(f"the agent {name!r} is given twice; give each its own name")
+        found[name] = address
+    return found
+
+
+def _numbers(text: str) -> list[int]:
+    from pisco.errors import InputError
+
+    try:
+        return sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise InputError(f"--classes is {text!r}, expected whole numbers with commas, as in 0,1,2") from None
+
+
+def _apply(tables: dict[str, Any], settings: list[str] | None) -> None:
+    """Put `table.key=value` and `key=value` into the tables."""
+    from pisco.errors import InputError
+
+    for where, value in key_values(settings).items():
+        name, dot, key = where.partition(".")
+        if not dot:
+            tables[name] = value
+        elif isinstance(tables.get(name), dict):
+            tables[name][key] = value
+        else:
+            raise InputError(f"{where} cannot be set; the tables here are algorithm, network and problem")
