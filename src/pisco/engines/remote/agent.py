@@ -92,11 +92,17 @@ class Agent(Member):
 
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         epoch = self.plan.epoch_at(round_ - 1)
-        if name == SERVER or (self.name in epoch.names and name in epoch.neighbours(self.name)):
-            return None
-        if self._open_to_all and name in epoch.names:
-            return None  # links change from round to round; the message itself knows its readers
-        return "it is not a neighbour"
+        return None if name == SERVER or name in self.partners(epoch) else "it is not a neighbour"
+
+    def partners(self, epoch: Epoch) -> list[str]:
+        """Who may exchange with us in an epoch: neighbours, or anybody where links change from round to round.
+
+        (There, every message knows its own readers.)
+        """
+        if self.name not in epoch.names:
+            return []
+        known = epoch.names if self._open_to_all else epoch.neighbours(self.name)
+        return [name for name in known if name != self.name]
 
     @property
     def reached(self) -> int:
@@ -225,7 +231,7 @@ class Agent(Member):
         """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
         last = self.last_round(self.name)
         readers = membership.readers(self)
-        for name in [*self.epoch.neighbours(self.name), SERVER]:
+        for name in [*self.partners(self.epoch), SERVER]:
             optional = name == SERVER and not server_matters
             reports.say_farewell(
                 self, self.peer(name, last - 1), last + 1, patience=1.0 if optional else self.plan.patience

@@ -113,12 +113,8 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
             layout = Layout.of(arrays)
             agent.offer(wire(epoch.start), BOUNDARY, layout, layout.join(arrays), [SERVER])
-    gone = [
-        member.name
-        for member in old.members
-        if member.name in old.neighbours(agent.name) and member not in epoch.members
-    ]
-    for name in gone:
+    partners = agent.partners(old)
+    for name in [each.name for each in old.members if each.name in partners and each not in epoch.members]:
         # It stays until everybody has its last messages; nobody need wait for it to hear so.
         peer = Peer(agent.kit, name, old.member(name).address)
         threading.Thread(target=_farewell, args=(agent, peer, epoch.start), daemon=True).start()
