@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from pisco.errors import check_number
-from pisco.tree import descend, lerp, track
+from pisco.tree import add, descend, lerp, subtract, track
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
@@ -66,11 +66,12 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
 
     def one_round(state: PiscoState, key: Key, grad: Grad, mix: Mix) -> PiscoState:
         keys = jax.random.split(key, local_steps + 1)
+        gap = subtract(state.tracker, state.grads)  # no local step changes Y − G, so Y + G' − G is gap + G'
 
         def local_step(local: PiscoState, key: Key) -> tuple[PiscoState, None]:
             params = descend(local.params, local_lr, local.tracker)  # line 6, X
             grads = grad(params, key)  # line 6, G
-            return PiscoState(params, track(local.tracker, grads, local.grads), grads), None  # line 6, Y
+            return PiscoState(params, add(gap, grads), grads), None  # line 6, Y
 
         end = lax.scan(local_step, state, keys[:-1])[0] if local_steps else state  # lines 4-7
         moved = lerp(state.params, descend(end.params, local_lr, end.tracker), comm_lr)
@@ -82,6 +83,6 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
 
         params = mix(moved)  # line 9, X
         grads = grad(params, keys[-1])  # line 9, G
-        return PiscoState(params, mix(track(end.tracker, grads, end.grads)), grads)  # line 9, Y
+        return PiscoState(params, mix(add(gap, grads)), grads)  # line 9, Y
 
     return Pair(init, one_round, Needs(doubly_stochastic=True))

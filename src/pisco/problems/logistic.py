@@ -78,6 +78,7 @@ def logistic(
         agent_data(features, _signs(labels), split(dataset, agents, partition, partition_options)),
         test=test_data(test_features, _signs(test_labels)),
         metrics={"accuracy": _accuracy},
+        eval_batch=8192,
         eval_width=32,
         name=f"logistic on {dataset.name}",
     )
