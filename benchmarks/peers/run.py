@@ -27,7 +27,7 @@ from runner import Failed, Runner
 HERE = Path(__file__).resolve().parent
 HOME = HERE.parents[1] / ".peers"
 LOOP_ROUNDS = {"a9a": 100, "mnist": 3, "million": 1}
-OUR_ROUNDS = {"a9a": 100, "mnist": 10, "million": 1}
+OUR_ROUNDS = {"a9a": 100, "mnist": 10, "million": 4}
 
 
 @dataclass(frozen=True)
