@@ -81,7 +81,8 @@ def plan(
     """Find the cheapest way to run PISCO on a problem and a graph.
 
     The theory leaves out weights and step sizes that cannot do well; pilot runs race the others at equal price
-    (`pisco.planning.pilot`); the best few are run on fresh seeds, and the winner to the last round.
+    (`pisco.planning.pilot`); the best few are run on fresh seeds, the closest of these on more, and the winner to the
+    last round.
 
     Args:
       problem: loss and data.
@@ -194,9 +195,12 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
     rows = []
     for p in sorted({pilot.setting.server_prob for pilot in search.track.finished}):
         here = [q for q in search.track.finished if q.setting.server_prob == p and q.status != DIVERGED]
-        # What ran longest tells most: the finals with their many seeds, then what was not dropped halfway.
-        finals = [q for q in here if q in search.finals and math.isfinite(q.cost)]
-        here = finals or [q for q in here if q.status != SLOWER] or here
+        # What ran longest tells most: the run-off and the finals, then what was not dropped halfway.
+        decided, finals = (
+            [q for q in here if q in stage and math.isfinite(q.cost)]
+            for stage in (search.run_off, search.finals)
+        )
+        here = decided or finals or [q for q in here if q.status != SLOWER] or here
         if not here:
             continue
         best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))

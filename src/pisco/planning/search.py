@@ -17,7 +17,11 @@ LADDER = (4, 10)
 
 RACE_SEEDS = (700, 701, 702)
 FINAL_SEEDS = tuple(range(800, 809))
-"""Apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
+RUN_OFF_SEEDS = tuple(range(900, 924))
+"""All apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
+
+CONTENDERS, CLOSE = 4, 1.5
+"""So many finalists at most, up to so many times the cheapest, meet in the run-off: nine seeds are often lucky."""
 
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
@@ -40,6 +44,7 @@ class Search:
         self.local_steps, self.problem, self.batch_size = local_steps, problem, batch_size
         self.estimates: Estimates | None = None
         self.finals: list[Pilot] = []
+        self.run_off: list[Pilot] = []
         self.winner: Pilot | None = None
         self.checked = 0
 
@@ -66,6 +71,9 @@ class Search:
         self._refine()
         track.race(self._finalists(), FINAL_SEEDS, halve=False, words="finals on fresh seeds")
         self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
+        contenders = [p for p in self.final_order() if p.cost <= CLOSE * track.cheapest(FINAL_SEEDS)]
+        met = [pilot.setting for pilot in contenders[:CONTENDERS]]
+        self.run_off = track.race(met, RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
         track.deadline = deadline
         for pilot in self.final_order():
             end = track.endure(pilot.setting, FINAL_SEEDS[:3])
@@ -132,7 +140,8 @@ class Search:
 
     def final_order(self) -> list[Pilot]:
         """Finalists, cheapest first; among near ties those that are stable by the theory come first."""
-        finals = [p for p in self.finals if p.status != DIVERGED] or self.ranked()
+        decided = [p for p in self.run_off if math.isfinite(p.cost)]
+        finals = decided or [p for p in self.finals if p.status != DIVERGED] or self.ranked()
         finals = sorted(finals, key=lambda p: (p.cost, p.predicted(self.track.target)))
         if not finals or not math.isfinite(finals[0].cost):
             return finals
