@@ -46,24 +46,27 @@ def _advance(
     keys = streams(run.seed)
     grad = problem.gradient(batch_size)
 
-    def one_round(carry, k):
-        key = jax.random.fold_in(keys.batches, k + 1)
+    def one_round(so_far, now):
+        (carry, used), (k, key) = so_far, now
         who, memory = run.server.decide(
             carry.memory, keys.coins, k, lambda: problem.mean_loss(carry.state.params, key, batch_size)
         )
         mix, links = draw_round(gossip, who, keys.links, k, problem.num_agents)
-        return Carry(run.algorithm.round(carry.state, key, grad, mix), memory), links
+        # One vector: six numbers of their own would be six small kernels in every round.
+        used += jnp.stack([jnp.asarray(count, jnp.int32) for count in links])
+        return (Carry(run.algorithm.round(carry.state, key, grad, mix), memory), used), None
 
     def stretch(carry, first):
-        carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
-        return carry, (
-            glance(carry.state) | agent_errors(carry.state) if segment.measured else {},
-            Links(*(count.sum() for count in links)),
-        )
+        rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
+        # All at once: a key a round would be a small loop of its own in every round.
+        drawn = jax.vmap(lambda k: jax.random.fold_in(keys.batches, k + 1))(rounds)
+        none = jnp.zeros(len(Links._fields), jnp.int32)
+        (carry, used), _ = lax.scan(one_round, (carry, none), (rounds, drawn))
+        return carry, (glance(carry.state) | agent_errors(carry.state) if segment.measured else {}, used)
 
     starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
-    carry, (rows, links) = lax.scan(stretch, carry, starts)
-    return carry, evaluate(problem, rows) if segment.measured else {}, links
+    carry, (rows, used) = lax.scan(stretch, carry, starts)
+    return carry, evaluate(problem, rows) if segment.measured else {}, Links(*used.T)
 
 
 def _batched(function, shared: int):
