@@ -15,6 +15,8 @@ import argparse
 import dataclasses
 import json
 import math
+import os
+import sys
 import time
 from typing import Any, NamedTuple
 
@@ -199,7 +201,7 @@ def measure(name: str, prices: Prices, seconds: float, say: Any) -> dict[str, An
         "growth": found.growth,
         "estimates": None if found.estimates is None else found.estimates._asdict(),
         "by_probability": [dataclasses.asdict(row) for row in found.by_probability],
-        "cores": __import__("os").cpu_count(),
+        "cores": os.cpu_count(),
     }
 
 
@@ -210,8 +212,6 @@ def main() -> None:
     parser.add_argument("--price-gossip", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=60.0, help="the budget of a plan")
     args = parser.parse_args()
-    import sys
-
     for name in args.problems or CASES:
         began = time.perf_counter()
 

@@ -15,9 +15,7 @@ from pisco.engines.job import Job, Run, Segment
 from pisco.engines.sharded import ShardedEngine
 
 
-def in_processes(
-    file: str, count: int, options: dict, devices: int = 1, prefix: tuple[str, ...] = ()
-) -> list:
+def in_processes(file: str, count: int, options: dict, devices: int = 1) -> list:
     """Run `python file --member options` in `count` processes; the rows that process 0 wrote."""
     from pisco.engines.sharded.supervisor import Supervisor
 
@@ -27,7 +25,7 @@ def in_processes(
         def command(start: int, process: int, coordinator: str) -> list[str]:
             place = {"coordinator": coordinator, "count": count, "process": process, "devices": devices}
             told = json.dumps({"place": place, "options": options, "answer": str(answer)})
-            return [*prefix, sys.executable, file, "--member", told]
+            return [sys.executable, file, "--member", told]
 
         code = Supervisor(command, count, max_failures=0, say=lambda line: print(line, file=sys.stderr)).run()
         if code:

@@ -6,6 +6,7 @@ import pytest
 
 import pisco
 from pisco.engines import checkpoint as files
+from pisco.problems.logistic import LogisticLoss
 
 from test_engines import PROBLEM, RULE, assert_same, ring
 
@@ -49,6 +50,24 @@ def test_resuming_a_finished_run_computes_nothing_and_may_extend_it(tmp_path):
     assert_same(run(tmp_path, rounds=20, resume=True, progress=seen.append), first)
     assert not seen
     assert_same(run(tmp_path, rounds=40, resume=True), run())
+
+
+def test_the_end_of_a_shorter_run_leaves_no_row_in_the_longer_one(tmp_path):
+    assert run(tmp_path, rounds=15, eval_every=10).history["round"][0].tolist() == [0, 10, 15]
+    longer, straight = run(tmp_path, eval_every=10, resume=True), run(eval_every=10)
+    for name, values in straight.history.items():
+        np.testing.assert_allclose(longer.history[name], values, rtol=1e-6)
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_anything_is_computed(tmp_path):
+    run(tmp_path / "used", rounds=20)
+    with pytest.raises(pisco.InputError, match="checkpoints up to round 20 of an earlier run"):
+        run(tmp_path / "used", rounds=20)
+    with pytest.raises(pisco.InputError, match="has got to round 20 already"):
+        run(tmp_path / "used", rounds=10, resume=True)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(pisco.InputError, match="is a file; give a folder"):
+        run(tmp_path / "file")
 
 
 def test_resuming_without_a_checkpoint_starts_at_the_beginning(tmp_path):
@@ -112,6 +131,30 @@ def test_other_data_or_weights_are_noticed(tmp_path):
         pisco.InputError, match="another experiment: weights was|another experiment: network was"
     ):
         pisco.run(RULE, PROBLEM, pisco.Network.ring(4, weights="max-degree", server=ring().server), **options)
+
+
+def test_another_loss_start_or_metric_is_noticed(tmp_path):
+    shards = {"features": np.ones((2, 5, 3), np.float32), "labels": np.ones((2, 5), np.int8)}
+    net, test = pisco.Network.path(2), {name: values[0] for name, values in shards.items()}
+
+    def train(rho=0.1, start=0.0, metrics=None, **options):
+        problem = pisco.Problem(
+            LogisticLoss(rho), jnp.full(3, start), shards, test=test, metrics=metrics or {"one": one}
+        )
+        pisco.run(RULE, problem, net, rounds=2, checkpoint=tmp_path, **options)
+
+    def one(params, batch):
+        return jnp.ones(batch["labels"].shape)
+
+    train()
+    train(resume=True)
+    for named, changes in {
+        "loss": {"rho": 0.2},
+        "start": {"start": 1.0},
+        "metrics": {"metrics": {"two": one}},
+    }.items():
+        with pytest.raises(pisco.InputError, match=f"another experiment: {named} was"):
+            train(resume=True, **changes)
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):

@@ -186,6 +186,10 @@ def test_progress_reports_every_chunk():
         ({"seed": []}, "at least one seed"),
         ({"engine": "scna"}, "unknown engine 'scna'; did you mean 'scan'"),
         ({"resume": True}, "resume needs the folder"),
+        ({"seed": 1.5}, "seed is 1.5, expected a whole number"),
+        ({"seed": [0, 1.7]}, "seed is 1.7, expected a whole number"),
+        ({"seed": "12"}, "seed is '12', expected a whole number"),
+        ({"engine": ScanEngine}, "expected one of scan, debug, sharded, or an engine object"),
     ],
 )
 def test_bad_settings_are_refused(changes, sentence):
@@ -198,6 +202,20 @@ def test_mismatched_agents_are_refused():
         pisco.run(RULE, PROBLEM, pisco.Network.ring(5), rounds=1)
     with pytest.raises(pisco.InputError, match="algorithm is 3"):
         pisco.run(3, PROBLEM, ring(), rounds=1)
+    with pytest.raises(pisco.InputError, match="problem is Network"):
+        pisco.run(RULE, ring(), PROBLEM, rounds=1)
+
+
+def test_points_of_a_sweep_are_checked_all():
+    points = [
+        (pisco.algorithms.scaffold(local_lr=0.1, local_steps=1), pisco.bernoulli(p)) for p in (1.0, 0.5)
+    ]
+    with pytest.raises(pisco.InputError, match="needs the server in every round"):
+        pisco.sweep(points, PROBLEM, ring(), rounds=1)
+    with pytest.raises(pisco.InputError, match="is no pair of an algorithm and a schedule"):
+        pisco.sweep([(RULE, 0.1)], PROBLEM, ring(), rounds=1)
+    found = pisco.sweep(((RULE, pisco.bernoulli(p)) for p in (0.1, 0.9)), PROBLEM, ring(), rounds=2)
+    assert len(found) == 2
 
 
 @pytest.mark.parametrize(

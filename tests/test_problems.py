@@ -192,9 +192,16 @@ def test_blockwise_sums_do_not_depend_on_the_block(block, total):
     )
 
 
+def test_agents_with_fewer_samples_than_are_measured_count_alike(x64):
+    data = [{"y": np.arange(float(m))} for m in (1, 6, 9)]
+    problem = pisco.Problem(lambda p, b, k: (b["y"] - p) ** 2, jnp.zeros(()), data, eval_samples=4)
+    wanted = np.mean([np.mean(np.arange(min(m, 4)) ** 2.0) for m in (1, 6, 9)])
+    np.testing.assert_allclose(problem.objective(jnp.zeros(())), wanted, rtol=1e-12)
+
+
 def bad_problem(**changes):
     given = {"loss": lambda p, b, k: (b @ p) ** 2, "init": jnp.zeros(2), "data": np.ones((3, 4, 2))} | changes
-    return pisco.Problem(given["loss"], given["init"], given["data"])
+    return pisco.Problem(given.pop("loss"), given.pop("init"), given.pop("data"), **given)
 
 
 @pytest.mark.parametrize(
@@ -208,6 +215,16 @@ def bad_problem(**changes):
         ({"data": np.ones(3)}, "lead with"),
         ({"loss": lambda p, b, k: b @ p[:, None]}, "loss returns shape"),
         ({"loss": lambda p, b, k: jax.random.normal(k) + b @ p}, "the loss works without a key"),
+        ({"loss": lambda p, b, k: p}, r"loss returns shape \(2,\) for 7 samples"),
+        ({"data": [np.ones((2, 2)), np.ones((2, 3))]}, "samples have different shapes"),
+        ({"eval_batch": 0}, "eval_batch is 0"),
+        ({"eval_samples": 1.5}, "eval_samples is 1.5"),
+        ({"metrics": [1]}, "metrics is "),
+        ({"test": np.ones((5, 3)), "metrics": {"m": lambda p, b: b @ p}}, "the metric 'm' fails on 7 test"),
+        (
+            {"test": np.ones((5, 2)), "metrics": {"m": lambda p, b: (b @ p).mean()}},
+            "expected one value a sample",
+        ),
     ],
 )
 def test_bad_problems_are_refused(changes, sentence):

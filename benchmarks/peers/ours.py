@@ -41,12 +41,12 @@ def main(path: str, rule: str, rounds: int) -> None:
     network = pisco.Network(weights=workload.weights, server=server)
     job = Job(problem, network, (Run(rule_of(rule, workload), network.server, 0),), workload.batch_size)
     engine = ScanEngine()
-    states = engine.start(job)
+    states, done = engine.start(job), 0
     segment = Segment(1, rounds, measured=False)
 
     def some_rounds() -> None:
-        nonlocal states
-        states = jax.block_until_ready(engine.advance(job, states, 0, segment)[0])
+        nonlocal states, done
+        states, done = jax.block_until_ready(engine.advance(job, states, done, segment)[0]), done + rounds
 
     some_rounds()  # compiles
     wire.serve(["jax", "numpy"], lambda: wire.repeated(some_rounds, rounds))

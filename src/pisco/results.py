@@ -78,6 +78,8 @@ class Result:
         self, name: str, *, at_most: float | None = None, at_least: float | None = None
     ) -> np.ndarray:
         """For every seed, the first row whose column is within the bound, or −1."""
+        if (at_most is None) == (at_least is None):
+            raise InputError(f"a target of {name!r} needs one bound; give at_most or at_least")
         values = self.column(name)
         within = values <= at_most if at_most is not None else values >= at_least
         return np.where(within.any(axis=1), within.argmax(axis=1), -1)

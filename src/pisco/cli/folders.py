@@ -7,6 +7,7 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 
+from pisco.engines.checkpoint import newest_round
 from pisco.errors import InputError
 from pisco.experiments import Config, load
 from pisco.files import atomic_write
@@ -81,6 +82,11 @@ def reopen(folder: Path, overrides: list[str]) -> Config:
                 f"--resume cannot change {key} from {old.get(key)!r} to {new.get(key)!r}, only "
                 f"{', '.join(MAY_CHANGE)}; start a new run with another --out"
             )
+    done = newest_round(folder / CHECKPOINTS)
+    if done is not None and config.run.rounds < done:
+        raise InputError(
+            f"{folder} has got to round {done} already; give --set run.rounds={done} or more, or start a new run"
+        )
     record(folder, config)
     return config
 

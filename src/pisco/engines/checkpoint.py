@@ -76,6 +76,12 @@ def save(
     return path
 
 
+def newest_round(folder: Path) -> int | None:
+    """The round of the newest checkpoint, by its name alone; None where there is none."""
+    found = _newest_first(folder)
+    return int(found[0].stem.removeprefix("round-")) if found else None
+
+
 def save_part(
     folder: Path, round_index: int, part: tuple[int, int], first: int, leaves: dict[str, np.ndarray]
 ) -> dict[str, Any]:

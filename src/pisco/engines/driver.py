@@ -100,6 +100,12 @@ class _History:
         metrics = {n.removeprefix("metric "): a for n, a in saved.items() if n.startswith("metric ")}
         self.rows = [{n: a[:, i] for n, a in metrics.items()} for i in range(len(self.rounds))]
 
+    def take_back(self) -> None:
+        """Forget the last row, which was measured only because a shorter run ended there."""
+        self.rounds.pop()
+        self.rows.pop()
+        self.since += self.links.pop()
+
     def columns(self, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
         """The history as users see it, runs first."""
         rounds = np.asarray(self.rounds, np.int64)
@@ -165,6 +171,22 @@ def _one_polite_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def _check_folder(folder: Path | None, rounds: int, resume: bool) -> None:
+    """Refuse a folder of checkpoints that this run could not use, before anything is computed."""
+    if folder is None:
+        return
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"checkpoint={str(folder)!r} is a file; give a folder")
+    newest = checkpoint.newest_round(folder)
+    if newest is not None and not resume:
+        raise InputError(
+            f"{folder} holds checkpoints up to round {newest} of an earlier run; pass resume=True to go on from them, "
+            "or give another folder"
+        )
+    if newest is not None and newest > rounds:
+        raise InputError(f"{folder} has got to round {newest} already; give rounds={newest} or more")
+
+
 def _start_edges(job: Job) -> np.ndarray:
     """The directed edges that a gossip exchange before the first round uses, for every run."""
     rule = job.network.gossip.rule
@@ -185,6 +207,8 @@ def drive(
     """Run a job to its last round, or to Ctrl-C; what was computed is always returned."""
     for name, value in (("rounds", rounds), ("eval_every", eval_every), ("chunk_rounds", chunk_rounds)):
         check_number(name, value, low=1, integer=True)
+    rounds, eval_every, chunk_rounds = int(rounds), int(eval_every), int(chunk_rounds)
+    _check_folder(checkpoints, rounds, resume)
     sentences = {job.network.with_server(run.server).problem_with_reach for run in job.runs}
     for sentence in filter(None, sentences):
         warnings.warn(sentence, stacklevel=3)
@@ -210,6 +234,8 @@ def drive(
             like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
             done, states = found.round, engine.unpack(job, found.state(like))
             history.restore(found.history)
+            if done < rounds and done % eval_every and history.rounds[-1] == done:
+                history.take_back()
     if states is None:
         states = engine.start(job)
         history.start(engine.measure(job, states))

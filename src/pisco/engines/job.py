@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Protocol
@@ -75,14 +77,16 @@ class Job:
             if self.batch_size > self.problem.min_size:
                 raise InputError(
                     f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "
-                    "use a smaller batch, or batch_size=None for the full batch"
+                    'use a smaller batch, or batch_size=None (in files "full") for all of them'
                 )
         if not self.runs:
             raise InputError("there is nothing to run; give at least one seed")
         structures = {jax.tree.structure((run.algorithm, run.server)) for run in self.runs}
         if len(structures) > 1:
             raise InputError("runs of one job must differ in numbers only (step sizes, probabilities, seeds)")
-        check_needs(self.runs[0].algorithm, self.network.with_server(self.runs[0].server))
+        # A structure has one method; its needs may hold for some of the schedules only.
+        for run in {repr(run.server): run for run in self.runs}.values():
+            check_needs(run.algorithm, self.network.with_server(run.server))
         for run in self.runs:
             check_number("seed", run.seed, low=0, high=2**32 - 1, integer=True)
 
@@ -95,10 +99,19 @@ class Job:
             "seeds": [int(run.seed) for run in self.runs],
             "batch_size": self.batch_size,
             "problem": self.problem.name,
+            "loss": said_of(self.problem.loss),
+            "start": _digest(self.problem.start)
+            if not callable(self.problem.start)
+            else said_of(self.problem.start),
+            "metrics": [name for name, _ in self.problem.metrics],
+            "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),
             "network": repr(self.network.with_server(self.runs[0].server)),
             "weights": _digest(
-                self.network.weights.data, self.network.weights.indices, self.network.sampling
+                self.network.weights.data,
+                self.network.weights.indices,
+                self.network.weights.indptr,
+                self.network.sampling,
             ),
         }
 
@@ -136,6 +149,13 @@ def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
         return Carry(run.algorithm.init(params, key, lambda params, key: params, silent), run.server.start())
 
     return jax.eval_shape(start, seed_key(0))
+
+
+def said_of(function: Any) -> str:
+    """What tells one loss or start from another, the same in every process: its fields, else its name."""
+    if dataclasses.is_dataclass(function):
+        return re.sub(r" at 0x[0-9a-f]+", "", repr(function))
+    return getattr(function, "__qualname__", type(function).__qualname__)
 
 
 def _digest(*trees: Any) -> str:

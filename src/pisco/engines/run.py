@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,11 +71,8 @@ def run(
     (2, 51)
     """
     several = not isinstance(seed, int | np.integer)
-    seeds = tuple(int(s) for s in seed) if several else (int(seed),)  # type: ignore[union-attr, arg-type]
-    if not isinstance(algorithm, Algorithm):
-        raise InputError(
-            f"algorithm is {algorithm!r}, expected one such as pisco.algorithms.dsgd(local_lr=0.1)"
-        )
+    seeds = _seeds(seed if several else [seed])  # pyright: ignore[reportArgumentType]
+    _check_kinds(algorithm, problem, network)
     job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
     settings = _settings(job, algorithm, network.server, rounds, eval_every)
 
@@ -123,7 +120,13 @@ def sweep(
     >>> [r.history["server_rounds"][0, -1] for r in sweep(points, problem, pisco.Network.path(2), rounds=20)]
     [np.int64(3), np.int64(18)]
     """
-    seeds = tuple(int(s) for s in seeds)
+    seeds, points = _seeds(seeds), list(points)
+    for point in points:
+        if not (isinstance(point, tuple) and len(point) == 2 and isinstance(point[1], Schedule)):
+            raise InputError(
+                f"the point {point!r} is no pair of an algorithm and a schedule, as in (pisco(…), bernoulli(0.1))"
+            )
+        _check_kinds(point[0], problem, network)
     runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)
     job = Job(problem, network, runs, batch_size)
     outcome = drive(
@@ -142,8 +145,33 @@ def sweep(
     return results
 
 
+def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+        raise InputError(f"seed is {seeds!r}, expected a whole number or several, as in [0, 1, 2]")
+    seeds = list(seeds)
+    for seed in seeds:
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise InputError(f"seed is {seed!r}, expected a whole number")
+    return tuple(int(seed) for seed in seeds)
+
+
+def _check_kinds(algorithm: Any, problem: Any, network: Any) -> None:
+    """Refuse what is no algorithm, problem or network: given in another order, say."""
+    for name, value, kind, example in (
+        ("algorithm", algorithm, Algorithm, "pisco.algorithms.dsgd(local_lr=0.1)"),
+        ("problem", problem, Problem, 'pisco.problems.logistic(pisco.data.load("a9a"), agents=10)'),
+        ("network", network, Network, "pisco.Network.ring(10)"),
+    ):
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is {value!r}, expected one such as {example}")
+
+
 def _engine(engine: str | Engine) -> Engine:
-    return choose("engine", engine, ENGINES)() if isinstance(engine, str) else engine
+    if isinstance(engine, str):
+        return choose("engine", engine, ENGINES)()
+    if isinstance(engine, type) or not hasattr(engine, "advance"):
+        raise InputError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}, or an engine object")
+    return engine
 
 
 def _settings(

@@ -100,6 +100,11 @@ def measure_now(carry, problem, *, batched):
     return jax.vmap(one)(carry) if batched else one(carry)
 
 
+def _cores() -> int:
+    """The cores that this process may use, which can be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class ScanEngine:
     """Engine `scan`. States are one carry per run, or one stacked carry where the runs are batched.
 
@@ -180,6 +185,6 @@ class ScanEngine:
                 with jax.enable_x64(double):
                     return jax.block_until_ready(call(*args, batched=False))
 
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
+            with ThreadPoolExecutor(_cores()) as pool:
                 done += pool.map(work, rest)
         return done

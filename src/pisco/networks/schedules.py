@@ -243,7 +243,19 @@ def custom(function: Callable[[jax.Array, Any], Any]) -> Schedule:
     >>> custom(lambda key, k: k == 5).participants(jax.random.key(0), 5)
     True
     """
-    return Schedule(_FunctionOfKeyAndRound(function), name=getattr(function, "__name__", "function"))
+    name = getattr(function, "__name__", "function")
+    try:
+        out = jax.eval_shape(lambda k: jnp.asarray(function(jax.random.key(0), k)), jnp.int32(0))
+    except Exception as error:
+        raise InputError(
+            f"server={name} fails ({type(error).__name__}: {str(error).splitlines()[0]}); it is called with "
+            "(key, round) and traced, so use jnp.where and & instead of if and and"
+        ) from error
+    if out.dtype != bool or out.ndim > 1:
+        raise InputError(
+            f"server={name} returns {out.dtype}{list(out.shape)}, expected a boolean, or one for each agent"
+        )
+    return Schedule(_FunctionOfKeyAndRound(function), name=name)
 
 
 class _FunctionOfKeyAndRound:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.errors import InputError
+from pisco.errors import InputError, check_number
 from pisco.problems.sampling import batch_indices
 from pisco.types import Grad, Key, Params
 
@@ -33,7 +33,7 @@ class Problem:
       metrics: name to `metric(params, batch)`, one value per test sample; reported as the mean, `test_<name>`.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
-      eval_samples: measure loss and gradient on the first so many samples of every agent only; None takes all.
+      eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
       name: for tables and plots.
 
     >>> data = {"a": np.ones((3, 5, 2)), "y": np.ones((3, 5))}            # 3 agents, 5 samples each
@@ -54,6 +54,12 @@ class Problem:
         eval_samples: int | None = None,
         name: str = "problem",
     ):
+        for option, value in (
+            ("eval_batch", eval_batch),
+            ("eval_width", eval_width),
+            ("eval_samples", 1 if eval_samples is None else eval_samples),
+        ):
+            check_number(option, value, low=1, integer=True)
         flat, sizes = _flatten_agents(data)
         self.loss = loss
         self.start = init
@@ -66,12 +72,13 @@ class Problem:
         self.min_size = int(min(sizes))
         self.eval_batch = eval_batch
         self.eval_width = eval_width
-        self.eval_samples = None if eval_samples is None or eval_samples >= min(sizes) else int(eval_samples)
+        self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
         _check_finite("data", flat)
         if test is not None:
             _check_finite("test data", test)
         self.per_sample = self._check_loss()
+        self._check_metrics(test, metrics)
 
     @property
     def num_agents(self) -> int:
@@ -138,10 +145,14 @@ class Problem:
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
         if self.eval_samples is not None:
-            rows = (self.offsets[:, None] + jnp.arange(self.eval_samples)).reshape(-1)
+            slots = jnp.arange(self.eval_samples)
+            held = jnp.minimum(self.sizes, self.eval_samples)[:, None]  # an agent may have fewer
+            rows = (self.offsets[:, None] + jnp.minimum(slots, held - 1)).reshape(-1)
             some = jax.tree.map(lambda leaf: leaf[rows], self.data)
-            equal = jnp.full(rows.shape, 1.0 / rows.shape[0])
-            return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, equal)
+            weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
+            return self.weighted_total(
+                lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1)
+            )
         if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
@@ -189,23 +200,44 @@ class Problem:
                 raise InputError(
                     f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats"
                 )
-        batch = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape[1:]), leaf.dtype), self.data)
+        batch = _some(self.data)
         try:
             out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, batch)
         except InputError:
             raise
         except Exception as error:
             raise InputError(
-                "loss(params, batch, key=None) fails on two samples "
+                f"loss(params, batch, key=None) fails on {PROBE} samples "
                 f"({type(error).__name__}: {str(error).splitlines()[0]}); "
                 "check that the start fits the data, and that the loss works without a key"
             ) from error
         shape = getattr(out, "shape", None)
-        if shape not in ((), (2,)):
+        if shape not in ((), (PROBE,)):
             raise InputError(
-                f"loss returns shape {shape} for 2 samples, expected one loss a sample or their mean"
+                f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean"
             )
-        return shape == (2,)
+        return shape == (PROBE,)
+
+    def _check_metrics(self, test: Any, metrics: Any) -> None:
+        """Refuse test samples or metrics that cannot be used."""
+        if metrics is not None and not isinstance(metrics, Mapping):
+            raise InputError(f"metrics is {metrics!r}, expected names and functions, as in {{'accuracy': f}}")
+        if test is not None:
+            _common_length("test", test)
+        params = jax.eval_shape(self.init, jax.random.key(0))
+        for name, metric in self.metrics:
+            try:
+                shape = jax.eval_shape(metric, params, _some(self.test)).shape
+            except Exception as error:
+                raise InputError(
+                    f"the metric {name!r} fails on {PROBE} test samples "
+                    f"({type(error).__name__}: {str(error).splitlines()[0]}); "
+                    "check that test samples look like training samples"
+                ) from error
+            if shape != (PROBE,):
+                raise InputError(
+                    f"the metric {name!r} returns shape {shape} for {PROBE} samples, expected one value a sample"
+                )
 
     def __repr__(self) -> str:
         return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"
@@ -227,6 +259,14 @@ class Problem:
         return self
 
 
+PROBE = 7
+"""Samples that functions are tried on, without values: a number that no shape has by chance."""
+
+
+def _some(data: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), data)
+
+
 def _flatten_agents(data: Any) -> tuple[Any, list[int]]:
     """All agents' samples one after the other, and how many each has."""
     if isinstance(data, list):
@@ -236,6 +276,9 @@ def _flatten_agents(data: Any) -> tuple[Any, list[int]]:
         shapes = {jax.tree.structure(part) for part in data}
         if len(shapes) > 1:
             raise InputError("agents' data have different structures; give every agent the same fields")
+        inner = {tuple(np.shape(leaf)[1:] for leaf in jax.tree.leaves(part)) for part in data}
+        if len(inner) > 1:
+            raise InputError(f"agents' samples have different shapes, {sorted(inner)}; give all the same")
         return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves]), *data), sizes
     arrays = jax.tree.map(np.asarray, data)
     leaves = jax.tree.leaves(arrays)

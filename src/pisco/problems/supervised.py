@@ -31,6 +31,11 @@ def split(
             raise InputError(
                 f"partition leaves agent {agent} without samples; use fewer agents or another partition"
             )
+        if not np.issubdtype(part.dtype, np.integer) or part.min() < 0 or part.max() >= len(dataset.labels):
+            raise InputError(
+                f"partition gives agent {agent} what is no index of the {len(dataset.labels)} samples; "
+                f"use whole numbers from 0 to {len(dataset.labels) - 1}"
+            )
     return parts
 
 
