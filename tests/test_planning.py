@@ -99,6 +99,36 @@ def test_nonsense_is_refused():
         plan(WORLD.problem(), pisco.Network.ring(5), rounds=10)
 
 
+def test_rounds_that_cost_nothing_do_not_stop_a_plan():
+    free = small_plan(prices=Prices(server=10, gossip=0), probabilities=(0.0, 0.1))
+    assert free.price == 0 and free.setting.server_prob == 0 and 0 < free.rounds <= 300
+    with pytest.raises(pisco.InputError, match="price of a server message is inf"):
+        small_plan(prices=Prices(server=math.inf))
+    with pytest.raises(pisco.InputError, match="server_bandwidth is 0"):
+        small_plan(prices=LinkTimes(0.1, 0.1, 0, 1))
+
+
+def test_what_fails_later_is_not_planned(monkeypatch):
+    from pisco.planning.pilot import DIVERGED, Track
+
+    endure, failed = Track.endure, []
+
+    def first_fails(track, setting, seeds):
+        end = endure(track, setting, seeds)
+        if not failed:
+            failed.append(setting)
+            end.status = DIVERGED
+        return end
+
+    monkeypatch.setattr(Track, "endure", first_fails)
+    assert small_plan(probabilities=(0.0, 0.1)).setting not in failed
+
+
+def test_short_runs_are_planned_for_their_own_length():
+    found = plan(WORLD.problem(), pisco.Network.ring(6), rounds=7, target=("grad_norm_sq", 1e-9), seconds=600)
+    assert found.checked_rounds == 7 and not found.measured
+
+
 def test_targets_read_the_history_as_results_do():
     rows = {"grad_norm_sq": [4.0, 2.0, 0.0], "test_accuracy": [0.1, 0.5, 0.9]}
     assert Target("grad_norm_sq_mean", 2.0).series(rows).tolist() == [4.0, 3.0, 2.0]
@@ -271,6 +301,12 @@ def test_the_command_shows_theory(experiment):
         (["--latency-server", "1"], "needs all of"),
         (["--price-server", "0", "--price-gossip", "0"], "both prices are 0"),
         (["--plot", "x.pdf"], "neither .png nor .html"),
+        (["-o", "plan.png"], "does not end in .toml"),
+        (["--theory", "-o", "plan.toml"], "--theory plans nothing"),
+        (["--price-gossip", "inf"], "the price of a gossip message is inf"),
+        (["--target", "loss=nan"], "bound of loss is nan"),
+        (["--target", "loss=1,loss=2"], "given twice"),
+        (["--target", "grad_norm_sq=0"], "is never reached"),
         (["-o", "/nowhere/at/all.toml"], "there is no folder"),
         (["--set", "network.gossip_steps=2"], "cannot be planned for"),
         (["--target", "test_accuracy=0.8"], "does not measure test_accuracy"),

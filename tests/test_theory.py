@@ -13,6 +13,7 @@ from pisco.algorithms import pisco as pisco_rule
 from pisco.algorithms.pisco import PiscoState
 from pisco.engines.job import Carry, Job, Run, Segment
 from pisco.engines.scan import ScanEngine
+from pisco.networks.stability import largest_stable_step, round_matrix
 
 
 def measured_growth(network, local_lr, rounds=3000, **options):
@@ -211,3 +212,17 @@ def test_step_weights_are_predicted_to_beat_both_others(family):
         modes = theory.network_modes(pisco.Network.named(family, 12, weights=rule, **options))
         shrink[rule] = theory.best_step(modes, 1.0, condition=10, local_steps=1)[1]
     assert shrink["pisco-step"] < min(shrink["fdla"], shrink["metropolis"])
+
+
+def test_a_mode_of_minus_one_is_never_stable_and_tiny_limits_are_found():
+    assert largest_stable_step([-1.0, 0.8], 1.0, local_steps=1) == 0
+    limit = largest_stable_step([-1 + 1e-5, 0.8], 1.0, local_steps=0)
+    assert 0 < limit == pytest.approx((1e-5) ** 2 / 2, rel=0.1)  # (1+μ)²/(2μ²)
+
+
+def test_many_local_steps_are_summed_in_closed_form():
+    options = {"local_lr": np.array([1e-6, 0.1, 0.5]), "comm_lr": 1.0, "one_exchange": False}
+    many = round_matrix(0.5, 1.0, local_steps=150, **options)
+    lr = options["local_lr"]
+    wanted = -0.5 * lr * sum((1 - lr) ** t for t in range(151))
+    np.testing.assert_allclose(many[:, 0, 1], wanted, rtol=1e-8)

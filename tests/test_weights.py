@@ -207,3 +207,7 @@ def test_check_names_what_is_wrong(matrix, message):
 def test_unknown_option_by_name():
     with pytest.raises(InputError, match="no option 'nonnegative'; known: lazy"):
         WEIGHTS["metropolis"](graphs.ring(4), nonnegative=True)
+
+
+def test_step_weights_average_exactly_where_that_is_as_fast():
+    assert weights.pisco_step(graphs.complete(5)).toarray() == pytest.approx(np.full((5, 5), 0.2))

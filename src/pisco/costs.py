@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from pisco.errors import check_number
 from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix
 from pisco.tree import num_bytes
@@ -46,6 +47,11 @@ class Prices(NamedTuple):
     def unit(self) -> str:
         return "price"
 
+    def check(self) -> None:
+        """Refuse prices that are negative or not finite."""
+        for name, value in self._asdict().items():
+            check_number(f"the price of a {name} message", value, low=0)
+
     def of_round(self, exchange_bytes: Sequence[int], graph: Graph) -> RoundPrices:
         """Every exchange is one message per directed edge, or one up and one down per agent.
 
@@ -70,6 +76,11 @@ class LinkTimes(NamedTuple):
     @property
     def unit(self) -> str:
         return "s"
+
+    def check(self) -> None:
+        """Refuse latencies and bandwidths that no link has."""
+        for name, value in self._asdict().items():
+            check_number(name, value, low=0, open_low=name.endswith("bandwidth"))
 
     def of_round(self, exchange_bytes: Sequence[int], graph: Graph) -> RoundPrices:
         """Seconds: agents send at once, the busiest one to all its neighbours; the server serves all agents in turn.

@@ -174,7 +174,7 @@ class Result:
             raise InputError(
                 f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one"
             ) from error
-        except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
 
     def to_pandas(self) -> DataFrame:

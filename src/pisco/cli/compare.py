@@ -194,17 +194,20 @@ def _numbers(text: str | None) -> tuple[float, ...]:
 def parse_targets(text: str) -> dict[str, float]:
     """Targets written as column=bound,…"""
     from pisco.costs import DESCRIPTIONS as COSTS
-    from pisco.errors import InputError, choose
+    from pisco.errors import InputError, check_number, choose
     from pisco.metrics import DESCRIPTIONS
 
     goals = {}
     for part in text.split(","):
         name, _, bound = part.partition("=")
+        if name.strip() in goals:
+            raise InputError(f"the target {name.strip()!r} is given twice; give each column one bound")
         choose("target", name.strip(), DESCRIPTIONS | COSTS)
         try:
             goals[name.strip()] = float(bound)
         except ValueError:
             raise InputError(f"the target {part!r} has no bound; write it as in test_accuracy=0.8") from None
+        check_number(f"the target's bound of {name.strip()}", goals[name.strip()])
     return goals
 
 

@@ -60,6 +60,7 @@ def plan(
     from pisco.costs import LinkTimes, Prices
     from pisco.errors import InputError, check_number
     from pisco.files import atomic_write
+    from pisco.planning.planner import check_target
 
     config = load_experiment(experiment, settings, rounds)
     goals = parse_targets(target)
@@ -83,9 +84,17 @@ def plan(
         if not price_server and not price_gossip:
             raise InputError("both prices are 0, so every plan is as good; give at least one")
     check_number("--seconds", seconds, low=0, open_low=True)
+    prices.check()
+    check_target(*next(iter(goals.items())))
+    if theory and (toml is not None or picture is not None):
+        raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
+    if toml is not None and toml.suffix != ".toml":
+        raise InputError(
+            f"-o {toml} does not end in .toml; a plan is an experiment file, give it that ending"
+        )
     for path in (toml, picture):
-        if path is not None and not path.resolve().parent.is_dir():
-            raise InputError(f"there is no folder {path.resolve().parent} for {path.name}; make it first")
+        if path is not None:
+            _probe(path)
     if picture is not None and picture.suffix not in (".png", ".html"):
         raise InputError(f"--plot {picture} ends in neither .png nor .html; give it one of these endings")
     use_compilation_cache()
@@ -102,19 +111,38 @@ def plan(
     if toml is not None:
         atomic_write(toml, planned.config.to_toml().encode())
         picture = picture or toml.with_suffix(".png")
-    if picture is not None:
-        _draw(planned, prices, picture)
     if as_json:
+        if picture is not None:
+            _draw(planned, prices, picture)
         say_json(_record(planned, prices, toml, picture))
     else:
         _show(planned, prices, experiment)
+        if picture is not None:
+            _draw(planned, prices, picture)
         if toml is not None:
             say(f"written: {toml} and {picture}")
             say(f"next: pisco run {toml}")
         elif picture is not None:
             say(f"picture: {picture}")
+    if not planned.plan.measured:
+        note(
+            f"warning: no pilot run got to the target within {config.run.rounds} rounds, so this plan may not either; "
+            "give more rounds, more --seconds or an easier --target"
+        )
     if planned.plan.interrupted:
         note("the search was cut short; this is the best so far (more --seconds may find better)")
+
+
+def _probe(path: Path) -> None:
+    """Refuse a file that could not be written, before the search."""
+    from pisco.cli.folders import writable
+    from pisco.errors import InputError
+
+    if not path.resolve().parent.is_dir():
+        raise InputError(f"there is no folder {path.resolve().parent} for {path.name}; make it first")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder; give the name of a file in it")
+    writable(path.resolve().parent)
 
 
 @contextmanager

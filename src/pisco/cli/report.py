@@ -38,8 +38,7 @@ def report(
 
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")
-    goals = parse_targets(targets)
-    write_page(
-        read_results(folders), page, targets=goals, prices=Prices(price_server, price_gossip), title=title
-    )
+    goals, prices = parse_targets(targets), Prices(price_server, price_gossip)
+    prices.check()
+    write_page(read_results(folders), page, targets=goals, prices=prices, title=title)
     say(f"report: {page}")

@@ -37,7 +37,7 @@ def round_matrix(
     mode, curvature, local_lr = np.broadcast_arrays(mode, curvature, local_lr)
     mode = mode.astype(float)
     shrink = 1 - curvature * local_lr
-    steps = sum((shrink**t for t in range(local_steps + 1)), np.zeros_like(shrink)) * local_lr
+    steps = _geometric(shrink, local_steps + 1) * local_lr
     x = np.stack([mode, -mode * comm_lr * steps], axis=-1)
     one = np.ones_like(mode)
     fresh = np.stack([-curvature, one], axis=-1) + curvature[..., None] * x
@@ -46,6 +46,15 @@ def round_matrix(
     else:
         y = mode[..., None] * fresh
     return np.stack([x, y], axis=-2)
+
+
+def _geometric(ratio: np.ndarray, terms: int) -> np.ndarray:
+    """1 + r + … of so many terms; in closed form where there are many."""
+    if terms <= 100:
+        return sum((ratio**t for t in range(terms)), np.zeros_like(ratio))
+    gap = 1 - ratio
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        return np.where(np.abs(gap) < 1e-12, float(terms), (1 - ratio**terms) / gap)
 
 
 def _radius(matrices: np.ndarray) -> np.ndarray:
@@ -140,12 +149,12 @@ def largest_stable_step(
     server_prob: float = 0.0,
     one_exchange: bool = False,
 ) -> float:
-    """The η_l up to which every smaller step is stable: scanned upwards from 10⁻⁶/L, then bisected.
+    """The η_l up to which every smaller step is stable: scanned upwards from 10⁻⁶/L (10⁻¹²/L), then bisected.
 
     >>> round(largest_stable_step([-0.826238], 1.0, local_steps=0), 4)      # (1+μ)²/(2μ²)
     0.0221
     """
-    modes = [mode for mode in modes if abs(mode) < 1 - 1e-12]
+    modes = [mode for mode in modes if mode < 1 - 1e-12]
     options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
     curvatures = _curvatures(smoothness, None)
 
@@ -156,8 +165,11 @@ def largest_stable_step(
     # 1.1 miss a·η_l = 1, where one exchange with T_o > 1 touches growth 1 without crossing it.)
     steps = 1e-6 * 1.1 ** np.arange(218) / smoothness
     fine = stable(steps)
-    if not fine[0]:
-        return 0.0
+    if not fine[0]:  # far below, or nowhere
+        steps *= 1e-6
+        fine = stable(steps)
+        if not fine[0]:
+            return 0.0
     if fine.all():
         return float(steps[-1])
     last = int(fine.argmin()) - 1

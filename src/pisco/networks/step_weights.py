@@ -56,7 +56,8 @@ def pisco_step(
             )[1]
             for a in SHRINK
         ]
-        shrink = float(SHRINK[int(np.argmin(rates))])
+        # The largest of equals: on a complete graph all are as fast, and a = 1 averages exactly.
+        shrink = float(SHRINK[np.asarray(rates) <= min(rates) + 1e-9].max())
     shrink *= 0.5 if lazy else 1.0
     identity = eye_array(graph.num_agents, format="csr")
     return csr_array(identity - shrink * (identity - fastest))

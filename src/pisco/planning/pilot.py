@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.costs import RoundPrices
-from pisco.engines.job import Job, Run, Segment
+from pisco.engines.job import Job, Run, Segment, even_chunk
 from pisco.engines.scan import ScanEngine
 from pisco.metrics import AGENT_ERRORS
 from pisco.networks.network import Network
@@ -125,7 +125,7 @@ class Pilot:
 
     def predicted(self, target: Target) -> float:
         """The price at the target by a power law through the later half of the curve; infinite where that is flat."""
-        if math.isfinite(self.cost) or target.rising:
+        if math.isfinite(self.cost) or target.rising or target.bound <= 0:
             return self.cost
         series = np.median([target.series(row) for row in self.rows], axis=0)
         k = np.arange(len(series))
@@ -166,7 +166,8 @@ class Track:
         self.problem, self.networks, self.batch_size = problem, networks, batch_size
         self.target, self.prices, self.tell = target, prices, tell
         self.stride = min(eval_every, rounds)
-        self.segment = Segment(max(1, CHUNK // self.stride), self.stride, measured=True)
+        chunk = even_chunk(rounds, self.stride, max(CHUNK, self.stride))
+        self.segment = Segment(max(1, chunk // self.stride), self.stride, measured=True)
         self.rounds = max(1, rounds // self.segment.rounds) * self.segment.rounds
         self.engine = ScanEngine(batched=False)
         self.deadline = deadline
@@ -216,12 +217,19 @@ class Track:
         """
         pilots = [self.begin(setting, seeds) for setting in dict.fromkeys(settings)]
         self.finished += pilots
-        level = min((pilot.unit for pilot in pilots), default=1.0) * self.segment.rounds
+        # Rounds that cost nothing, or hardly anything, count as a thousandth of the dearest, so that levels rise.
+        dearest = max((pilot.unit for pilot in pilots), default=0.0)
+        least = 1e-3 * dearest or 1.0
+        level = min((max(pilot.unit, least) for pilot in pilots), default=1.0) * self.segment.rounds
         while live := [pilot for pilot in pilots if pilot.status == RUNNING]:
+            if time.monotonic() > self.deadline:
+                raise OutOfTime
             self.tell(f"{words}: {len(live)} settings at price {level:.3g}")
             moved: set[int] = set()
             while behind := [
-                p for p in live if p.status == RUNNING and p.spent < level and p.rounds < self.rounds
+                p
+                for p in live
+                if p.status == RUNNING and p.rounds * max(p.unit, least) < level and p.rounds < self.rounds
             ]:
                 self._chunk(behind)
                 self._judge(behind)

@@ -109,7 +109,11 @@ def plan(
     began = time.monotonic()
     check_number("rounds", rounds, low=1, integer=True)
     check_number("seconds", seconds, low=0, open_low=True)
-    check_number("the target's bound", target[1])
+    check_number("eval_every", eval_every, low=1, integer=True)
+    prices.check()
+    check_target(*target)
+    if not probabilities:
+        raise InputError("probabilities is empty; give at least one p to try")
     for p in probabilities:
         check_number("a probability", p, low=0, high=1)
     if network.num_agents != problem.num_agents:
@@ -157,6 +161,15 @@ def plan(
     return _report(search, prices.unit, interrupted, began)
 
 
+def check_target(column: str, bound: float) -> None:
+    """Refuse a bound that nothing can reach."""
+    check_number(f"the target's bound of {column}", bound)
+    if "accuracy" in column and not 0 < bound <= 1:
+        raise InputError(f"the target {column}={bound:g} is no share; give a number above 0 and up to 1")
+    if bound <= 0 and column not in ("loss",) and "accuracy" not in column:
+        raise InputError(f"the target {column}={bound:g} is never reached; give a number above 0")
+
+
 def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
     """What is best so far."""
     target = search.track.target
@@ -165,8 +178,8 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
         order = search.final_order()
         if not order:
             raise InputError(
-                "every setting diverged or there was no time to try one; give more --seconds, "
-                "or check that the loss falls with a small algorithm.local_lr"
+                "every setting diverged, or got worse before the last round, or there was no time to try one; give "
+                "more --seconds or fewer rounds, or check that the loss falls with a small algorithm.local_lr"
             )
         chosen = order[0]
     price = chosen.predicted(target)
@@ -174,7 +187,7 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
     return Plan(
         setting=chosen.setting,
         price=price,
-        rounds=price / chosen.unit if chosen.unit else math.nan,
+        rounds=_rounds(chosen, price),
         measured=math.isfinite(chosen.cost),
         checked_rounds=max(search.checked, chosen.rounds),
         by_probability=tuple(_by_probability(search, chosen)),
@@ -186,8 +199,15 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
         pilots=len(search.track.finished),
         diverged=sum(p.status == DIVERGED for p in search.track.finished),
         seconds=time.monotonic() - began,
-        interrupted=interrupted,
+        interrupted=interrupted or search.cut_short,
     )
+
+
+def _rounds(chosen: Pilot, price: float) -> float:
+    """Rounds to the target: what pilots took, or what the predicted price pays for."""
+    if math.isfinite(chosen.cost):
+        return sum(at for at in chosen.met_at if at is not None) / len(chosen.met_at)
+    return price / chosen.unit if chosen.unit else math.nan
 
 
 def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
@@ -200,7 +220,10 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
             [q for q in here if q in stage and math.isfinite(q.cost)]
             for stage in (search.run_off, search.finals)
         )
-        here = decided or finals or [q for q in here if q.status != SLOWER] or here
+        late = [
+            q for q in here if q in search.finals
+        ]  # missed the target: fewer seeds would only flatter them
+        here = decided or finals or late or [q for q in here if q.status != SLOWER] or here
         if not here:
             continue
         best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))

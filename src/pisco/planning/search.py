@@ -46,6 +46,9 @@ class Search:
         self.finals: list[Pilot] = []
         self.run_off: list[Pilot] = []
         self.winner: Pilot | None = None
+        self.failed: set[Setting] = set()
+        """Settings that reached the target and diverged or got worse later on."""
+        self.cut_short = False
         self.checked = 0
 
     def run(self, deadline: float) -> None:
@@ -75,15 +78,17 @@ class Search:
         met = [pilot.setting for pilot in contenders[:CONTENDERS]]
         self.run_off = track.race(met, RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
         track.deadline = deadline
-        for pilot in self.final_order():
-            end = track.endure(pilot.setting, FINAL_SEEDS[:3])
+        while order := self.final_order():
+            end = track.endure(order[0].setting, FINAL_SEEDS[:3])
             if end.status != DIVERGED and all(row["loss"][-1] <= row["loss"][0] for row in end.rows):
-                self.winner, self.checked = pilot, end.rounds
+                self.winner, self.checked = order[0], end.rounds
+                self.cut_short = end.rounds < track.rounds
                 return
+            self.failed.add(order[0].setting)
 
     def ranked(self) -> list[Pilot]:
         """Pilots so far, best first: by price at the target, then by predicted price, then by where they stood."""
-        alive = [p for p in self.track.finished if p.status != DIVERGED and p.rounds]
+        alive = [p for p in self.track.finished if self._may_win(p) and p.rounds]
         target = self.track.target
 
         def key(pilot: Pilot) -> tuple[float, float, float]:
@@ -140,14 +145,17 @@ class Search:
 
     def final_order(self) -> list[Pilot]:
         """Finalists, cheapest first; among near ties those that are stable by the theory come first."""
-        decided = [p for p in self.run_off if math.isfinite(p.cost)]
-        finals = decided or [p for p in self.finals if p.status != DIVERGED] or self.ranked()
+        decided = [p for p in self.run_off if math.isfinite(p.cost) and self._may_win(p)]
+        finals = decided or [p for p in self.finals if self._may_win(p)] or self.ranked()
         finals = sorted(finals, key=lambda p: (p.cost, p.predicted(self.track.target)))
         if not finals or not math.isfinite(finals[0].cost):
             return finals
         near = [p for p in finals if p.cost <= NEAR * finals[0].cost]
         near.sort(key=lambda p: self.growth(p.setting)[0] >= 1)  # stable sorting keeps the order by price
         return near + [p for p in finals if p not in near]
+
+    def _may_win(self, pilot: Pilot) -> bool:
+        return pilot.status != DIVERGED and pilot.setting not in self.failed
 
     def growth(self, setting: Setting) -> tuple[float, float]:
         """Of the worst squared deviation a round, at the curvature of x⁰ and where a descent ended."""

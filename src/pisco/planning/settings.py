@@ -66,7 +66,7 @@ class Modes(NamedTuple):
                 continue
             matrix = network.weights.toarray()
             values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-            inner = values[np.abs(values) < 1 - 1e-9]
+            inner = values[values < 1 - 1e-9]
             found[name] = (float(inner.min()), float(inner.max())) if inner.size else ()
         return cls(found)
 

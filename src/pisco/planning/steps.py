@@ -262,7 +262,10 @@ def auto_step(
             warnings.simplefilter("ignore", UserWarning)  # a disconnected graph is told of by the run itself
             every = max(1, count // 20)
             points = [(rule(step), network.server) for step in steps]
-            return sweep(points, few, network, rounds=count, seeds=seeds, eval_every=every, **options)
+            found = sweep(points, few, network, rounds=count, seeds=seeds, eval_every=every, **options)
+        if any(result.interrupted for result in found):
+            raise KeyboardInterrupt
+        return found
 
     def fine(result: Any) -> bool:
         loss = result.column("loss")
@@ -278,11 +281,15 @@ def auto_step(
             f"no step size from {grid[-1]:g} to {grid[0]:g} lowers the loss in {trial} rounds; "
             "give algorithm.local_lr a number, or check the problem"
         )
-    for k in range(order[0], len(grid)):
-        long = min(rounds, 1000)
+    step, long = grid[order[0]], min(rounds, 1000)
+    for _ in range(30):
         if long <= trial or time.monotonic() - began > seconds:
-            return grid[k]
-        (result,) = ran([grid[k]], long)
+            return step
+        (result,) = ran([step], long)
         if fine(result):
-            return grid[k]
-    return grid[-1]
+            return step
+        step = float(f"{step / 2:.2g}")
+    raise InputError(
+        f"no step size down to {2 * step:g} lowers the loss over {long} rounds on this network; use "
+        "network.weights=metropolis, one exchange, or a server now and then"
+    )

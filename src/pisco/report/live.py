@@ -47,7 +47,7 @@ class LivePage:
         self.data = self._empty("waiting", 0)
         handler = type("Handler", (_Handler,), {"page": self})
         try:
-            self.server = ThreadingHTTPServer((ADDRESS, port), handler)
+            self.server = _Server((ADDRESS, port), handler)
         except (OSError, OverflowError) as error:
             raise InputError(
                 f"the live page cannot use port {port} ({error}); take another --port, or 0 for a free one"
@@ -106,6 +106,11 @@ class LivePage:
             "live": live,
             "version": 0,
         }
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that goes away in the middle of an answer is no news."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -116,7 +117,9 @@ def _draw_bars(ax: Axes, bars: Bars) -> None:
     for index, (name, value) in enumerate(bars.lines.items()):
         ax.axhline(value, color=colour(index), linestyle=":", linewidth=1.6, label=name)
     ax.set_xticks(places, [_short(label) for label in bars.labels], rotation=45)
-    ax.set_ylim(top=1.08 * max(bottom.max(), *bars.lines.values()))
+    top = max(bottom.max(initial=0), *bars.lines.values())
+    if 0 < top < math.inf:
+        ax.set_ylim(top=1.08 * top)
 
 
 def _short(label: str) -> str:

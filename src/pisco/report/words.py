@@ -64,7 +64,8 @@ def about_all(
         if len(there) == 1:
             sentences.append(f"Only {there[0][0]} reached {words} with every seed.")
             continue
-        sentences.append(f"To first reach {words}, {_ranking(there, prices)}.")
+        ranking = _ranking(there, prices)
+        sentences.append(f"To first reach {words}, {ranking}." if ranking else f"All began at {words}.")
         missing = len(rows) - len(there)
         if missing:
             sentences.append(
@@ -89,6 +90,9 @@ def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
         ranked = sorted(there, key=lambda pair: float(values(pair[1]).mean()))
         (first, a), (second, b) = ranked[:2]
         best, next_best = values(a), values(b)
+        if best.mean() == next_best.mean():
+            clauses.append(f"{first} and {second} needed the same {what} ({_range(best, words)})")
+            continue
         clause = f"{first} took the {least} {what} ({_range(best, words)}), before {second} "
         clause += f"({_range(next_best, words)})"
         if min(len(best), len(next_best)) == 1:
