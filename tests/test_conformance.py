@@ -60,7 +60,7 @@ def test_same_seed_same_bits_other_seed_other_bits(name):
     assert np.any(one.params != other.params)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES))
 def test_numbers_do_not_compile_again(name):
     traces = []
     data = Quadratics()
@@ -103,7 +103,7 @@ def test_engines_agree(name, x64):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES))
 def test_parameters_may_be_any_pytree(name):
     start = {"layers": [jnp.ones((2, 3)), jnp.zeros(3)], "scale": jnp.ones(())}
     data = [{"a": np.full((m, 2), m, np.float32)} for m in (1, 2, 3, 4, 5, 6)]
