@@ -23,7 +23,12 @@ TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW = {"compare_schedules.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs to compile
+SLOW = {
+    "compare_schedules.py",
+    "plan_network.py",
+    "algorithms.md",
+    "performance.md",
+}  # many programs to compile
 NEEDS = {"federate_torch.py": "torch"}
 
 

@@ -46,8 +46,9 @@ def _advance(
     keys = streams(run.seed)
     grad = problem.gradient(batch_size)
 
-    def one_round(so_far, now):
-        (carry, used), (k, key) = so_far, now
+    def one_round(so_far, k):
+        carry, used = so_far
+        key = jax.random.fold_in(keys.batches, k + 1)
         who, memory = run.server.decide(
             carry.memory, keys.coins, k, lambda: problem.mean_loss(carry.state.params, key, batch_size)
         )
@@ -58,10 +59,8 @@ def _advance(
 
     def stretch(carry, first):
         rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
-        # All at once: a key a round would be a small loop of its own in every round.
-        drawn = jax.vmap(lambda k: jax.random.fold_in(keys.batches, k + 1))(rounds)
         none = jnp.zeros(len(Links._fields), jnp.int32)
-        (carry, used), _ = lax.scan(one_round, (carry, none), (rounds, drawn))
+        (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
         return carry, (glance(carry.state) | agent_errors(carry.state) if segment.measured else {}, used)
 
     starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
