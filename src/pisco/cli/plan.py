@@ -111,19 +111,17 @@ def plan(
     if toml is not None:
         atomic_write(toml, planned.config.to_toml().encode())
         picture = picture or toml.with_suffix(".png")
+    if not as_json:
+        _show(planned, prices, experiment)  # before anything else can fail
+    if picture is not None:
+        _draw(planned, prices, picture)
     if as_json:
-        if picture is not None:
-            _draw(planned, prices, picture)
         say_json(_record(planned, prices, toml, picture))
-    else:
-        _show(planned, prices, experiment)
-        if picture is not None:
-            _draw(planned, prices, picture)
-        if toml is not None:
-            say(f"written: {toml} and {picture}")
-            say(f"next: pisco run {toml}")
-        elif picture is not None:
-            say(f"picture: {picture}")
+    elif toml is not None:
+        say(f"written: {toml} and {picture}")
+        say(f"next: pisco run {toml}")
+    elif picture is not None:
+        say(f"picture: {picture}")
     if not planned.plan.measured:
         note(
             f"warning: no pilot run got to the target within {config.run.rounds} rounds, so this plan may not either; "

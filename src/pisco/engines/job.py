@@ -93,6 +93,7 @@ class Job:
     @cached_property
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
+        start = self.problem.start
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [repr(run.server) for run in self.runs],
@@ -100,9 +101,7 @@ class Job:
             "batch_size": self.batch_size,
             "problem": self.problem.name,
             "loss": said_of(self.problem.loss),
-            "start": _digest(self.problem.start)
-            if not callable(self.problem.start)
-            else said_of(self.problem.start),
+            "start": said_of(start) if callable(start) else _digest(start),
             "metrics": [name for name, _ in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),

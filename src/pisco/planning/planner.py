@@ -164,9 +164,10 @@ def plan(
 def check_target(column: str, bound: float) -> None:
     """Refuse a bound that nothing can reach."""
     check_number(f"the target's bound of {column}", bound)
-    if "accuracy" in column and not 0 < bound <= 1:
-        raise InputError(f"the target {column}={bound:g} is no share; give a number above 0 and up to 1")
-    if bound <= 0 and column not in ("loss",) and "accuracy" not in column:
+    if "accuracy" in column:
+        if not 0 < bound <= 1:
+            raise InputError(f"the target {column}={bound:g} is no share; give a number above 0 and up to 1")
+    elif bound <= 0 and column != "loss":
         raise InputError(f"the target {column}={bound:g} is never reached; give a number above 0")
 
 
