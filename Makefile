@@ -69,7 +69,7 @@ data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 
 proto: $(DEV_STAMP) ## write wire_pb2.py anew from wire.proto
 	$(BIN)/python -m pip install --quiet grpcio-tools
-	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/engines/remote/wire.proto
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/federation/runtime/wire.proto
 
 clean: ## remove the environment and build products
 	rm -rf $(VENV) .peers build dist site .pytest_cache .ruff_cache

@@ -21,7 +21,7 @@ import jax
 from processes import in_processes, member, rounds_of
 
 import pisco
-from pisco.engines.sharded.exchange import Layout, needed_rows
+from pisco.engines.sharded.exchange import Blocks, needed_rows
 from pisco.networks import graphs
 
 GRAPHS = {
@@ -63,10 +63,10 @@ def measure(params: int, rounds: int) -> list[dict]:
             links = run()
             sync_global_devices("after")
             moved = (loopback_bytes() - before) / rounds
-            layout: Layout = engine.layout
+            blocks: Blocks = engine.blocks
             share = float(links.server.sum()) / rounds  # of the rounds, those that reached the server
-            gossip = needed_rows(network, layout) * params * 4 * EXCHANGES
-            reduced = 2 * (layout.devices - 1) * params * 4 * EXCHANGES
+            gossip = needed_rows(network, blocks) * params * 4 * EXCHANGES
+            reduced = 2 * (blocks.devices - 1) * params * 4 * EXCHANGES
             theory = share * reduced + (1 - share) * gossip
             rows.append(
                 {

@@ -30,7 +30,7 @@ from pisco.networks import graphs
 from pisco.planning import Setting, plan
 from pisco.planning.pilot import REACHED, Target, Track
 from pisco.planning.planner import networks_to_try
-from pisco.problems.thinning import thin
+from pisco.problems.subsample import subsample
 from pisco.tree import num_bytes
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -109,7 +109,7 @@ def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
     networks = networks_to_try(pisco.Network(case.graph))
     size = num_bytes(jax.eval_shape(case.problem.init, jax.random.key(0)))
     track = Track(
-        thin(case.problem, 5_000, test=case.target[0].startswith("test_")),
+        subsample(case.problem, 5_000, test=case.target[0].startswith("test_")),
         networks,
         batch_size=case.batch_size,
         target=Target(*case.target),

@@ -34,9 +34,9 @@ LINKS = {
 def prepare(kind, network, params, samples, rounds):
     """A run to be timed, with what the model needs to know of it."""
     engine, run = rounds_of(network, params, rounds, work=samples)
-    devices = engine.layout.devices
+    devices = engine.blocks.devices
     server = network.server.probability == 1.0
-    rows = 2 * (devices - 1) if server else needed_rows(network, engine.layout)
+    rows = 2 * (devices - 1) if server else needed_rows(network, engine.blocks)
     steps = 2 * (devices - 1) if server else len(engine.held.exchange.pairs)
     known = {
         "kind": kind,

@@ -17,7 +17,7 @@ from pisco.engines.sharded import ShardedEngine
 
 def in_processes(file: str, count: int, options: dict, devices: int = 1) -> list:
     """Run `python file --member options` in `count` processes; the rows that process 0 wrote."""
-    from pisco.engines.sharded.supervisor import Supervisor
+    from pisco.engines.cluster.supervisor import Supervisor
 
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "rows.json"
@@ -37,7 +37,7 @@ def member(told: str, work) -> None:
     """The other side: join, work, and let process 0 answer."""
     import jax
 
-    from pisco.engines.sharded.processes import Membership, join
+    from pisco.engines.cluster.processes import Membership, join
 
     told = json.loads(told)
     place = told["place"]

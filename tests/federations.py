@@ -10,13 +10,13 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import pisco
-from pisco.engines.remote.agent import Agent
-from pisco.engines.remote.loopback import free_ports
-from pisco.engines.remote.peers import Stopped
-from pisco.engines.remote.server import Server
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
+from pisco.federation.runtime.agent import Agent
+from pisco.federation.runtime.loopback import free_ports
+from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.server import Server
 
 from worlds import Quadratics
 
@@ -149,8 +149,8 @@ def _member_process(kit_folder, state, module_problem, cache, log_file):
 
     handler = logging.FileHandler(log_file)
     handler.setFormatter(logging.Formatter("%(message)s"))
-    logging.getLogger("pisco.remote").addHandler(handler)
-    logging.getLogger("pisco.remote").setLevel(logging.INFO)
+    logging.getLogger("pisco.federation").addHandler(handler)
+    logging.getLogger("pisco.federation").setLevel(logging.INFO)
     sys.stderr = sys.stdout = open(log_file, "a")  # noqa: SIM115, PTH123
     jax.config.update("jax_compilation_cache_dir", str(cache))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

@@ -13,8 +13,8 @@ import numpy as np
 
 import pisco
 from pisco.algorithms import ALGORITHMS
+from pisco.engines.cluster.processes import Membership, join
 from pisco.engines.sharded import ShardedEngine
-from pisco.engines.sharded.processes import Membership, join
 from pisco.networks import cycle, graphs
 
 from worlds import Quadratics, doubly_stochastic, network_for

@@ -27,8 +27,8 @@ from federations import Running, make_kits, plan_for, quadratic_of
 from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
-from pisco.engines.remote.layout import BadMessage, Where, decode  # noqa: E402
-from pisco.engines.remote.wire_pb2 import Chunk, Header, Report, Request  # noqa: E402
+from pisco.federation.runtime.codec import BadMessage, Where, decode  # noqa: E402
+from pisco.federation.runtime.wire_pb2 import Chunk, Header, Report, Request  # noqa: E402
 
 WORLD = Quadratics(agents=4)
 ROUNDS, P = 6, 0.4
@@ -53,7 +53,7 @@ class Siege:
 
     def __init__(self, home):
         self.log = Log()
-        logger = logging.getLogger("pisco.remote")
+        logger = logging.getLogger("pisco.federation")
         logger.addHandler(self.log)
         logger.setLevel(logging.INFO)
         self.plan = plan_for(

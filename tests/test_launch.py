@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import pisco
-from pisco.engines.sharded.supervisor import Supervisor, free_port
+from pisco.engines.cluster.supervisor import Supervisor, free_port
 
 from worlds import TINY_EXPERIMENT
 
@@ -90,7 +90,7 @@ def test_bad_input_is_not_tried_again():
 
 LAUNCHER = """
 import sys
-from pisco.engines.sharded.supervisor import Supervisor
+from pisco.engines.cluster.supervisor import Supervisor
 program = '''
 import os, pathlib, signal, sys, time
 pathlib.Path(sys.argv[1]).write_text(str(os.getpid()))

@@ -17,15 +17,16 @@ ORDER = [
     {"algorithms", "networks", "data"},
     {"problems"},
     {"metrics", "costs", "theory", "settings"},
-    {"federation", "interop"},
+    {"interop"},
     {"engines", "results"},
+    {"federation"},
     {"planning"},
     {"report"},
     {"experiments"},
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors")}
+SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors"), ("networks", "theory")}
 
 
 def imports(path):

@@ -16,7 +16,7 @@ from pisco.experiments import load, presets
 from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
 from pisco.planning.pilot import Target
-from pisco.problems.thinning import thin
+from pisco.problems.subsample import subsample
 
 from worlds import TINY_EXPERIMENT, Quadratics
 
@@ -141,7 +141,7 @@ def test_targets_read_the_history_as_results_do():
 
 def test_a_thinned_problem_is_a_fair_draw():
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
-    few = thin(problem, 3000)
+    few = subsample(problem, 3000)
     x = np.full(124, 0.05, np.float32)
     assert few.eval_samples == 300
     assert float(few.objective(x)) == pytest.approx(float(problem.objective(x)), rel=0.05)

@@ -20,7 +20,7 @@ from pisco.report.curves import POINTS, drawn_rows, page_numbers
 from pisco.report.html import build_page, page_data, write_page
 from pisco.report.live import LivePage
 from pisco.report.reached import reached
-from pisco.report.words import about_all, paragraphs
+from pisco.report.summary import about_all, paragraphs
 
 from worlds import TINY_EXPERIMENT, Quadratics
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import pisco
 from pisco.engines import checkpoint
+from pisco.engines.cluster.processes import Membership, join, membership
+from pisco.engines.cluster.rendezvous import roll_call
+from pisco.engines.cluster.supervisor import free_port
 from pisco.engines.sharded import ShardedEngine
-from pisco.engines.sharded.exchange import FULLNESS, Layout, _transfers, needed_rows, plan
-from pisco.engines.sharded.processes import Membership, join, membership
-from pisco.engines.sharded.rollcall import roll_call
-from pisco.engines.sharded.supervisor import free_port
+from pisco.engines.sharded.exchange import FULLNESS, Blocks, _transfers, needed_rows, plan_block_gossip
 from pisco.networks import graphs
 from pisco.problems.problem import Problem
 
@@ -149,10 +149,10 @@ def test_more_devices_than_exist_are_refused():
 @given(st.integers(2, 40), st.integers(1, 9), st.floats(0, 1), st.integers(0, 5))
 def test_transfers_deliver_what_is_needed_once_and_hardly_more(agents, devices, density, seed):
     rng = np.random.default_rng(seed)
-    layout = Layout(agents, devices)
+    blocks = Blocks(agents, devices)
     edges = np.argwhere(rng.random((agents, agents)) < density)
     sources, targets = edges[:, 0], edges[:, 1]
-    transfers, halo = _transfers(layout, sources, targets)
+    transfers, halo = _transfers(blocks, sources, targets)
     received = {}
     offset = 0
     for pairs, rows in transfers:
@@ -160,12 +160,12 @@ def test_transfers_deliver_what_is_needed_once_and_hardly_more(agents, devices, 
         assert len(set(senders)) == len(pairs) == len(set(receivers))  # a permutation
         for start, end in pairs:
             for place, row in enumerate(rows[start]):
-                received[(end, offset + place)] = start * layout.block + row
+                received[(end, offset + place)] = start * blocks.block + row
         offset += rows.shape[1]
     needed = {
-        (t // layout.block, s)
+        (t // blocks.block, s)
         for s, t in zip(sources.tolist(), targets.tolist(), strict=True)
-        if s // layout.block != t // layout.block
+        if s // blocks.block != t // blocks.block
     }
     assert set(halo) == needed
     assert all(received[(device, place)] == agent for (device, agent), place in halo.items())
@@ -174,11 +174,11 @@ def test_transfers_deliver_what_is_needed_once_and_hardly_more(agents, devices, 
 
 
 def test_a_ring_sends_two_rows_a_device_and_a_complete_graph_is_gathered():
-    ring = plan(pisco.Network.ring(12), Layout(12, 4))
+    ring = plan_block_gossip(pisco.Network.ring(12), Blocks(12, 4))
     assert [rows.shape for rows in ring.sent] == [(4, 1), (4, 1)] and not ring.gathers
-    assert needed_rows(pisco.Network.ring(12), Layout(12, 4)) == 8
-    assert plan(pisco.Network.complete(12), Layout(12, 4)).gathers
-    split = plan(pisco.Network(graphs.clusters(4, 3, inner="ring")), Layout(12, 4))
+    assert needed_rows(pisco.Network.ring(12), Blocks(12, 4)) == 8
+    assert plan_block_gossip(pisco.Network.complete(12), Blocks(12, 4)).gathers
+    split = plan_block_gossip(pisco.Network(graphs.clusters(4, 3, inner="ring")), Blocks(12, 4))
     assert not split.sent and not split.gathers  # every cluster on a device of its own: nothing travels
 
 

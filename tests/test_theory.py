@@ -13,7 +13,7 @@ from pisco.algorithms import pisco as pisco_rule
 from pisco.algorithms.pisco import PiscoState
 from pisco.engines.job import Carry, Job, Run, Segment
 from pisco.engines.scan import ScanEngine
-from pisco.networks.stability import largest_stable_step, round_matrix
+from pisco.theory.stability import largest_stable_step, round_matrix
 
 
 def measured_growth(network, local_lr, rounds=3000, **options):

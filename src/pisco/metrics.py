@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax import lax
 
-from pisco.networks.places import EVERYBODY, Place
+from pisco.networks.placement import EVERYBODY, Placement
 from pisco.problems.problem import Problem
 from pisco.tree import squared_norm
 from pisco.types import HasInner, HasTracker, State
@@ -22,7 +22,7 @@ DESCRIPTIONS = {
 }
 
 
-def glance(state: State, here: Place = EVERYBODY) -> dict[str, Any]:
+def round_metrics(state: State, here: Placement = EVERYBODY) -> dict[str, Any]:
     """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
     while isinstance(state, HasInner):
         state = state.inner

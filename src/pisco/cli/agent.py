@@ -17,8 +17,8 @@ import typer
 from pisco.cli.console import note, say, use_compilation_cache
 
 if TYPE_CHECKING:
-    from pisco.engines.remote.member import Member
     from pisco.federation.kits import Kit
+    from pisco.federation.runtime.member import MemberProcess
     from pisco.results import Result
 
 OUT_OF_PATIENCE = 3
@@ -71,7 +71,7 @@ def agent(
     _share_programs()
     problem = _problem(opened, data, module)
 
-    from pisco.engines.remote.agent import Agent
+    from pisco.federation.runtime.agent import Agent
 
     folder = state or kit / "state"
     rounds, every = opened.federation.rounds, _Every(5.0)
@@ -80,7 +80,7 @@ def agent(
         if every() or done == rounds:
             loss = made.history.values.get("loss")
             news = f", loss {loss[-1]:.4g}" if loss else ""
-            logging.getLogger("pisco.remote").info("round %d of %d%s", done, rounds, news)
+            logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
     with _speaking(opened):
         made = Agent(opened, problem, folder, listen=listen, durable=durable, progress=progress)
@@ -108,13 +108,13 @@ def server(
     opened.federation.use_precision()
     _share_programs()
 
-    from pisco.engines.remote.server import Server
+    from pisco.federation.runtime.server import Server
 
     every = _Every(5.0)
 
     def progress(ledger: Any) -> None:
         if every():
-            logging.getLogger("pisco.remote").info("%s", ledger.line())
+            logging.getLogger("pisco.federation").info("%s", ledger.line())
 
     with _speaking(opened):
         made = Server(opened, state or kit / "state", listen=listen, durable=durable)
@@ -136,8 +136,8 @@ def _problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     return kit.federation.build_problem(load(str(data)))
 
 
-def _run(member: Member, work: Callable[[], Result]) -> Result:
-    from pisco.engines.remote.peers import Stopped, Waited
+def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
+    from pisco.federation.runtime.peers import Stopped, Waited
 
     interrupted: list[int] = []
 
@@ -181,7 +181,7 @@ def _speaking(kit: Kit) -> Iterator[None]:
     """Log lines on stderr, with the time and who speaks."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%H:%M:%S"))
-    log = logging.getLogger("pisco.remote")
+    log = logging.getLogger("pisco.federation")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     if kit.warning:

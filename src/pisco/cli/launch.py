@@ -30,7 +30,7 @@ def launch(
       pisco launch --processes 2 run --resume results/a9a --devices 2
     """
     from pisco.cli.folders import CONFIG_FILE
-    from pisco.engines.sharded.supervisor import Supervisor
+    from pisco.engines.cluster.supervisor import Supervisor
     from pisco.errors import InputError, check_number
 
     check_number("--processes", processes, low=1, integer=True)

@@ -15,7 +15,7 @@ from pisco.cli.compare import Experiment, Json, Rounds, Set, load_experiment, pa
 from pisco.cli.console import err, note, out, say, say_json, table, use_compilation_cache
 
 if TYPE_CHECKING:
-    from pisco.experiments.planner import Planned
+    from pisco.experiments.planned import Planned
 
 
 def plan(
@@ -102,7 +102,7 @@ def plan(
         _say_theory(config, next(iter(goals.items())), as_json)
         return
 
-    from pisco.experiments.planner import plan_config
+    from pisco.experiments.planned import plan_config
 
     with _status(seconds) as tell:
         planned = plan_config(
@@ -231,7 +231,7 @@ def _number(value: float) -> str:
 def _draw(planned: Planned, prices: Any, path: Path) -> None:
     import numpy as np
 
-    from pisco.experiments.planner import cost_rows
+    from pisco.experiments.planned import cost_rows
     from pisco.report.plan_plot import plan_panels, plot_plan
     from pisco.theory import network_dependency
 

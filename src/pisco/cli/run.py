@@ -59,8 +59,8 @@ def run(
 
       pisco run a9a --engine sharded --devices 4
     """
-    from pisco.cli.crew import together
     from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
+    from pisco.cli.processes import together
     from pisco.cli.watch import watching
     from pisco.errors import InputError
     from pisco.experiments import load
@@ -76,10 +76,10 @@ def run(
         if experiment is None:
             raise InputError("there is nothing to run; name a TOML file or a preset, as in `pisco run quick`")
         config = load(experiment, overrides)
-    crew = together(config.run.engine, coordinator, processes, process_id)
+    group = together(config.run.engine, coordinator, processes, process_id)
     whole = finished(resume, config) if resume is not None else None
     if resume is not None and whole is not None:
-        if crew.leads:
+        if group.leads:
             _report(whole, resume, config, as_json, note_first=f"{resume} is complete; nothing to do")
         return
 
@@ -89,18 +89,20 @@ def run(
             claim(where, config)
         return where
 
-    with crew.exits():
-        runner = crew.engine(config, devices)
-        folder = crew.leader_does(place)
+    with group.exits():
+        runner = group.engine(config, devices)
+        folder = group.leader_does(place)
         use_compilation_cache()
-        warn = (lambda words: note(f"warning: {words}")) if check and resume is None and crew.leads else None
+        warn = (lambda words: note(f"warning: {words}")) if check and resume is None and group.leads else None
         try:
             if config.algorithm.is_auto:
-                config = _pick_step(config, folder, alone=crew.member is None)
-            watched = watching(config, folder, live=live, port=port, log=log) if crew.leads else nullcontext()
+                config = _pick_step(config, folder, alone=group.member is None)
+            watched = (
+                watching(config, folder, live=live, port=port, log=log) if group.leads else nullcontext()
+            )
             with watched as watchers:
-                bar = progress_bar(config.run.rounds, config.name) if crew.leads else nullcontext()
-                with crew.working(runner), bar as progress:
+                bar = progress_bar(config.run.rounds, config.name) if group.leads else nullcontext()
+                with group.working(runner), bar as progress:
                     if watchers is not None and progress is not None:
                         watchers.add(progress)
                     result = config.execute(
@@ -115,14 +117,14 @@ def run(
                     _report(result, folder, config, as_json)
                     watchers.finish(result, folder, quiet=as_json)
         except InputError:
-            if resume is None and crew.leads:
+            if resume is None and group.leads:
                 release(folder)
             raise
         except KeyboardInterrupt:
             note(f"interrupted; continue with `pisco run --resume {folder}`")
             raise typer.Exit(130) from None
     if result.interrupted:
-        if crew.leads:
+        if group.leads:
             note(
                 f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
                 f"continue with `pisco run --resume {folder}`"

@@ -220,14 +220,14 @@ def drive(
     def description() -> dict[str, Any]:
         return job.description | {"eval_every": eval_every}
 
-    engine.crew.check_same(
+    engine.group.check_same(
         lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume}
     )
     history, done, states = _History(len(job.runs)), 0, None
     if resume:
         if checkpoints is None:
             raise InputError("resume needs the folder of the checkpoints; pass checkpoint=")
-        found = engine.crew.latest(checkpoints)
+        found = engine.group.latest(checkpoints)
         if found is not None:
             checkpoint.check_job(found.job, description(), checkpoints)
             runs = len(job.runs)
@@ -243,7 +243,7 @@ def drive(
     def save() -> None:
         assert checkpoints is not None
         try:
-            engine.crew.save(checkpoints, done, description(), history.save(), engine, states)
+            engine.group.save(checkpoints, done, description(), history.save(), engine, states)
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
@@ -265,7 +265,7 @@ def drive(
             if progress:
                 progress(Progress(done, rounds, history.rows[-1], outcome))
             due = checkpoints is not None and time.monotonic() - saved_at > CHECKPOINT_SECONDS
-            stopping, due = engine.crew.agree(asked_to_stop(), due)
+            stopping, due = engine.group.agree(asked_to_stop(), due)
             if due:
                 save()
                 saved_at, saved_round = time.monotonic(), done

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
-from pisco.engines.crew import Crew
+from pisco.engines.process_group import ProcessGroup
 from pisco.errors import InputError, check_number
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links
@@ -100,8 +100,8 @@ class Job:
             "seeds": [int(run.seed) for run in self.runs],
             "batch_size": self.batch_size,
             "problem": self.problem.name,
-            "loss": said_of(self.problem.loss),
-            "start": said_of(start) if callable(start) else _digest(start),
+            "loss": identity_of(self.problem.loss),
+            "start": identity_of(start) if callable(start) else _digest(start),
             "metrics": [name for name, _ in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),
@@ -150,7 +150,7 @@ def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
     return jax.eval_shape(start, seed_key(0))
 
 
-def said_of(function: Any) -> str:
+def identity_of(function: Any) -> str:
     """What tells one loss or start from another, the same in every process: its fields, else its name."""
     if dataclasses.is_dataclass(function):
         return re.sub(r" at 0x[0-9a-f]+", "", repr(function))
@@ -211,7 +211,7 @@ class Engine(Protocol):
     """How rounds are run. `states` is the engine's own form; `pack` and `unpack` stack runs on a leading axis."""
 
     name: str
-    crew: Crew
+    group: ProcessGroup
 
     def start(self, job: Job) -> Any: ...
 

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.engines.crew import Alone, Crew
 from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
-from pisco.metrics import agent_errors, evaluate, glance
+from pisco.engines.process_group import Alone, ProcessGroup
+from pisco.metrics import agent_errors, evaluate, round_metrics
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
@@ -61,7 +61,10 @@ def _advance(
         rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
         none = jnp.zeros(len(Links._fields), jnp.int32)
         (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
-        return carry, (glance(carry.state) | agent_errors(carry.state) if segment.measured else {}, used)
+        return carry, (
+            round_metrics(carry.state) | agent_errors(carry.state) if segment.measured else {},
+            used,
+        )
 
     starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
     carry, (rows, used) = lax.scan(stretch, carry, starts)
@@ -93,7 +96,7 @@ def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
 @partial(jax.jit, static_argnames="batched")
 def measure_now(carry, problem, *, batched):
     def one(carry):
-        row = jax.tree.map(lambda x: x[None], glance(carry.state) | agent_errors(carry.state))
+        row = jax.tree.map(lambda x: x[None], round_metrics(carry.state) | agent_errors(carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
     return jax.vmap(one)(carry) if batched else one(carry)
@@ -112,7 +115,7 @@ class ScanEngine:
     """
 
     name = "scan"
-    crew: Crew = Alone()
+    group: ProcessGroup = Alone()
 
     def __init__(self, batched: bool | None = None):
         self.batched = batched

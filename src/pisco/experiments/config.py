@@ -109,7 +109,7 @@ class Config(Table):
     network: NetworkTable
     run: RunTable
 
-    def world(self) -> tuple[Problem, Network]:
+    def problem_and_network(self) -> tuple[Problem, Network]:
         """What is trained, and over which network."""
         if self.run.dtype == "float64":
             import jax
@@ -121,7 +121,7 @@ class Config(Table):
     def build(self) -> tuple[Algorithm, Problem, Network]:
         """The three nouns, ready for `pisco.run`."""
         algorithm = self.algorithm.build()
-        return algorithm, *self.world()
+        return algorithm, *self.problem_and_network()
 
     def resolved(self) -> Config:
         """The same experiment with a number in place of `local_lr = "auto"`."""
@@ -129,7 +129,7 @@ class Config(Table):
             return self
         from pisco.planning.steps import auto_step
 
-        problem, network = self.world()
+        problem, network = self.problem_and_network()
         step = auto_step(
             lambda lr: self.algorithm.with_step(lr).build(),
             problem,

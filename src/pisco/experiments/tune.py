@@ -71,7 +71,7 @@ def tune(
     progress: Callable[[Progress], None] | None = None,
 ) -> Tuned:
     """Try every step size of the grid on the tuning seeds and pick one by `RULE`; Ctrl-C raises, nothing is picked."""
-    problem, network = config.world()
+    problem, network = config.problem_and_network()
     first = next(iter(targets))
     if first.startswith("test_") and first not in {f"test_{name}" for name, _ in problem.metrics}:
         raise InputError(

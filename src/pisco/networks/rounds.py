@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from pisco.networks.mixing import Operator, outside_gossip, per_agent
-from pisco.networks.places import EVERYBODY, Place
+from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.sampling import Sampling
 from pisco.networks.varying import Gossiping
 from pisco.types import Compressor, StartMix
@@ -46,7 +46,12 @@ class RoundMix:
     """The `Mix` of stacked agents; `here` says which of them are."""
 
     def __init__(
-        self, apply: Callable[[Any], Any], participates: Any, share: Any, server: Any, here: Place = EVERYBODY
+        self,
+        apply: Callable[[Any], Any],
+        participates: Any,
+        share: Any,
+        server: Any,
+        here: Placement = EVERYBODY,
     ):
         self.apply = apply
         self.participates = participates
@@ -69,7 +74,7 @@ def each_agent(
     return jax.vmap(lambda own, agent: function(own, jax.random.fold_in(key, agent)))(tree, agents)
 
 
-def draw_start(gossip: Gossip, links_key: jax.Array, here: Place = EVERYBODY) -> StartMix:
+def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY) -> StartMix:
     """Communication before the first round: the server, or one gossip exchange on round 0's links."""
     return StartMix(here.average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
 
@@ -80,7 +85,7 @@ def draw_round(
     links_key: jax.Array,
     round_index: Any,
     num_agents: int,
-    here: Place = EVERYBODY,
+    here: Placement = EVERYBODY,
 ) -> tuple[RoundMix, Links]:
     """This round's communication, drawn once: the map every exchange applies, and the links it uses.
 
@@ -129,19 +134,19 @@ def draw_round(
     return RoundMix(apply, here.own(participates), share, reached, here), links
 
 
-def _repeat(operator: Operator, steps: int, tree: Any, here: Place) -> Any:
+def _repeat(operator: Operator, steps: int, tree: Any, here: Placement) -> Any:
     for _ in range(steps):
         tree = here.apply(operator, tree)
     return tree
 
 
-def _weighted_average(weights: jax.Array, tree: Any, here: Place) -> Any:
+def _weighted_average(weights: jax.Array, tree: Any, here: Placement) -> Any:
     own = here.own(weights)
     totals = here.total(jax.tree.map(lambda x: per_agent(own, x) * x, tree))
     return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), tree, totals)
 
 
-def _split_round(gossip: Gossip, mask: jax.Array, here: Place) -> tuple[RoundMix, Links]:
+def _split_round(gossip: Gossip, mask: jax.Array, here: Placement) -> tuple[RoundMix, Links]:
     """The agents in the mask average among themselves, the others gossip on the subgraph they induce."""
     assert gossip.sources is not None and gossip.targets is not None
     operator, edges = outside_gossip(mask, gossip.sources, gossip.targets)

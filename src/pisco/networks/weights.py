@@ -20,7 +20,6 @@ from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
 from pisco.networks.graph import Graph
 from pisco.networks.registry import checked
 from pisco.networks.spectral import laplacian_extremes
-from pisco.networks.step_weights import pisco_step
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
@@ -205,6 +204,14 @@ def _tidy(found: np.ndarray) -> np.ndarray:
     return np.where(np.abs(found) < 1e-8, 0.0, found)
 
 
+def _pisco_step(
+    graph: Graph, *, condition: float = 10.0, one_exchange: bool = False, lazy: bool = False
+) -> csr_array:
+    from pisco.theory.step_weights import pisco_step
+
+    return pisco_step(graph, condition=condition, one_exchange=one_exchange, lazy=lazy)
+
+
 WEIGHTS = checked(
     "weights",
     {
@@ -212,6 +219,6 @@ WEIGHTS = checked(
         "metropolis": metropolis,
         "max-degree": max_degree,
         "best-constant": best_constant,
-        "pisco-step": pisco_step,
+        "pisco-step": _pisco_step,
     },
 )

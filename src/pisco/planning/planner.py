@@ -17,7 +17,7 @@ from pisco.planning.pilot import DIVERGED, SLOWER, OutOfTime, Pilot, Target, Tra
 from pisco.planning.search import Search
 from pisco.planning.settings import PROBABILITIES, Modes, Setting
 from pisco.problems.problem import Problem
-from pisco.problems.thinning import thin
+from pisco.problems.subsample import subsample
 from pisco.theory.estimates import Estimates
 from pisco.tree import num_bytes
 
@@ -136,7 +136,7 @@ def plan(
         True: prices.of_round([2 * size], network.graph),
         False: prices.of_round([size, size], network.graph),
     }
-    few = thin(problem, samples, test=goal.column.startswith("test_"))
+    few = subsample(problem, samples, test=goal.column.startswith("test_"))
     track = Track(
         few,
         networks,

@@ -10,8 +10,8 @@ import numpy as np
 from pisco.algorithms.pisco import pisco
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
-from pisco.networks.stability import best_step, growth, largest_stable_step
 from pisco.theory.estimates import Estimates
+from pisco.theory.stability import best_step, growth, largest_stable_step
 from pisco.types import Algorithm
 
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -60,7 +60,7 @@ class Modes(NamedTuple):
         found = {}
         for name, network in networks.items():
             if network.num_agents > 1000:
-                from pisco.networks.stability import network_modes
+                from pisco.theory.stability import network_modes
 
                 found[name] = network_modes(network)
                 continue

@@ -24,11 +24,11 @@ from pisco.engines.run import sweep
 from pisco.engines.scan import ScanEngine
 from pisco.errors import InputError
 from pisco.networks.network import Network
-from pisco.networks.stability import growth, largest_stable_step
 from pisco.planning.settings import Modes
 from pisco.problems.problem import Problem
-from pisco.problems.thinning import thin
+from pisco.problems.subsample import subsample
 from pisco.theory.estimates import smoothness
+from pisco.theory.stability import growth, largest_stable_step
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10
@@ -152,7 +152,7 @@ class _Look(NamedTuple):
 def _affordable(problem: Problem) -> _Look | None:
     """None when even few samples cost too much."""
     for count in (2000, 200):
-        few = thin(problem, count, test=False)
+        few = subsample(problem, count, test=False)
         params = jax.eval_shape(few.init, jax.random.key(0))
         cost = jax.jit(lambda problem, x: problem.objective(x)).lower(few, params).cost_analysis() or {}
         flops = float(cost.get("flops", math.inf))
@@ -250,7 +250,7 @@ def auto_step(
     True
     """
     began = time.monotonic()
-    few = thin(problem, 5000, test=False)
+    few = subsample(problem, 5000, test=False)
     curvature = max(smoothness(few, iterations=HESSIANS), 1e-12)
     start = 2 / (curvature * (local_steps + 1))
     grid = [float(f"{start / 2**k:.2g}") for k in range(10)]

@@ -18,8 +18,8 @@ from pisco.errors import InputError
 from pisco.files import atomic_write
 from pisco.report.curves import page_numbers
 from pisco.report.reached import TARGETS
+from pisco.report.summary import paragraphs
 from pisco.report.tables import endings_table, settings_table, targets_table
-from pisco.report.words import paragraphs
 
 if TYPE_CHECKING:
     from pisco.results import Result

@@ -11,7 +11,7 @@ import numpy as np
 from pisco.costs import Prices
 from pisco.report.plots import TITLES, labels_of
 from pisco.report.reached import amount, number, reached, spread, target_words
-from pisco.report.words import differing_settings, settings_of
+from pisco.report.summary import differing_settings, settings_of
 
 if TYPE_CHECKING:
     from pisco.results import Result

@@ -1,13 +1,5 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
-from pisco.networks.stability import (
-    CURVATURES,
-    best_step,
-    growth,
-    largest_stable_step,
-    network_modes,
-    round_matrix,
-)
 from pisco.theory.estimates import Estimates, estimate, smoothness
 from pisco.theory.paper import (
     Setup,
@@ -16,6 +8,14 @@ from pisco.theory.paper import (
     corollary_1,
     network_dependency,
     theorem_1,
+)
+from pisco.theory.stability import (
+    CURVATURES,
+    best_step,
+    growth,
+    largest_stable_step,
+    network_modes,
+    round_matrix,
 )
 
 __all__ = [

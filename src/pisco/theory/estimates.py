@@ -18,7 +18,7 @@ from jax.flatten_util import ravel_pytree
 
 from pisco.errors import check_number
 from pisco.problems.problem import Problem
-from pisco.problems.thinning import thin
+from pisco.problems.subsample import subsample
 
 DESCENT = 150
 """Steps of the descent that estimates f*."""
@@ -125,7 +125,7 @@ def estimate(
     (2.0, 3.0, 1.0, 0.0)
     """
     check_number("batches", batches, low=2, integer=True)
-    few = thin(problem, samples, test=False, seed=seed)
+    few = subsample(problem, samples, test=False, seed=seed)
     size = min(batch_size or 32, problem.min_size)
     key = jax.random.key(seed)
     flat, unflatten = ravel_pytree(few.init(key))

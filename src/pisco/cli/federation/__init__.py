@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from pisco.cli.federation.changes import change, init
 from pisco.cli.federation.follow import status, try_
 from pisco.cli.federation.members import issue, request, revoke
-from pisco.cli.federation.roster import change, init
 from pisco.cli.federation.show import show
 
 app = typer.Typer(

@@ -32,8 +32,8 @@ def status(
     require_tls13()
     from rich.live import Live
 
-    from pisco.engines.remote.loopback import overview
     from pisco.errors import InputError
+    from pisco.federation.runtime.loopback import overview
 
     opened = Kit.load(kit)
     found = overview(opened)
@@ -76,8 +76,8 @@ def try_(
     from rich.live import Live
 
     from pisco.cli.folders import unused
-    from pisco.engines.remote import loopback
     from pisco.errors import InputError
+    from pisco.federation.runtime import loopback
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):

@@ -8,24 +8,24 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pisco.engines.sharded.exchange import AXIS, Exchange, Layout, packed
+from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, packed
 from pisco.networks.mixing import Operator
 from pisco.tree import squared_norm
 
 
 class Block:
-    """The `Place` of a device: sums over all agents are collective, and ghosts enter none."""
+    """The `Placement` of a device: sums over all agents are collective, and ghosts enter none."""
 
-    def __init__(self, layout: Layout, exchange: Exchange):
-        self.layout, self.exchange = layout, exchange
-        self.first = lax.axis_index(AXIS) * layout.block
+    def __init__(self, blocks: Blocks, exchange: BlockGossip):
+        self.blocks, self.exchange = blocks, exchange
+        self.first = lax.axis_index(AXIS) * blocks.block
 
     def numbers(self, count: int) -> jax.Array:
         return self.first + jnp.arange(count)
 
     def own(self, values: jax.Array) -> jax.Array:
-        filled = jnp.pad(values, (0, self.layout.padded - self.layout.agents))
-        return lax.dynamic_slice_in_dim(filled, self.first, self.layout.block)
+        filled = jnp.pad(values, (0, self.blocks.padded - self.blocks.agents))
+        return lax.dynamic_slice_in_dim(filled, self.first, self.blocks.block)
 
     def total(self, tree: Any) -> Any:
         return jax.tree.map(lambda x, total: total.astype(x.dtype), tree, self._sums(tree))
@@ -38,19 +38,19 @@ class Block:
 
     def spread(self, tree: Any) -> jax.Array:
         away = jax.tree.map(lambda x, mean: self._only_real(x - mean), tree, self._mean(tree))
-        return lax.psum(squared_norm(away), AXIS) / self.layout.agents
+        return lax.psum(squared_norm(away), AXIS) / self.blocks.agents
 
     def apply(self, operator: Operator, tree: Any) -> Any:
         tree = jax.tree.map(self._only_real, tree)
         rows = self.exchange.collect(tree)
         local = self.exchange.own_operator(operator)
         if local is not None:
-            return jax.tree.map(lambda x: x[: self.layout.block], local(rows))
-        everybody = operator(jax.tree.map(lambda x: x[: self.layout.agents], rows))
+            return jax.tree.map(lambda x: x[: self.blocks.block], local(rows))
+        everybody = operator(jax.tree.map(lambda x: x[: self.blocks.agents], rows))
         return jax.tree.map(self._own_rows, everybody)
 
     def _mean(self, tree: Any) -> Any:
-        count = self.layout.agents
+        count = self.blocks.agents
         return jax.tree.map(lambda x, total: (total / count).astype(x.dtype), tree, self._sums(tree))
 
     def _sums(self, tree: Any) -> Any:
@@ -64,11 +64,11 @@ class Block:
 
     def _only_real(self, x: jax.Array) -> jax.Array:
         """Zeros in place of ghosts, whatever they hold."""
-        if self.layout.padded == self.layout.agents:
+        if self.blocks.padded == self.blocks.agents:
             return x
-        real = self.numbers(x.shape[0]) < self.layout.agents
+        real = self.numbers(x.shape[0]) < self.blocks.agents
         return jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
 
     def _own_rows(self, x: jax.Array) -> jax.Array:
-        filled = jnp.pad(x, [(0, self.layout.padded - self.layout.agents)] + [(0, 0)] * (x.ndim - 1))
-        return lax.dynamic_slice_in_dim(filled, self.first, self.layout.block)
+        filled = jnp.pad(x, [(0, self.blocks.padded - self.blocks.agents)] + [(0, 0)] * (x.ndim - 1))
+        return lax.dynamic_slice_in_dim(filled, self.first, self.blocks.block)

@@ -11,14 +11,14 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from pisco.engines.crew import Alone, Crew
+from pisco.engines.cluster.processes import Processes
 from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key, streams
+from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.sharded.block import Block
-from pisco.engines.sharded.exchange import AXIS, Layout
-from pisco.engines.sharded.processes import Processes
-from pisco.engines.sharded.share import SPLIT, WHOLE, Share, share, split, whole
+from pisco.engines.sharded.exchange import AXIS, Blocks
+from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split, whole
 from pisco.errors import InputError
-from pisco.metrics import glance
+from pisco.metrics import round_metrics
 from pisco.networks.rounds import Links, draw_round, draw_start
 from pisco.tree import stack_agents
 
@@ -26,9 +26,9 @@ Form = tuple[Any, tuple[bool, ...]]
 """The structure of a carry, and which of its leaves lead with the agents."""
 
 
-def _start(run: Run, held: Share, batch_size: int | None, layout: Layout) -> Carry:
-    held, here, keys = held.inside(layout), _here(held, layout), _streams(run)
-    params = stack_agents(held.problem.init(keys.start), layout.block)
+def _start(run: Run, held: Shard, batch_size: int | None, blocks: Blocks) -> Carry:
+    held, here, keys = held.inside(blocks), _here(held, blocks), _streams(run)
+    params = stack_agents(held.problem.init(keys.start), blocks.block)
     key, mix = jax.random.fold_in(keys.batches, 0), draw_start(held.gossip, keys.links, here)
     return Carry(run.algorithm.init(params, key, _gradient(held, here, batch_size), mix), run.server.start())
 
@@ -36,24 +36,24 @@ def _start(run: Run, held: Share, batch_size: int | None, layout: Layout) -> Car
 def _advance(
     run: Run,
     carry: Carry,
-    held: Share,
+    held: Shard,
     done: jax.Array,
     segment: Segment,
     batch_size: int | None,
-    layout: Layout,
+    blocks: Blocks,
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
-    held, here, keys = held.inside(layout), _here(held, layout), _streams(run)
+    held, here, keys = held.inside(blocks), _here(held, blocks), _streams(run)
     grad, loss = _gradient(held, here, batch_size), _mean_loss(held, here, batch_size)
 
     def one_round(carry, k):
         key = jax.random.fold_in(keys.batches, k + 1)
         who, memory = run.server.decide(carry.memory, keys.coins, k, lambda: loss(carry.state.params, key))
-        mix, links = draw_round(held.gossip, who, keys.links, k, layout.agents, here)
+        mix, links = draw_round(held.gossip, who, keys.links, k, blocks.agents, here)
         return Carry(run.algorithm.round(carry.state, key, grad, mix), memory), links
 
     def stretch(carry, first):
         carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
-        row = glance(carry.state, here) if segment.measured else {}
+        row = round_metrics(carry.state, here) if segment.measured else {}
         return carry, (row, Links(*(count.sum() for count in links)))
 
     starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
@@ -61,22 +61,22 @@ def _advance(
     return carry, held.evaluate(rows) if segment.measured else {}, links
 
 
-def _measure(carry: Carry, held: Share, layout: Layout) -> dict[str, jax.Array]:
-    held, here = held.inside(layout), _here(held, layout)
-    return held.evaluate(jax.tree.map(lambda x: x[None], glance(carry.state, here)))
+def _measure(carry: Carry, held: Shard, blocks: Blocks) -> dict[str, jax.Array]:
+    held, here = held.inside(blocks), _here(held, blocks)
+    return held.evaluate(jax.tree.map(lambda x: x[None], round_metrics(carry.state, here)))
 
 
-def _here(held: Share, layout: Layout) -> Block:
-    return Block(layout, jax.tree.map(lambda x: x[0], held.exchange))
+def _here(held: Shard, blocks: Blocks) -> Block:
+    return Block(blocks, jax.tree.map(lambda x: x[0], held.exchange))
 
 
 def _streams(run: Run):
     return streams(jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
 
 
-def _gradient(held: Share, here: Block, batch_size: int | None):
+def _gradient(held: Shard, here: Block, batch_size: int | None):
     """`grad(params, key)` of the agents here: by their own numbers, so that they draw the batches of every engine."""
-    agents = here.numbers(here.layout.block)
+    agents = here.numbers(here.blocks.block)
 
     def grad(params, key):
         own = partial(held.problem.agent_gradient, batch_size=batch_size)
@@ -85,8 +85,8 @@ def _gradient(held: Share, here: Block, batch_size: int | None):
     return grad
 
 
-def _mean_loss(held: Share, here: Block, batch_size: int | None):
-    agents = here.numbers(here.layout.block)
+def _mean_loss(held: Shard, here: Block, batch_size: int | None):
+    agents = here.numbers(here.blocks.block)
 
     def loss(params, key):
         own = partial(held.problem.agent_loss, batch_size=batch_size)
@@ -100,9 +100,9 @@ def _carry_specs(form: Form) -> Any:
     return jax.tree.unflatten(structure, [SPLIT if lead else WHOLE for lead in leads])
 
 
-@partial(jax.jit, static_argnames=("mesh", "layout", "form", "batch_size"))
-def start(run, held, *, mesh, layout, form, batch_size):
-    local = partial(_start, batch_size=batch_size, layout=layout)
+@partial(jax.jit, static_argnames=("mesh", "blocks", "form", "batch_size"))
+def start(run, held, *, mesh, blocks, form, batch_size):
+    local = partial(_start, batch_size=batch_size, blocks=blocks)
     specs = (WHOLE, held.specs())
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=_carry_specs(form), check_vma=False)(
         run, held
@@ -110,10 +110,10 @@ def start(run, held, *, mesh, layout, form, batch_size):
 
 
 @partial(
-    jax.jit, static_argnames=("mesh", "layout", "form", "batch_size", "segment"), donate_argnames="carry"
+    jax.jit, static_argnames=("mesh", "blocks", "form", "batch_size", "segment"), donate_argnames="carry"
 )
-def advance(run, carry, held, done, *, mesh, layout, form, batch_size, segment):
-    local = partial(_advance, segment=segment, batch_size=batch_size, layout=layout)
+def advance(run, carry, held, done, *, mesh, blocks, form, batch_size, segment):
+    local = partial(_advance, segment=segment, batch_size=batch_size, blocks=blocks)
     carries = _carry_specs(form)
     ins, outs = (WHOLE, carries, held.specs(), WHOLE), (carries, WHOLE, WHOLE)
     return jax.shard_map(local, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(
@@ -121,9 +121,9 @@ def advance(run, carry, held, done, *, mesh, layout, form, batch_size, segment):
     )
 
 
-@partial(jax.jit, static_argnames=("mesh", "layout", "form"))
-def measure_now(carry, held, *, mesh, layout, form):
-    local = partial(_measure, layout=layout)
+@partial(jax.jit, static_argnames=("mesh", "blocks", "form"))
+def measure_now(carry, held, *, mesh, blocks, form):
+    local = partial(_measure, blocks=blocks)
     specs = (_carry_specs(form), held.specs())
     return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False)(carry, held)
 
@@ -138,7 +138,7 @@ class ShardedEngine:
 
     def __init__(self, devices: int | None = None):
         self.mesh = device_mesh(devices)
-        self.crew: Crew = Processes() if jax.process_count() > 1 else Alone()
+        self.group: ProcessGroup = Processes() if jax.process_count() > 1 else Alone()
         self._job: Job | None = None
 
     def start(self, job: Job) -> list[Any]:
@@ -162,7 +162,7 @@ class ShardedEngine:
         return [carry for carry, _, _ in out], *stacked
 
     def pack(self, states: list[Any]) -> Any:
-        agents = self.layout.agents
+        agents = self.blocks.agents
         leads = jax.tree.unflatten(*self.form)
 
         def leaf(lead, *parts):
@@ -172,7 +172,7 @@ class ShardedEngine:
 
     def own_rows(self, states: list[Any]) -> tuple[int, Any, Any]:
         """What this process holds: its first agent, its agents' rows with runs leading, and what all hold alike."""
-        agents, leads = self.layout.agents, jax.tree.unflatten(*self.form)
+        agents, leads = self.blocks.agents, jax.tree.unflatten(*self.form)
         firsts: set[int] = set()
 
         def rows(lead, *parts):
@@ -194,15 +194,15 @@ class ShardedEngine:
 
     def unpack(self, job: Job, packed: Any) -> list[Any]:
         self._fixed(job)
-        layout, leads = self.layout, jax.tree.unflatten(*self.form)
+        blocks, leads = self.blocks, jax.tree.unflatten(*self.form)
 
         def leaf(lead, x):
             if not lead:
                 return whole(self.mesh, x)
 
             def rows(device):
-                own = np.asarray(x[device * layout.block : (device + 1) * layout.block])
-                return np.concatenate([own, np.repeat(x[:1], layout.block - len(own), axis=0)])
+                own = np.asarray(x[device * blocks.block : (device + 1) * blocks.block])
+                return np.concatenate([own, np.repeat(x[:1], blocks.block - len(own), axis=0)])
 
             return split(self.mesh, rows)
 
@@ -211,13 +211,13 @@ class ShardedEngine:
         ]
 
     def _fixed(self, job: Job) -> dict[str, Any]:
-        """Place a job's data once; what the programs need to know of it."""
+        """Placement a job's data once; what the programs need to know of it."""
         if self._job is not job:
-            self.layout = Layout(job.problem.num_agents, self.mesh.size)
-            self.held = share(job, self.layout, self.mesh)
+            self.blocks = Blocks(job.problem.num_agents, self.mesh.size)
+            self.held = shard(job, self.blocks, self.mesh)
             self.form = _form(job)
             self._job = job
-        return {"mesh": self.mesh, "layout": self.layout, "form": self.form}
+        return {"mesh": self.mesh, "blocks": self.blocks, "form": self.form}
 
     def _run(self, run: Run) -> Run:
         return run._replace(seed=np.asarray(jax.random.key_data(seed_key(run.seed))))

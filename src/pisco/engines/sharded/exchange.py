@@ -32,7 +32,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Layout:
+class Blocks:
     """n agents in contiguous blocks of equal length; the last blocks may end in ghosts, agents that do not exist."""
 
     agents: int
@@ -58,7 +58,7 @@ class Transfer(NamedTuple):
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Exchange:
+class BlockGossip:
     """How a block mixes with its neighbours. Arrays lead with the devices; on a device, they are its own.
 
     With fixed weights, `operator` maps the rows at hand to the block. Where links vary on the same edges, the
@@ -104,12 +104,12 @@ def packed(send: Any, tree: Any) -> Any:
     return jax.tree.unflatten(structure, out)
 
 
-def plan(network: Network, layout: Layout) -> Exchange:
-    """The exchange of a network's gossip on this layout, as NumPy arrays that lead with the devices."""
+def plan_block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
+    """The exchange of a network's gossip on this blocks, as NumPy arrays that lead with the devices."""
     rule, gossip = network.gossip.rule, network.gossip
     values = None
     if gossip.sources is not None:  # a schedule that splits rounds: `outside_gossip` lists agents, then edges
-        agents = np.arange(layout.agents)
+        agents = np.arange(blocks.agents)
         sources = np.concatenate([agents, np.asarray(gossip.sources)])
         targets = np.concatenate([agents, np.asarray(gossip.targets)])
     elif isinstance(rule, Fixed):
@@ -120,16 +120,16 @@ def plan(network: Network, layout: Layout) -> Exchange:
         assert isinstance(operator, Edges)
         sources, targets = np.asarray(operator.sources), np.asarray(operator.targets)
     else:
-        return Exchange((), None, None, (), gathers=True)
+        return BlockGossip((), None, None, (), gathers=True)
 
-    transfers, halo = _transfers(layout, sources, targets)
+    transfers, halo = _transfers(blocks, sources, targets)
     moved = sum(len(t.pairs) * t.rows.shape[1] for t in transfers)
-    gathers = moved >= FULLNESS * layout.devices * (layout.devices - 1) * layout.block and moved > 0
-    positions = sources.astype(np.int64) if gathers else _positions(layout, sources, targets, halo)
-    at_hand = layout.padded if gathers else layout.block + sum(t.rows.shape[1] for t in transfers)
-    lists = _per_device(layout, positions, targets)
-    operator = None if values is None else _operator(layout, lists, values, at_hand)
-    return Exchange(
+    gathers = moved >= FULLNESS * blocks.devices * (blocks.devices - 1) * blocks.block and moved > 0
+    positions = sources.astype(np.int64) if gathers else _positions(blocks, sources, targets, halo)
+    at_hand = blocks.padded if gathers else blocks.block + sum(t.rows.shape[1] for t in transfers)
+    lists = _per_device(blocks, positions, targets)
+    operator = None if values is None else _operator(blocks, lists, values, at_hand)
+    return BlockGossip(
         () if gathers else tuple(t.rows for t in transfers),  # pyright: ignore[reportArgumentType]
         operator,
         None if values is not None else _edge_lists(lists, at_hand),  # pyright: ignore[reportArgumentType]
@@ -138,29 +138,29 @@ def plan(network: Network, layout: Layout) -> Exchange:
     )
 
 
-def needed_rows(network: Network, layout: Layout) -> int:
+def needed_rows(network: Network, blocks: Blocks) -> int:
     """How many rows must cross between devices in one gossip exchange: each neighbour's once per device."""
     incoming = network.weights.T.tocoo()
-    needs = _needs(layout, incoming.col, incoming.row)
+    needs = _needs(blocks, incoming.col, incoming.row)
     return needs.shape[1]
 
 
-def _needs(layout: Layout, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
+def _needs(blocks: Blocks, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
     """Columns (from device, to device, agent) for every row that must travel, sorted."""
-    start, end = sources // layout.block, targets // layout.block
+    start, end = sources // blocks.block, targets // blocks.block
     away = start != end
     return np.unique(np.stack([start[away], end[away], sources[away]]).astype(np.int64), axis=1)
 
 
-def _transfers(layout: Layout, sources: np.ndarray, targets: np.ndarray):
+def _transfers(blocks: Blocks, sources: np.ndarray, targets: np.ndarray):
     """The transfers, and for every row that travels (to device, agent) its place after the block."""
-    needs = _needs(layout, sources, targets)
+    needs = _needs(blocks, sources, targets)
     lists: dict[tuple[int, int], np.ndarray] = {}
     if needs.size:
         changes = np.flatnonzero(np.any(np.diff(needs[:2], axis=1) != 0, axis=0)) + 1
         for part in np.split(needs, changes, axis=1):
             lists[(int(part[0, 0]), int(part[1, 0]))] = part[2]
-    waiting = sorted(lists, key=lambda pair: (-len(lists[pair]), (pair[1] - pair[0]) % layout.devices, pair))
+    waiting = sorted(lists, key=lambda pair: (-len(lists[pair]), (pair[1] - pair[0]) % blocks.devices, pair))
     transfers: list[Transfer] = []
     halo: dict[tuple[int, int], int] = {}
     offset = 0
@@ -175,10 +175,10 @@ def _transfers(layout: Layout, sources: np.ndarray, targets: np.ndarray):
                 chosen.append(pair)
                 senders.add(pair[0])
                 receivers.add(pair[1])
-        rows = np.zeros((layout.devices, size), np.int32)
+        rows = np.zeros((blocks.devices, size), np.int32)
         for start, end in chosen:
             agents = lists[(start, end)]
-            rows[start, : len(agents)] = agents - start * layout.block
+            rows[start, : len(agents)] = agents - start * blocks.block
             halo |= {(end, int(agent)): offset + place for place, agent in enumerate(agents)}
         transfers.append(Transfer(tuple(sorted(chosen)), rows))
         taken = set(chosen)
@@ -187,21 +187,21 @@ def _transfers(layout: Layout, sources: np.ndarray, targets: np.ndarray):
     return transfers, halo
 
 
-def _positions(layout: Layout, sources: np.ndarray, targets: np.ndarray, halo: dict) -> np.ndarray:
+def _positions(blocks: Blocks, sources: np.ndarray, targets: np.ndarray, halo: dict) -> np.ndarray:
     """Where every edge's source lies among the rows at hand of its target's device."""
-    start, end = sources // layout.block, targets // layout.block
-    positions = (sources - start * layout.block).astype(np.int64)
+    start, end = sources // blocks.block, targets // blocks.block
+    positions = (sources - start * blocks.block).astype(np.int64)
     for edge in np.flatnonzero(start != end):
-        positions[edge] = layout.block + halo[(int(end[edge]), int(sources[edge]))]
+        positions[edge] = blocks.block + halo[(int(end[edge]), int(sources[edge]))]
     return positions
 
 
-def _per_device(layout: Layout, positions: np.ndarray, targets: np.ndarray):
+def _per_device(blocks: Blocks, positions: np.ndarray, targets: np.ndarray):
     """For every device its edges: position of the source, target in the block, place in the whole list."""
-    device = targets // layout.block
+    device = targets // blocks.block
     order = np.lexsort((targets, device))
-    cuts = np.searchsorted(device[order], np.arange(1, layout.devices))
-    return [(positions[e], (targets[e] % layout.block), e) for e in np.split(order, cuts)]
+    cuts = np.searchsorted(device[order], np.arange(1, blocks.devices))
+    return [(positions[e], (targets[e] % blocks.block), e) for e in np.split(order, cuts)]
 
 
 def _edge_lists(lists, at_hand: int):
@@ -217,17 +217,17 @@ def _edge_lists(lists, at_hand: int):
     return fill(sources, 0), fill(targets, at_hand), fill(places, 0)
 
 
-def _operator(layout: Layout, lists, values: np.ndarray, at_hand: int) -> Operator:
+def _operator(blocks: Blocks, lists, values: np.ndarray, at_hand: int) -> Operator:
     """Fixed weights as the operator that suits the rows at hand, the same kind on every device."""
     if at_hand <= DENSE_ROWS:
-        matrix = np.zeros((layout.devices, layout.block, at_hand))
+        matrix = np.zeros((blocks.devices, blocks.block, at_hand))
         for device, (sources, targets, places) in enumerate(lists):
             matrix[device, targets, sources] = values[places]
         return Dense(matrix)  # pyright: ignore[reportArgumentType]
     slots = max((int(np.bincount(targets).max()) for _, targets, _ in lists if len(targets)), default=0)
     if slots <= GATHER_DEGREE:
-        neighbours = np.zeros((layout.devices, at_hand, slots), np.int32)
-        weights = np.zeros((layout.devices, at_hand, slots))
+        neighbours = np.zeros((blocks.devices, at_hand, slots), np.int32)
+        weights = np.zeros((blocks.devices, at_hand, slots))
         for device, (sources, targets, places) in enumerate(lists):
             firsts = np.searchsorted(targets, targets)  # sorted by target
             slot = np.arange(len(targets)) - firsts

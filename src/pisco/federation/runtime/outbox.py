@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pisco.engines.remote.layout import Layout
+from pisco.federation.runtime.codec import MessageLayout
 
 
 class Stale(Exception):
@@ -26,7 +26,7 @@ class Forbidden(Exception):
 class Message:
     """One outgoing message and those who may pull it."""
 
-    layout: Layout
+    layout: MessageLayout
     data: bytes
     readers: frozenset[str]
 
@@ -35,7 +35,7 @@ class Outbox:
     """Outgoing messages by (round, phase), and the round that every reader has reached.
 
     >>> box = Outbox({})
-    >>> box.publish(1, 0, Layout((("float32", (1,)),)), b"abcd", ["b"])
+    >>> box.publish(1, 0, MessageLayout((("float32", (1,)),)), b"abcd", ["b"])
     >>> box.take("b", 1, 0, seconds=1).data
     b'abcd'
     >>> box.take("b", 2, 0, seconds=0) is None, len(box.kept())    # asking alone forgets nothing
@@ -55,7 +55,7 @@ class Outbox:
         self,
         round_: int,
         phase: int,
-        layout: Layout,
+        layout: MessageLayout,
         data: bytes,
         readers: Iterable[str],
         *,

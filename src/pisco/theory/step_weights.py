@@ -14,7 +14,7 @@ import numpy as np
 from pisco.errors import check_number
 from pisco.networks.graph import Graph
 from pisco.networks.spectral import DENSE_UP_TO, eigenvalue_extremes
-from pisco.networks.stability import best_step
+from pisco.theory.stability import best_step
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong

@@ -36,23 +36,23 @@ class Where(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Layout:
+class MessageLayout:
     """Dtypes and shapes of a message's leaves.
 
-    >>> Layout.of([np.zeros((1, 3), np.float32), np.zeros(1, np.float64)])
-    Layout(float32[1,3] float64[1])
-    >>> Layout.parse("float32[1,3] float64[1]").size
+    >>> MessageLayout.of([np.zeros((1, 3), np.float32), np.zeros(1, np.float64)])
+    MessageLayout(float32[1,3] float64[1])
+    >>> MessageLayout.parse("float32[1,3] float64[1]").size
     20
     """
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]
 
     @classmethod
-    def of(cls, arrays: Sequence[Any]) -> Layout:
+    def of(cls, arrays: Sequence[Any]) -> MessageLayout:
         return cls(tuple((str(array.dtype), tuple(array.shape)) for array in arrays))
 
     @classmethod
-    def parse(cls, text: str) -> Layout:
+    def parse(cls, text: str) -> MessageLayout:
         """Read a layout that a peer sent; refuses whatever `str` would not write."""
         leaves = []
         for word in text.split(" ") if text else ():
@@ -73,7 +73,7 @@ class Layout:
         return " ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in self.leaves)
 
     def __repr__(self) -> str:
-        return f"Layout({self})"
+        return f"MessageLayout({self})"
 
     def join(self, arrays: Sequence[Any]) -> bytes:
         """The arrays as one message."""
@@ -93,9 +93,9 @@ def _dtype(name: str) -> np.dtype:
     return np.dtype(jnp.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
-def encode(where: Where, sender: str, layout: Layout, data: bytes) -> Iterator[Any]:
+def encode(where: Where, sender: str, layout: MessageLayout, data: bytes) -> Iterator[Any]:
     """A message as chunks, the first one with the header."""
-    from pisco.engines.remote.wire_pb2 import Chunk, Header
+    from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
     header = Header(
         federation=where.federation,
@@ -111,8 +111,8 @@ def encode(where: Where, sender: str, layout: Layout, data: bytes) -> Iterator[A
 
 
 def decode(
-    chunks: Iterable[Any], where: Where, sender: str, *, layout: Layout | None = None, limit: int
-) -> tuple[Layout, list[np.ndarray]] | None:
+    chunks: Iterable[Any], where: Where, sender: str, *, layout: MessageLayout | None = None, limit: int
+) -> tuple[MessageLayout, list[np.ndarray]] | None:
     """The arrays of a message, or None when the stream is empty: the sender does not have it yet.
 
     Args:
@@ -136,7 +136,7 @@ def decode(
         )
     if header.sender != sender:
         raise BadMessage(f"it says it comes from {header.sender[:80]!r}")
-    found = Layout.parse(header.layout[:10_000])
+    found = MessageLayout.parse(header.layout[:10_000])
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
     size = found.size

@@ -1,7 +1,7 @@
 """Seconds per round and bytes of a federation on loopback: real processes, mutual TLS, everything kept on disk.
 
-    python benchmarks/bench_remote.py                     # n = 4, d = 50,000, PISCO: the figures of docs/performance.md
-    python benchmarks/bench_remote.py --agents 4 --dim 50000000 --rounds 3    # 200 MB of parameters
+    python benchmarks/bench_federation.py                     # n = 4, d = 50,000: the figures of docs/performance.md
+    python benchmarks/bench_federation.py --agents 4 --dim 50000000 --rounds 3    # 200 MB of parameters
 
 Prints one JSON object. `cpu_ms_per_agent` is what a round costs one agent's process, whatever else the machine does. A
 round's time is what agents see between two finished rounds; traffic is what the
@@ -33,7 +33,7 @@ def agent():
 WORKER = """
 import json, sys, time
 from pathlib import Path
-from pisco.engines.remote.agent import Agent
+from pisco.federation.runtime.agent import Agent
 from pisco.federation.kits import Kit
 from pisco.interop.modules import load_problem
 

@@ -49,7 +49,7 @@ def plan_config(
                 f"network.{name} = {getattr(table, name)!r} cannot be planned for: plans are for fixed links and a "
                 "server that averages everybody; leave it out"
             )
-    problem, network = config.world()
+    problem, network = config.problem_and_network()
     column, _ = target
     if column.startswith("test_") and column not in {f"test_{name}" for name, _ in problem.metrics}:
         raise InputError(f"the problem does not measure {column} (has it test data?); give another --target")

@@ -11,9 +11,9 @@ import numpy as np
 
 from pisco.costs import MessageSizes
 from pisco.engines.job import Streams
-from pisco.engines.remote.layout import Layout
-from pisco.engines.remote.routes import Flags
-from pisco.engines.remote.stages import Exchange, Stages, exchange
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.cut import Exchange, Stages, exchange
+from pisco.federation.runtime.routes import Flags
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
 from pisco.types import Algorithm, Compressor, Grad, Key, Params, StartMix
@@ -118,7 +118,7 @@ class Programs:
         into = {START_SERVER: sizes.start_server, START_GOSSIP: sizes.start_gossip, MIX: sizes.sent}
         for stages in (self._start, self._round):
             for kind, leaves in stages.messages:
-                into[kind].append(Layout.of(leaves).size)
+                into[kind].append(MessageLayout.of(leaves).size)
         return sizes._replace(whole=sizes.sent)
 
     def start(self, exchange: Exchange) -> Any:

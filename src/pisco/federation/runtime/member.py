@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pisco.engines.remote import transport
-from pisco.engines.remote.layout import Layout, Where, encode
-from pisco.engines.remote.outbox import Forbidden, Outbox, Stale
-from pisco.engines.remote.peers import Mailroom, Peer
-from pisco.engines.remote.store import Store, outbox_of
-from pisco.engines.remote.transport import grpc
-from pisco.engines.remote.wire_pb2 import Request
 from pisco.errors import InputError
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
+from pisco.federation.runtime import transport
+from pisco.federation.runtime.codec import MessageLayout, Where, encode
+from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
+from pisco.federation.runtime.peers import Mailroom, Peer
+from pisco.federation.runtime.store import Store, outbox_of
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Request
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 LIMIT = 2 << 30
 """The most bytes of a message that somebody takes who does not know its layout beforehand."""
@@ -37,7 +37,7 @@ def wire(k: int) -> int:
     return k + 1
 
 
-class Member(ABC):
+class MemberProcess(ABC):
     """One process of a federation. The round in messages is `wire(k)`."""
 
     def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False):
@@ -188,5 +188,5 @@ class Member(ABC):
         """A member has finished and needs nothing more."""
         self.outbox.passed(name, round_)
 
-    def offer(self, round_: int, phase: int, layout: Layout, data: bytes, readers: list[str]) -> None:
+    def offer(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
         self.outbox.publish(round_, phase, layout, data, readers)

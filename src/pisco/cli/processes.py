@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pisco.cli.console import note, wants_traceback
 
 if TYPE_CHECKING:
+    from pisco.engines.cluster.processes import Membership, Processes
     from pisco.engines.job import Engine
-    from pisco.engines.sharded.processes import Membership, Processes
     from pisco.experiments import Config
 
 LOST_TOUCH = 75
@@ -24,7 +24,7 @@ class Together:
 
     def __init__(self, member: Membership | None):
         self.member = member
-        self.crew: Processes | None = None
+        self.group: Processes | None = None
 
     @property
     def leads(self) -> bool:
@@ -33,8 +33,8 @@ class Together:
 
     def engine(self, config: Config, devices: int | None) -> Engine | str:
         """The engine of the configuration; joins the others when it is spread over processes."""
+        from pisco.engines.cluster.processes import join
         from pisco.engines.sharded import ShardedEngine
-        from pisco.engines.sharded.processes import join
         from pisco.errors import InputError
 
         if config.run.engine != ShardedEngine.name:
@@ -45,47 +45,47 @@ class Together:
             return config.run.engine
         _make_devices(devices)
         if self.member is not None:
-            self.crew = join(self.member)
-            self.crew.check_same(lambda: _facts(config))
+            self.group = join(self.member)
+            self.group.check_same(lambda: _facts(config))
         return ShardedEngine(devices)
 
     def leader_does(self, work: Callable[[], Path]) -> Path:
         """A path that one process finds for all."""
-        return work() if self.crew is None else Path(self.crew.leader_does(lambda: str(work())))
+        return work() if self.group is None else Path(self.group.leader_does(lambda: str(work())))
 
     @contextmanager
     def working(self, engine: Engine | str) -> Iterator[None]:
         """Around a run: data wait in the host's memory, where each accelerator takes its own, and gloo is silent."""
         import jax
 
-        from pisco.engines.sharded.processes import silent_stdout
+        from pisco.engines.cluster.processes import silent_stdout
 
         with ExitStack() as around:
             if not isinstance(engine, str) and jax.default_backend() != "cpu":
                 around.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
-            if self.crew is not None:
+            if self.group is not None:
                 around.enter_context(silent_stdout())
             yield
 
     @contextmanager
     def exits(self) -> Iterator[None]:
         """Ends of a process that has companions: told once, and without waiting for those who may be gone."""
-        from pisco.engines.sharded.processes import leave
+        from pisco.engines.cluster.processes import leave
         from pisco.errors import InputError
 
         try:
             yield
         except InputError as error:
-            if self.member is None or self.crew is None:
+            if self.member is None or self.group is None:
                 raise
             note(f"error: {error}")
             leave(2)
         except RuntimeError as error:
-            if self.crew is None or wants_traceback():
+            if self.group is None or wants_traceback():
                 raise
             what = str(error).splitlines()[0][:200]
             note(
-                f"process {self.crew.index} lost touch with the others ({what}); "
+                f"process {self.group.index} lost touch with the others ({what}); "
                 "what was saved is kept, go on with --resume"
             )
             leave(LOST_TOUCH)
@@ -93,7 +93,7 @@ class Together:
 
 def together(engine: str, coordinator: str | None, processes: int | None, process: int | None) -> Together:
     """Who takes part, from options and environment; an engine of one process does not look at the environment."""
-    from pisco.engines.sharded.processes import membership
+    from pisco.engines.cluster.processes import membership
 
     return Together(membership(coordinator, processes, process, os.environ if engine == "sharded" else {}))
 

@@ -14,8 +14,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 
 import pisco
-from pisco.engines.remote.layout import BadMessage, Layout, Where, decode, encode
-from pisco.engines.remote.wire_pb2 import Chunk, Header
+from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode, encode
+from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
 from federations import Running, free_ports, plan_for, quadratic_of, shared_programs  # noqa: F401
 from proxy import Proxy
@@ -93,7 +93,7 @@ def test_a_link_that_is_cut_for_20_seconds(tmp_path):
 
 
 WHERE = Where(b"f" * 32, 7, 1)
-LAYOUT = Layout((("float32", (1, 5)), ("float64", (1,))))
+LAYOUT = MessageLayout((("float32", (1, 5)), ("float64", (1,))))
 ARRAYS = [np.arange(5, dtype=np.float32)[None], np.array([2.5])]
 
 
@@ -101,7 +101,7 @@ def chunks():
     return list(encode(WHERE, "agent-1", LAYOUT, LAYOUT.join(ARRAYS)))
 
 
-def read(given, layout: Layout | None = LAYOUT):
+def read(given, layout: MessageLayout | None = LAYOUT):
     return decode(given, WHERE, "agent-1", layout=layout, limit=LAYOUT.size)
 
 
@@ -138,7 +138,7 @@ def test_nonsense_is_refused_and_never_taken(given, known):
     assert (found is None) == (not given)
     if found is not None:
         layout, arrays = found
-        assert layout.size <= LAYOUT.size and Layout.of(arrays) == layout
+        assert layout.size <= LAYOUT.size and MessageLayout.of(arrays) == layout
         assert all(np.isfinite(array).all() for array in arrays)
 
 
@@ -151,7 +151,7 @@ def test_bytes_that_were_tampered_with_are_refused_or_harmless(extra, place, val
         found = read([Chunk.FromString(bytes(wire) + extra)])
     except (BadMessage, DecodeError):
         return
-    assert found is not None and Layout.of(found[1]) == LAYOUT
+    assert found is not None and MessageLayout.of(found[1]) == LAYOUT
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.engines.checkpoint import Checkpoint
-from pisco.engines.remote.layout import Where
-from pisco.engines.remote.transport import grpc
-from pisco.engines.remote.wire_pb2 import Report, Row
 from pisco.federation.kits import Refused
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
+from pisco.federation.runtime.codec import Where
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Report, Row
 
 if TYPE_CHECKING:
-    from pisco.engines.remote.agent import Agent
-    from pisco.engines.remote.member import Member
-    from pisco.engines.remote.peers import Peer
+    from pisco.federation.runtime.agent import Agent
+    from pisco.federation.runtime.member import MemberProcess
+    from pisco.federation.runtime.peers import Peer
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 AT_ONCE = 1000
 """Rows in one report: far below the largest request that is accepted."""
@@ -141,7 +141,7 @@ def needs_server(plan: Federation) -> bool:
     return not plan.network_of(plan.epochs[-1]).server.never_reached
 
 
-def say_farewell(member: Member, peer: Peer, round_: int, *, patience: float) -> None:
+def say_farewell(member: MemberProcess, peer: Peer, round_: int, *, patience: float) -> None:
     """Tell a peer that nothing before `round_` is needed any more."""
     end, pause = time.monotonic() + patience, 0.05
     while True:
@@ -170,7 +170,7 @@ def settings(plan: Federation) -> dict[str, Any]:
             "rounds": plan.rounds,
             "batch_size": plan.batch_size,
             "eval_every": plan.eval_every,
-            "engine": "remote",
+            "engine": "federation",
         },
         "federation": {"name": plan.name, "hash": plan.hash},
     }

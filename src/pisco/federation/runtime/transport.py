@@ -14,16 +14,16 @@ from typing import Any, NoReturn
 
 from google.protobuf.message import DecodeError
 
-from pisco.engines.remote.layout import CHUNK
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused, require_tls13
+from pisco.federation.runtime.codec import CHUNK
 
 require_tls13()  # so others import grpc from here
 
 import grpc  # noqa: E402
 import grpc.experimental  # noqa: E402
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 PULL, REPORT, OVERVIEW = "Pull", "Report", "Overview"
 SERVICE = "pisco.Federation"

@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pisco.engines.job import Job
-from pisco.engines.sharded.exchange import AXIS, Exchange, Layout, packed, plan
+from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, packed, plan_block_gossip
 from pisco.metrics import exact_products
 from pisco.networks.rounds import Gossip
 from pisco.networks.varying import Fixed
@@ -26,7 +26,7 @@ SPLIT, WHOLE = P(AXIS), P()
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Share:
+class Shard:
     """A job as the devices hold it. Outside the program arrays lead with the devices; inside, they are one's own."""
 
     problem: Problem  # samples of the own agents; sizes and offsets of all
@@ -34,14 +34,14 @@ class Share:
     weights: jax.Array  # of every own sample in the objective
     measured: jax.Array | None  # the own samples that are measured; None is all
     test_weights: jax.Array | None
-    exchange: Exchange
+    exchange: BlockGossip
     gossip: Gossip
 
-    def inside(self, layout: Layout) -> Share:
+    def inside(self, blocks: Blocks) -> Shard:
         """What a device works with: the leading axis of length one is gone, offsets count from the own first."""
         own = jax.tree.map(lambda x: x[0], self.exchange)
         problem = jax.tree.map(lambda x: x, self.problem)
-        real = jnp.arange(layout.padded) < layout.agents
+        real = jnp.arange(blocks.padded) < blocks.agents
         problem.offsets = jnp.where(real, self.problem.offsets - self.first_sample[0], 0)
         return replace(self, problem=problem, exchange=own)
 
@@ -109,13 +109,13 @@ def whole(mesh: Mesh, tree: Any) -> Any:
     return jax.tree.map(leaf, tree)
 
 
-def share(job: Job, layout: Layout, mesh: Mesh) -> Share:
+def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     """Put every agent's samples and links on its device."""
-    problem, block = job.problem, layout.block
-    sizes = np.concatenate([np.asarray(problem.sizes), np.ones(layout.padded - layout.agents, np.int32)])
-    offsets = np.concatenate([np.asarray(problem.offsets), np.zeros(layout.padded - layout.agents, np.int32)])
+    problem, block = job.problem, blocks.block
+    sizes = np.concatenate([np.asarray(problem.sizes), np.ones(blocks.padded - blocks.agents, np.int32)])
+    offsets = np.concatenate([np.asarray(problem.offsets), np.zeros(blocks.padded - blocks.agents, np.int32)])
     ends = np.append(np.asarray(problem.offsets), problem.num_samples)
-    cuts = ends[np.minimum(np.arange(layout.devices + 1) * block, layout.agents)]
+    cuts = ends[np.minimum(np.arange(blocks.devices + 1) * block, blocks.agents)]
     longest = int(np.diff(cuts).max())
 
     def samples(leaf):
@@ -132,13 +132,13 @@ def share(job: Job, layout: Layout, mesh: Mesh) -> Share:
     placed.data = jax.tree.map(samples, problem.data)
     placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
     placed.start = problem.start if callable(problem.start) else whole(mesh, problem.start)
-    placed.test, test_weights = _split_test(problem, layout, mesh)
-    measured, weights = _measured(problem, layout, cuts, longest)
-    exchange = plan(job.network, layout)
+    placed.test, test_weights = _split_test(problem, blocks, mesh)
+    measured, weights = _measured(problem, blocks, cuts, longest)
+    exchange = plan_block_gossip(job.network, blocks)
     gossip = job.network.gossip
     if exchange.operator is not None:  # a device needs its own links only
         gossip = replace(gossip, rule=Fixed(None, gossip.rule.num_edges))  # type: ignore[arg-type, union-attr]
-    return Share(
+    return Shard(
         placed,
         split(mesh, lambda device: cuts[device : device + 1].astype(np.int32)),
         split(mesh, weights),
@@ -149,19 +149,19 @@ def share(job: Job, layout: Layout, mesh: Mesh) -> Share:
     )
 
 
-def _measured(problem: Problem, layout: Layout, cuts: np.ndarray, longest: int):
+def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
     """For every device the samples that are measured (None: all) and their weights in f."""
     sizes, offsets = np.asarray(problem.sizes), np.asarray(problem.offsets)
-    few, block = problem.eval_samples or 0, layout.block
+    few, block = problem.eval_samples or 0, blocks.block
     floating = jnp.zeros(()).dtype
 
     def agents(device):
-        return np.arange(device * block, min((device + 1) * block, layout.agents))
+        return np.arange(device * block, min((device + 1) * block, blocks.agents))
 
     def all_weights(device):
         own = sizes[agents(device)]
         filled = np.zeros(longest)
-        filled[: own.sum()] = np.repeat(1.0 / (layout.agents * own), own)
+        filled[: own.sum()] = np.repeat(1.0 / (blocks.agents * own), own)
         return filled.astype(floating)
 
     def few_rows(device):
@@ -170,17 +170,17 @@ def _measured(problem: Problem, layout: Layout, cuts: np.ndarray, longest: int):
 
     def few_weights(device):
         count = len(agents(device)) * few
-        return np.pad(np.full(count, 1.0 / (layout.agents * few)), (0, block * few - count)).astype(floating)
+        return np.pad(np.full(count, 1.0 / (blocks.agents * few)), (0, block * few - count)).astype(floating)
 
     return (None, all_weights) if not few else (few_rows, few_weights)
 
 
-def _split_test(problem: Problem, layout: Layout, mesh: Mesh):
+def _split_test(problem: Problem, blocks: Blocks, mesh: Mesh):
     """The test samples, a part on every device, and what each counts."""
     if not problem.metrics:
         return None, None
     count = jax.tree.leaves(problem.test)[0].shape[0]
-    part = -(-count // layout.devices)
+    part = -(-count // blocks.devices)
 
     def rows(host, device):
         own = host[device * part : (device + 1) * part]

@@ -10,8 +10,8 @@ import pytest
 import pisco
 from pisco.engines import checkpoint
 from pisco.engines.job import seed_key, streams
-from pisco.engines.remote.peers import Stopped
 from pisco.federation import kits
+from pisco.federation.runtime.peers import Stopped
 from pisco.networks.rounds import draw_round
 
 from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401

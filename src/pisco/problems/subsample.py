@@ -10,14 +10,14 @@ import numpy as np
 from pisco.problems.problem import Problem
 
 
-def thin(problem: Problem, samples: int = 10_000, *, test: bool = True, seed: int = 0) -> Problem:
+def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, seed: int = 0) -> Problem:
     """The same loss and data, of which only about `samples` are measured, drawn at random from every agent alike.
 
     An agent's samples are reordered (batches are drawn at random anyway), so that the first ones, which are those that
     get measured, are a fair draw. `test=False` drops the test data.
 
     >>> import pisco
-    >>> thin(pisco.problems.logistic(pisco.data.load("a9a"), agents=10), 1000).eval_samples
+    >>> subsample(pisco.problems.logistic(pisco.data.load("a9a"), agents=10), 1000).eval_samples
     100
     """
     few = copy.copy(problem)

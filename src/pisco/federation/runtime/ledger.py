@@ -17,10 +17,10 @@ import numpy as np
 
 from pisco.costs import MessageSizes, cumulative_costs
 from pisco.engines.job import seed_key, streams
-from pisco.engines.remote import reports
-from pisco.engines.remote.wire_pb2 import Overview, Report, Standing
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
+from pisco.federation.runtime import reports
+from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links, draw_round

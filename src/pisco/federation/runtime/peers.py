@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.engines.remote import transport
-from pisco.engines.remote.layout import BadMessage, Layout, Where, decode
-from pisco.engines.remote.transport import grpc
-from pisco.engines.remote.wire_pb2 import Chunk, Overview, Question, Receipt, Report, Request
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import host_of
+from pisco.federation.runtime import transport
+from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Receipt, Report, Request
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 FIRST_WORD = 5.0
 """Seconds of waiting before one says for whom."""
@@ -140,7 +140,7 @@ class _Trouble(Exception):
 class Received(NamedTuple):
     """A peer's message."""
 
-    layout: Layout
+    layout: MessageLayout
     arrays: list[np.ndarray]
 
 
@@ -172,7 +172,7 @@ class Mailroom:
         peers: Mapping[int, Peer],
         where: Where,
         *,
-        layout: Layout | None,
+        layout: MessageLayout | None,
         limit: int,
         patience: float | None = None,
     ) -> dict[int, Received]:
@@ -196,7 +196,13 @@ class Mailroom:
         return call
 
     def _one(
-        self, call: Call, where: Where, layout: Layout | None, limit: int, began: float, patience: float
+        self,
+        call: Call,
+        where: Where,
+        layout: MessageLayout | None,
+        limit: int,
+        began: float,
+        patience: float,
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from pisco.engines import checkpoint
 from pisco.engines.checkpoint import Checkpoint
-from pisco.engines.sharded.rollcall import roll_call
+from pisco.engines.cluster.rendezvous import roll_call
 from pisco.errors import InputError
 
 if TYPE_CHECKING:
@@ -112,9 +112,9 @@ def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
             f"({str(error).splitlines()[0]}); start all processes, with the same coordinator"
         ) from error
     with silent_stdout():  # gloo greets on stdout
-        crew = Processes()
-        crew.agree(False)
-    return crew
+        group = Processes()
+        group.agree(False)
+    return group
 
 
 @contextmanager
@@ -132,7 +132,7 @@ def silent_stdout() -> Iterator[None]:
 
 
 class Processes:
-    """The `Crew` of several processes. Every call is collective."""
+    """The `ProcessGroup` of several processes. Every call is collective."""
 
     def __init__(self) -> None:
         self.index, self.count = jax.process_index(), jax.process_count()

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from pisco.engines import checkpoint
-from pisco.engines.remote.layout import Layout
-from pisco.engines.remote.outbox import Outbox
 from pisco.errors import InputError
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.outbox import Outbox
 
 KEPT = 2
 
@@ -133,5 +133,5 @@ def outbox_of(found: checkpoint.Checkpoint | None) -> Outbox:
     for name, about in found.job["messages"].items():
         _, round_, phase = name.split()
         data = found.history[name].tobytes()
-        outbox.publish(int(round_), int(phase), Layout.parse(about["layout"]), data, about["readers"])
+        outbox.publish(int(round_), int(phase), MessageLayout.parse(about["layout"]), data, about["readers"])
     return outbox

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pisco.engines.job import Engine
 
 
-class Crew(Protocol):
+class ProcessGroup(Protocol):
     """Every process calls these in the same order with the same arguments, but for the flags and facts of its own."""
 
     leads: bool

@@ -10,27 +10,27 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pisco.engines.job import seed_key, streams
-from pisco.engines.remote import membership, transport
-from pisco.engines.remote.layout import Layout
-from pisco.engines.remote.ledger import Ledger
-from pisco.engines.remote.member import BOUNDARY, LIMIT, Member
-from pisco.engines.remote.peers import Stopped, Waited
-from pisco.engines.remote.routes import Routes, ServerHop, check, mean, weigh
-from pisco.engines.remote.transport import grpc
-from pisco.engines.remote.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
+from pisco.federation.runtime import membership, transport
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.ledger import Ledger
+from pisco.federation.runtime.member import BOUNDARY, LIMIT, MemberProcess
+from pisco.federation.runtime.peers import Stopped, Waited
+from pisco.federation.runtime.routes import Routes, ServerHop, check, mean, weigh
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 MOST_EXCHANGES = 64
 """Exchanges of one round; no method comes near."""
 
 
-class Server(Member):
+class Server(MemberProcess):
     """The coordinator's process. It holds no data and learns what agents send it in server rounds.
 
     Args:
@@ -65,7 +65,7 @@ class Server(Member):
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._averaging: dict[tuple[int, int], str] = {}
-        self._layouts: dict[tuple[bool, int], Layout] = {}
+        self._layouts: dict[tuple[bool, int], MessageLayout] = {}
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
@@ -165,7 +165,7 @@ class Server(Member):
                 self._averaging.pop((round_, phase), None)
                 self._work.notify_all()
 
-    def _keep(self, round_: int, phase: int, layout: Layout, data: bytes, readers: list[str]) -> None:
+    def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
             self.outbox.publish(round_, phase, layout, data, readers, hidden=True)

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from pisco.engines.remote import reports
-from pisco.engines.remote.layout import Layout
-from pisco.engines.remote.member import BOUNDARY, wire
-from pisco.engines.remote.peers import Peer, Stopped
-from pisco.engines.remote.routes import ServerHop
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
+from pisco.federation.runtime import reports
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.member import BOUNDARY, wire
+from pisco.federation.runtime.peers import Peer, Stopped
+from pisco.federation.runtime.routes import ServerHop
 from pisco.tree import zeros_like
 
 if TYPE_CHECKING:
-    from pisco.engines.remote.agent import Agent
+    from pisco.federation.runtime.agent import Agent
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 
 def _tracker(state: Any) -> Any:
@@ -83,7 +83,7 @@ def boundary(plan: Federation, k: int) -> ServerHop | None:
 def mean_of_others(agent: Agent) -> Any:
     """The parameters with which an agent joins; it waits as long as it takes the others to get there."""
     leaves, structure = jax.tree.flatten(agent.programs.params_like)
-    layout, round_ = Layout.of(leaves), wire(agent.done)
+    layout, round_ = MessageLayout.of(leaves), wire(agent.done)
     log.info("waiting to join at round %d", agent.done)
     received = agent.mailroom.pull(
         {0: agent.peer(SERVER, agent.done)},
@@ -111,7 +111,7 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
         state = ANCHORS[agent.state._fields](agent.state)
         if boundary(agent.plan, epoch.start) is not None:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
-            layout = Layout.of(arrays)
+            layout = MessageLayout.of(arrays)
             agent.offer(wire(epoch.start), BOUNDARY, layout, layout.join(arrays), [SERVER])
     partners = agent.partners(old)
     for name in [each.name for each in old.members if each.name in partners and each not in epoch.members]:

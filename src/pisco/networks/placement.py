@@ -15,7 +15,7 @@ from pisco.networks.mixing import Operator, average
 from pisco.tree import mean_over_agents, spread
 
 
-class Place(Protocol):
+class Placement(Protocol):
     """The stacked agents that are here, and what concerns all of them."""
 
     def numbers(self, count: int) -> jax.Array:

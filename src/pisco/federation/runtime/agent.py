@@ -12,23 +12,23 @@ import jax
 import numpy as np
 
 from pisco.engines.job import seed_key, streams
-from pisco.engines.remote import membership, reports
-from pisco.engines.remote.layout import Layout
-from pisco.engines.remote.member import Member, wire
-from pisco.engines.remote.peers import Stopped
-from pisco.engines.remote.programs import MIX, START_SERVER, Programs, own_problem
-from pisco.engines.remote.routes import GossipHop, Hop, Routes, check, weigh
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
+from pisco.federation.runtime import membership, reports
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.member import MemberProcess, wire
+from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.programs import MIX, START_SERVER, Programs, own_problem
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, check, weigh
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
-log = logging.getLogger("pisco.remote")
+log = logging.getLogger("pisco.federation")
 
 
-class Agent(Member):
+class Agent(MemberProcess):
     """One agent of a federation.
 
     Args:
@@ -211,7 +211,7 @@ class Agent(Member):
                 f"the numbers left the finite range in round {self._k}; everybody must start anew with a smaller "
                 "algorithm.local_lr"
             )
-        layout, names = Layout.of(arrays), self.epoch.names
+        layout, names = MessageLayout.of(arrays), self.epoch.names
         where = self.where(self._round_on_wire, self._phase)
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]

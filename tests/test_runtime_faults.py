@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from pisco.engines.remote.ledger import Ledger
-from pisco.engines.remote.peers import Stopped, Waited
-from pisco.engines.remote.wire_pb2 import Report, Row
+from pisco.federation.runtime.ledger import Ledger
+from pisco.federation.runtime.peers import Stopped, Waited
+from pisco.federation.runtime.wire_pb2 import Report, Row
 
 from federations import Processes, Running, plan_for, quadratic_of, shared_programs  # noqa: F401
 

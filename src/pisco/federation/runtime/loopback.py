@@ -18,14 +18,14 @@ import numpy as np
 
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
-from pisco.engines.remote.ledger import Ledger
-from pisco.engines.remote.peers import Peer
-from pisco.engines.remote.wire_pb2 import Overview, Question
 from pisco.errors import InputError
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
+from pisco.federation.runtime.ledger import Ledger
+from pisco.federation.runtime.peers import Peer
+from pisco.federation.runtime.wire_pb2 import Overview, Question
 from pisco.results import Result
 
 HOST = "127.0.0.1"
@@ -155,7 +155,7 @@ class Loopback:
 
 def overview(kit: kits.Kit, timeout: float = 5.0) -> Overview:
     """Where everybody stands, as the server sees it."""
-    from pisco.engines.remote.transport import grpc
+    from pisco.federation.runtime.transport import grpc
 
     plan = kit.federation
     peer = Peer(kit, SERVER, plan.server_address)

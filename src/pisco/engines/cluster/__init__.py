@@ -1,0 +1,1 @@
+"""Several processes as one job: how they meet, agree and are started again."""
