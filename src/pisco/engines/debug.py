@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.engines.job import Carry, Job, Segment, seed_key, streams
+from pisco.engines.job import Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
+from pisco.engines.round import Rounds
 from pisco.metrics import agent_errors, evaluate, round_metrics
-from pisco.networks.rounds import Links, draw_round, draw_start
-from pisco.tree import stack_agents
-from pisco.types import Grad
+from pisco.networks.rounds import Links
 
 
-def _gradient(job: Job) -> Grad:
+def _one_by_one(own: Callable[..., Any]) -> Callable[..., Any]:
     """One agent after the other, each with its own concrete parameters."""
 
-    def grad(params, key):
-        own = []
-        for agent in range(job.problem.num_agents):
-            mine = jax.tree.map(lambda leaf, i=agent: leaf[i], params)
-            own.append(job.problem.agent_gradient(mine, key, jnp.int32(agent), job.batch_size))
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+    def every(params, key, agents):
+        parts = [
+            own(jax.tree.map(lambda x, i=i: x[i], params), key, agent) for i, agent in enumerate(agents)
+        ]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
-    return grad
+    return every
 
 
-def _measure(job: Job, state: Any) -> dict[str, Any]:
-    row = jax.tree.map(lambda x: x[None], round_metrics(state) | agent_errors(state))
-    return jax.tree.map(lambda x: x[0], evaluate(job.problem, row))
+def _note(state: Any) -> dict[str, Any]:
+    return round_metrics(state) | agent_errors(state)
 
 
 class DebugEngine:
@@ -42,48 +39,32 @@ class DebugEngine:
     group: ProcessGroup = Alone()
 
     def start(self, job: Job) -> list[Any]:
-        states = []
         with jax.disable_jit():
-            for run in job.runs:
-                keys = streams(seed_key(run.seed))
-                params = stack_agents(job.problem.init(keys.start), job.problem.num_agents)
-                key, mix = jax.random.fold_in(keys.batches, 0), draw_start(job.network.gossip, keys.links)
-                states.append(Carry(run.algorithm.init(params, key, _gradient(job), mix), run.server.start()))
-        return states
+            return [self._rounds(job, run).start(job.problem.num_agents) for run in job.runs]
 
     def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
         with jax.disable_jit():
-            return self.pack([_measure(job, carry.state) for carry in states])
+            rows = [jax.tree.map(lambda x: x[None], _note(carry.state)) for carry in states]
+            return jax.tree.map(lambda x: x[:, 0], self.pack([evaluate(job.problem, row) for row in rows]))
 
     def advance(
         self, job: Job, states: list[Any], done: int, segment: Segment
     ) -> tuple[list[Any], dict[str, np.ndarray], Links]:
         new_states, rows, links = [], [], []
-        with jax.disable_jit():
+        with jax.disable_jit():  # loops and branches too are then Python's
             for run, carry in zip(job.runs, states, strict=True):
-                carry, row, link = self._advance_one(job, run, carry, done, segment)
+                carry, row, link = self._rounds(job, run).advance(carry, done, segment, _note)
                 new_states.append(carry)
-                rows.append(row)
+                rows.append(evaluate(job.problem, row) if segment.measured else {})
                 links.append(link)
         return new_states, self.pack(rows), self.pack(links)
 
-    def _advance_one(self, job, run, carry, done, segment):
-        keys, grad = streams(seed_key(run.seed)), _gradient(job)
-        state, memory = carry
-        rows, links = [], []
-        for _ in range(segment.evals):
-            used = []
-            for k in range(done, done + segment.stride):
-                key = jax.random.fold_in(keys.batches, k + 1)
-                observe = partial(job.problem.mean_loss, state.params, key, job.batch_size)
-                who, memory = run.server.decide(memory, keys.coins, k, observe)
-                mix, link = draw_round(job.network.gossip, who, keys.links, k, job.problem.num_agents)
-                state = run.algorithm.round(state, key, grad, mix)
-                used.append(link)
-            done += segment.stride
-            links.append(Links(*(sum(int(x) for x in column) for column in zip(*used, strict=True))))
-            rows.append(_measure(job, state) if segment.measured else {})
-        return Carry(state, memory), self.pack(rows), self.pack(links)
+    def _rounds(self, job: Job, run: Run) -> Rounds:
+        run = run._replace(seed=seed_key(run.seed))
+        agents, gossip = job.problem.num_agents, job.network.gossip
+        return Rounds(
+            run, job.problem, gossip, job.batch_size, num_agents=agents, batching=_one_by_one
+        )
 
     def pack(self, states: list[Any]) -> Any:
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *states)

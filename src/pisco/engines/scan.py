@@ -15,22 +15,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
+from pisco.engines.job import Carry, Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
+from pisco.engines.round import Rounds
 from pisco.metrics import agent_errors, evaluate, round_metrics
-from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
+from pisco.networks.rounds import Gossip, Links
 from pisco.problems.problem import Problem
-from pisco.tree import stack_agents
 
 
 def _start(run: Run, problem: Problem, gossip: Gossip, batch_size: int | None) -> Carry:
-    """X⁰ = x⁰1ᵀ and whatever the algorithm makes of it."""
-    keys = streams(run.seed)
-    params = stack_agents(problem.init(keys.start), problem.num_agents)
-    key, mix = jax.random.fold_in(keys.batches, 0), draw_start(gossip, keys.links)
-    return Carry(run.algorithm.init(params, key, problem.gradient(batch_size), mix), run.server.start())
+    count = problem.num_agents
+    return Rounds(run, problem, gossip, batch_size, num_agents=count).start(count)
 
 
 def _advance(
@@ -42,33 +38,13 @@ def _advance(
     segment: Segment,
     batch_size: int | None,
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
-    """`segment` rounds from round `done` on; the metrics and links after every stretch."""
-    keys = streams(run.seed)
-    grad = problem.gradient(batch_size)
+    rounds = Rounds(run, problem, gossip, batch_size, num_agents=problem.num_agents)
+    carry, rows, links = rounds.advance(carry, done, segment, _note)
+    return carry, evaluate(problem, rows) if segment.measured else {}, links
 
-    def one_round(so_far, k):
-        carry, used = so_far
-        key = jax.random.fold_in(keys.batches, k + 1)
-        who, memory = run.server.decide(
-            carry.memory, keys.coins, k, lambda: problem.mean_loss(carry.state.params, key, batch_size)
-        )
-        mix, links = draw_round(gossip, who, keys.links, k, problem.num_agents)
-        # One vector: six numbers of their own would be six small kernels in every round.
-        used += jnp.stack([jnp.asarray(count, jnp.int32) for count in links])
-        return (Carry(run.algorithm.round(carry.state, key, grad, mix), memory), used), None
 
-    def stretch(carry, first):
-        rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
-        none = jnp.zeros(len(Links._fields), jnp.int32)
-        (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
-        return carry, (
-            round_metrics(carry.state) | agent_errors(carry.state) if segment.measured else {},
-            used,
-        )
-
-    starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
-    carry, (rows, used) = lax.scan(stretch, carry, starts)
-    return carry, evaluate(problem, rows) if segment.measured else {}, Links(*used.T)
+def _note(state: Any) -> dict[str, Any]:
+    return round_metrics(state) | agent_errors(state)
 
 
 def _batched(function, shared: int):
@@ -96,7 +72,7 @@ def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
 @partial(jax.jit, static_argnames="batched")
 def measure_now(carry, problem, *, batched):
     def one(carry):
-        row = jax.tree.map(lambda x: x[None], round_metrics(carry.state) | agent_errors(carry.state))
+        row = jax.tree.map(lambda x: x[None], _note(carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
     return jax.vmap(one)(carry) if batched else one(carry)

@@ -17,6 +17,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from pisco.errors import check_number
+from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 
@@ -151,7 +152,7 @@ def _facts(
         return problem.objective(unflatten(x))
 
     def own(x, key, agent, size):
-        return problem.agent_loss(unflatten(x), key, agent, size)
+        return agent_loss(problem, size)(unflatten(x), key, agent)
 
     def gradients(key, size):
         return lax.map(lambda agent: jax.grad(own)(flat, key, agent, size), agents)

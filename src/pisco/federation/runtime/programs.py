@@ -14,8 +14,8 @@ from pisco.engines.job import Streams
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.cut import Exchange, Stages, exchange
 from pisco.federation.runtime.routes import Flags
+from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
-from pisco.problems.sampling import batch_indices
 from pisco.types import Algorithm, Compressor, Grad, Key, Params, StartMix
 
 MIX, START_SERVER, START_GOSSIP = "mix", "start-server", "start-gossip"
@@ -35,19 +35,10 @@ class Own(NamedTuple):
 
 def own_problem(problem: Problem, batch_size: int | None) -> Own:
     """A `Problem` with one agent. Batches depend on (seed, index, round) alone, as in every engine."""
-    size = problem.num_samples
-
-    def loss(params: Params, key: Key, index: Any) -> jax.Array:
-        own_key = jax.random.fold_in(key, index)
-        if batch_size is None:
-            return problem.batch_loss(params, problem.data, own_key)
-        rows = batch_indices(key, index, size, batch_size)
-        batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), problem.data)
-        return problem.batch_loss(params, batch, own_key)
-
     def measure(params: Params) -> dict[str, Any]:
         return {"loss": problem.objective(params)} | problem.test_metrics(params)
 
+    loss = agent_loss(problem, batch_size, place=0)
     return Own(problem.init, jax.grad(loss), measure, problem.name)
 
 
