@@ -20,9 +20,7 @@ def _one_by_one(own: Callable[..., Any]) -> Callable[..., Any]:
     """One agent after the other, each with its own concrete parameters."""
 
     def every(params, key, agents):
-        parts = [
-            own(jax.tree.map(lambda x, i=i: x[i], params), key, agent) for i, agent in enumerate(agents)
-        ]
+        parts = [own(jax.tree.map(lambda x, i=i: x[i], params), key, agent) for i, agent in enumerate(agents)]
         return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
 
     return every
@@ -62,9 +60,7 @@ class DebugEngine:
     def _rounds(self, job: Job, run: Run) -> Rounds:
         run = run._replace(seed=seed_key(run.seed))
         agents, gossip = job.problem.num_agents, job.network.gossip
-        return Rounds(
-            run, job.problem, gossip, job.batch_size, num_agents=agents, batching=_one_by_one
-        )
+        return Rounds(run, job.problem, gossip, job.batch_size, num_agents=agents, batching=_one_by_one)
 
     def pack(self, states: list[Any]) -> Any:
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *states)

@@ -16,7 +16,7 @@ from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling
-from pisco.networks.schedules import AdaptiveSchedule, Schedule, as_schedule, never
+from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
 from pisco.networks.varying import Varying, fixed
 
 if TYPE_CHECKING:
@@ -185,11 +185,7 @@ class Network:
     @cached_property
     def splits_rounds(self) -> bool:
         """Whether some agents reach the server in a round while others gossip."""
-        if isinstance(self.server, AdaptiveSchedule):
-            return False
-        shape = jax.eval_shape(
-            lambda key: jnp.asarray(self.server.participants(key, jnp.int32(0))), jax.random.key(0)
-        ).shape
+        shape = decided_shape(self.server)
         if shape not in ((), (self.num_agents,)):
             raise InputError(
                 f"server={self.server!r} gives {shape} values, "

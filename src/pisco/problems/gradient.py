@@ -18,18 +18,18 @@ from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
 from pisco.types import Grad, Key, Params
 
-AgentLoss = Callable[[Params, Key, Any], jax.Array]
-"""`loss(params, key, agent)`: the agent with that number at its own parameters, on the batch that (key, agent) draws."""
+PerAgent = Callable[[Params, Key, Any], Any]
+"""A function of (params, key, agent): of one agent and its number, or of several that lead."""
 
-Batching = Callable[[Callable[[Params, Key, Any], Any]], Callable[[Params, Key, Any], Any]]
-"""A function of one agent (params, key, agent) becomes one of several: params and agents lead with them."""
+Batching = Callable[[PerAgent], PerAgent]
+"""How the function of one agent becomes that of several."""
 
 stacked: Batching = partial(jax.vmap, in_axes=(0, None, 0))
 """All agents at once, on a leading axis."""
 
 
-def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> AgentLoss:
-    """The loss of one agent, on a drawn batch or on all its samples.
+def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
+    """The loss of one agent at its own parameters, on the batch that (key, agent) draws or on all its samples.
 
     `place` is whose samples they are in `problem`, where that is not the agent's number: data of one agent alone, say.
     """
