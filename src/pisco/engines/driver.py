@@ -214,7 +214,7 @@ def drive(
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
     shapes = carry_shapes(job)
-    sizes = message_sizes(job.runs[0].algorithm, shapes.state, job.problem.num_agents)
+    sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
     def description() -> dict[str, Any]:

@@ -72,12 +72,8 @@ def eigenvalue_extremes(weights: Any) -> tuple[float, float]:
     >>> round(low, 12), round(second, 12)
     (0.5, 0.5)
     """
-    matrix = _csr(weights)
+    matrix = _symmetric(weights)
     n = matrix.shape[0]
-    if not _is_symmetric(matrix):
-        raise InputError(
-            "weights is not symmetric; eigenvalue_extremes needs real eigenvalues, use mixing_rate"
-        )
     if n == 1:
         return 1.0, 1.0
     if n <= DENSE_UP_TO:
@@ -90,6 +86,21 @@ def eigenvalue_extremes(weights: Any) -> tuple[float, float]:
         return float(spectrum.min()), float(spectrum.max())
     upper, lower = _gaps(matrix)
     return lower - 1, 1 - upper
+
+
+def inner_modes(weights: Any) -> tuple[float, ...]:
+    """The eigenvalues of a symmetric W that limit step sizes: the smallest, and the largest that is not 1.
+
+    Every component of a graph has a 1 of its own. Where all are 1 there is none left.
+
+    >>> [round(mode, 12) for mode in inner_modes([[0.75, 0.25, 0], [0.25, 0.75, 0], [0, 0, 1]])]
+    [0.5, 0.5]
+    """
+    matrix = _symmetric(weights)
+    small = matrix.shape[0] <= DENSE_UP_TO
+    values = np.linalg.eigvalsh(matrix.toarray()) if small else np.array(eigenvalue_extremes(matrix))
+    inner = values[values < 1 - 1e-12]
+    return (float(inner[0]), float(inner[-1])) if inner.size else ()
 
 
 def laplacian_extremes(laplacian: csr_array) -> tuple[float, float]:
@@ -115,6 +126,13 @@ def _csr(weights: Any) -> csr_array:
     if matrix.count_nonzero() < matrix.nnz:
         matrix = matrix.copy()
         matrix.eliminate_zeros()
+    return matrix
+
+
+def _symmetric(weights: Any) -> csr_array:
+    matrix = _csr(weights)
+    if not _is_symmetric(matrix):
+        raise InputError("weights is not symmetric, so its eigenvalues may be complex; use mixing_rate")
     return matrix
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from pisco.algorithms.pisco import pisco
+from pisco.costs import message_sizes
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
+from pisco.networks.spectral import inner_modes
+from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates
 from pisco.theory.stability import best_step, growth, largest_stable_step
+from pisco.tree import stack_agents
 from pisco.types import Algorithm
 
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -41,6 +46,11 @@ class Setting(NamedTuple):
         """When the server is reached."""
         return bernoulli(self.server_prob)
 
+    def sent(self, problem: Problem) -> list[int]:
+        """Bytes of an agent's message in every exchange of a round."""
+        params = jax.eval_shape(lambda key: stack_agents(problem.init(key), 1), jax.random.key(0))
+        return message_sizes(self.algorithm, params, 1).sent
+
     def describe(self) -> str:
         """In words, for progress and tables."""
         form = "one exchange" if self.one_exchange else "two exchanges"
@@ -57,18 +67,8 @@ class Modes(NamedTuple):
 
     @classmethod
     def of(cls, networks: Mapping[str, Network]) -> Modes:
-        found = {}
-        for name, network in networks.items():
-            if network.num_agents > 1000:
-                from pisco.theory.stability import network_modes
-
-                found[name] = network_modes(network)
-                continue
-            matrix = network.weights.toarray()
-            values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-            inner = values[values < 1 - 1e-9]
-            found[name] = (float(inner.min()), float(inner.max())) if inner.size else ()
-        return cls(found)
+        matrices = {name: network.weights for name, network in networks.items()}
+        return cls({name: inner_modes((matrix + matrix.T) / 2) for name, matrix in matrices.items()})
 
     def limit(self, setting: Setting, curvature: float) -> float:
         """The largest stable η_l of this setting, in mean square, at this curvature."""

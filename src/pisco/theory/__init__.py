@@ -14,7 +14,6 @@ from pisco.theory.stability import (
     best_step,
     growth,
     largest_stable_step,
-    network_modes,
     round_matrix,
 )
 
@@ -30,7 +29,6 @@ __all__ = [
     "growth",
     "largest_stable_step",
     "network_dependency",
-    "network_modes",
     "round_matrix",
     "smoothness",
     "theorem_1",

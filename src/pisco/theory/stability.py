@@ -16,15 +16,9 @@ gradient steps: |1 − η_c·a·S| < 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-
-from pisco.errors import InputError
-from pisco.networks.spectral import eigenvalue_extremes
-
-if TYPE_CHECKING:
-    from pisco.networks.network import Network
 
 CURVATURES = 24
 """The curvatures at which stability is tested, evenly up to L: the worst mode need not be the steepest."""
@@ -206,10 +200,3 @@ def best_step(
         best = float(steps[at]), float(found[at])
         steps = np.geomspace(steps[max(at - 1, 0)], steps[min(at + 1, len(steps) - 1)], 41)
     return best
-
-
-def network_modes(network: Network) -> tuple[float, float]:
-    """The eigenvalues of W that matter: the smallest and the second largest (W must be symmetric)."""
-    if abs(network.weights - network.weights.T).max() > 1e-12:
-        raise InputError("the weights are not symmetric, and stability is known for symmetric ones only")
-    return eigenvalue_extremes(network.weights)
