@@ -14,9 +14,9 @@ SOURCE = Path(pisco.__file__).parent
 ORDER = [
     {"_version", "errors", "files"},
     {"types", "tree"},
-    {"algorithms", "networks", "data"},
+    {"algorithms", "networks", "data", "metrics"},
     {"problems"},
-    {"metrics", "costs", "theory", "settings"},
+    {"targets", "costs", "theory", "settings"},
     {"interop"},
     {"engines", "results"},
     {"federation"},
@@ -26,7 +26,12 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors"), ("networks", "theory")}
+SIBLINGS_ALLOWED = {
+    ("engines", "results"),
+    ("results", "engines"),
+    ("types", "errors"),
+    ("networks", "theory"),
+}
 
 
 def imports(path):

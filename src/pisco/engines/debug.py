@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.engines.evaluate import agent_errors, evaluate, round_metrics
 from pisco.engines.job import Carry, Job, Segment, seed_key, streams
 from pisco.engines.process_group import Alone, ProcessGroup
-from pisco.metrics import agent_errors, evaluate, round_metrics
 from pisco.networks.rounds import Links, draw_round, draw_start
 from pisco.tree import stack_agents
 from pisco.types import Grad
@@ -31,7 +31,7 @@ def _gradient(job: Job) -> Grad:
 
 
 def _measure(job: Job, state: Any) -> dict[str, Any]:
-    row = jax.tree.map(lambda x: x[None], round_metrics(state) | agent_errors(state))
+    row = jax.tree.map(lambda x: x[None], round_metrics(job.problem, state) | agent_errors(state))
     return jax.tree.map(lambda x: x[0], evaluate(job.problem, row))
 
 

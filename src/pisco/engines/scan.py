@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.engines.evaluate import agent_errors, evaluate, round_metrics
 from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
 from pisco.engines.process_group import Alone, ProcessGroup
-from pisco.metrics import agent_errors, evaluate, round_metrics
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
@@ -62,7 +62,7 @@ def _advance(
         none = jnp.zeros(len(Links._fields), jnp.int32)
         (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
         return carry, (
-            round_metrics(carry.state) | agent_errors(carry.state) if segment.measured else {},
+            round_metrics(problem, carry.state) | agent_errors(carry.state) if segment.measured else {},
             used,
         )
 
@@ -96,7 +96,7 @@ def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
 @partial(jax.jit, static_argnames="batched")
 def measure_now(carry, problem, *, batched):
     def one(carry):
-        row = jax.tree.map(lambda x: x[None], round_metrics(carry.state) | agent_errors(carry.state))
+        row = jax.tree.map(lambda x: x[None], round_metrics(problem, carry.state) | agent_errors(carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
     return jax.vmap(one)(carry) if batched else one(carry)

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pisco.costs import Prices
-from pisco.report.plots import TITLES, labels_of
-from pisco.report.reached import amount, number, reached, spread, target_words
+from pisco.report.numbers import amount, number, spread, writing
+from pisco.report.plots import labels_of
 from pisco.report.summary import differing_settings, settings_of
+from pisco.results import measured
+from pisco.targets import Targets, reached, targets_of
 
 if TYPE_CHECKING:
     from pisco.results import Result
 
 
-def targets_table(results: Sequence[Result], targets: Mapping[str, float], prices: Prices) -> str:
+def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -> str:
     """Rounds, bytes and price to every target."""
     heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
-        for each in reached(result, targets):
-            cells = [_head(name), _cell(target_words(each.target, each.bound))]
+        for target in targets_of(result, targets):
+            each = reached(result, target)
+            cells = [_head(name), _cell(str(target))]
             cells.append(_cell(f"{len(each.rounds)} of {each.seeds}", "number"))
             if not len(each.rounds):
-                best = f"{each.best:.1%}" if each.target == "test_accuracy" else number(each.best)
-                cells.append(f'<td colspan="4">not reached; the best was {escape(best)}</td>')
+                best = escape(writing(target.metric)(each.best))
+                cells.append(f'<td colspan="4">not reached; the best was {best}</td>')
             else:
                 cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.server_rounds), "number")]
                 cells.append(_cell(spread(each.bytes, amount), "number"))
@@ -42,27 +45,16 @@ def targets_table(results: Sequence[Result], targets: Mapping[str, float], price
 
 def endings_table(results: Sequence[Result], prices: Prices) -> str:
     """Where every result ended, and what it had sent by then."""
-    shown = [
-        name
-        for name in ("loss", "grad_norm_sq_mean", "test_accuracy", "consensus_error")
-        if any(name in result.history for result in results)
-    ]
-    heads = (
-        "Result",
-        "Rounds",
-        *(_capital(TITLES[n]) for n in shown),
-        "Server rounds",
-        "Sent",
-        "Price",
-        "Time",
-    )
+    shown = {name: metric for name, metric in measured(results).items() if metric.usual}
+    titles = (_capital(metric.title) for metric in shown.values())
+    heads = ("Result", "Rounds", *titles, "Server rounds", "Sent", "Price", "Time")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
         cells = [_head(name), _cell(number(result.rounds), "number")]
-        for column in shown:
-            words = (lambda value: f"{value:.1%}") if column == "test_accuracy" else number
+        for column, metric in shown.items():
             known = column in result.history
-            cells.append(_cell(spread(result.final(column).astype(float), words) if known else "–", "number"))
+            ending = spread(result.final(column).astype(float), writing(metric)) if known else "–"
+            cells.append(_cell(ending, "number"))
         sent = _final(result, "bytes_server") + _final(result, "bytes_gossip")
         cells.append(_cell(spread(_final(result, "server_rounds")), "number"))
         cells.append(_cell(spread(sent, amount), "number"))

@@ -12,13 +12,13 @@ from jax import lax
 from jax.sharding import Mesh
 
 from pisco.engines.cluster.processes import Processes
+from pisco.engines.evaluate import evaluate, round_metrics
 from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key, streams
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.sharded.block import Block
 from pisco.engines.sharded.exchange import AXIS, Blocks
 from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split, whole
 from pisco.errors import InputError
-from pisco.metrics import round_metrics
 from pisco.networks.rounds import Links, draw_round, draw_start
 from pisco.tree import stack_agents
 
@@ -53,17 +53,18 @@ def _advance(
 
     def stretch(carry, first):
         carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
-        row = round_metrics(carry.state, here) if segment.measured else {}
+        row = round_metrics(held.problem, carry.state, here) if segment.measured else {}
         return carry, (row, Links(*(count.sum() for count in links)))
 
     starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
     carry, (rows, links) = lax.scan(stretch, carry, starts)
-    return carry, held.evaluate(rows) if segment.measured else {}, links
+    return carry, evaluate(held.problem, rows, here, held.objective) if segment.measured else {}, links
 
 
 def _measure(carry: Carry, held: Shard, blocks: Blocks) -> dict[str, jax.Array]:
     held, here = held.inside(blocks), _here(held, blocks)
-    return held.evaluate(jax.tree.map(lambda x: x[None], round_metrics(carry.state, here)))
+    rows = jax.tree.map(lambda x: x[None], round_metrics(held.problem, carry.state, here))
+    return evaluate(held.problem, rows, here, held.objective)
 
 
 def _here(held: Shard, blocks: Blocks) -> Block:

@@ -22,6 +22,7 @@ from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs, own_problem
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, check, weigh
+from pisco.metrics import by_column
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
@@ -67,6 +68,7 @@ class Agent(MemberProcess):
         now = min(self.done, self.last_round(self.name) - 1)
         self.address = self.plan.epoch_at(now).member(self.name).address
         own = own_problem(problem, self.plan.batch_size)
+        self.metrics = by_column(problem.metrics)
         self.programs = Programs(self.algorithm, own, self.keys, self.index)
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
@@ -253,6 +255,7 @@ class Agent(MemberProcess):
             rounds=self.done,
             seconds=seconds,
             label=f"{self.plan.name}: {self.name}",
+            metrics=self.metrics,
         )
 
 

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.costs import MessageSizes
+from pisco.engines.evaluate import measure_test
 from pisco.engines.job import Streams
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.cut import Exchange, Stages, exchange
@@ -46,7 +47,7 @@ def own_problem(problem: Problem, batch_size: int | None) -> Own:
         return problem.batch_loss(params, batch, own_key)
 
     def measure(params: Params) -> dict[str, Any]:
-        return {"loss": problem.objective(params)} | problem.test_metrics(params)
+        return {"loss": problem.objective(params)} | measure_test(problem, params)
 
     return Own(problem.init, jax.grad(loss), measure, problem.name)
 
