@@ -52,7 +52,7 @@ def test_an_area_is_reached_from_below():
     np.testing.assert_array_equal(rising.at_target("test_auc", bound=0.99), [2, 1])
     np.testing.assert_array_equal(rising.at_target("test_auc", at_most=0.5), [0, 0])
     np.testing.assert_array_equal(rising.at_target("loss", "server_rounds", bound=0.4), [20, 20])
-    found = reached(rising, Target.of("test_auc", 0.996, rising.metrics))
+    (found,) = reached(rising, {"test_auc": 0.996, "test_accuracy": 0.5})
     assert not found.by_all and found.rounds.tolist() == [3] and found.best == 1.0
     assert found.price(Prices(2, 1)).tolist() == [90] and found.bytes.tolist() == [60]
     with pytest.raises(InputError, match="needs one bound"):

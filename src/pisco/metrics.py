@@ -47,7 +47,7 @@ class Metric:
     """
 
     name: str
-    function: Callable[..., Any] | None = None
+    function: Any = None
     rising: bool | None = None
     reduce: Callable[[Any], jax.Array] = mean
     of: str = TEST
@@ -112,7 +112,8 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
     given = list(given) if isinstance(given, Iterable) else [given]
     columns = [getattr(metric, "column", None) for metric in given]
     for metric in given:
-        if not isinstance(metric, Metric) or not callable(metric.function) or metric.of not in (TEST, STATE):
+        usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, STATE)
+        if not usable or metric.rising not in (True, False, None):
             raise InputError(
                 f"metrics is {given!r}, expected functions by name or metrics of test data or of the state, as in "
                 "{'error': f} or [Metric('error', f, rising=False)]"

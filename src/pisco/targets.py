@@ -89,20 +89,11 @@ class Target:
         """Where the bound holds."""
         return values >= self.bound if self.metric.rising else values <= self.bound
 
-    def rows(self, result: Result) -> np.ndarray:
-        """For every seed, the first row of the history that meets it, or −1."""
-        within = self.met(result.column(self.column))
-        return np.where(within.any(axis=1), within.argmax(axis=1), -1)
-
     def at(self, result: Result, wanted: str = "round") -> np.ndarray:
         """For every seed, the value of a column when the target is first met; NaN where it never is."""
-        rows, values = self.rows(result), result.column(wanted).astype(float)
-        return np.where(rows >= 0, values[np.arange(len(rows)), rows], np.nan)
-
-
-def targets_of(result: Result, targets: Targets) -> list[Target]:
-    """Those of the targets that a result measures."""
-    return [Target.of(c, b, {c: result.metric(c)}) for c, b in targets.items() if c in result.history]
+        within, values = self.met(result.column(self.column)), result.column(wanted).astype(float)
+        first = values[np.arange(len(values)), within.argmax(axis=1)]
+        return np.where(within.any(axis=1), first, np.nan)
 
 
 def check_targets(targets: Targets, results: Sequence[Result]) -> None:
@@ -113,44 +104,45 @@ def check_targets(targets: Targets, results: Sequence[Result]) -> None:
 
 
 class Reached(NamedTuple):
-    """One target of one result; the arrays hold the seeds that met it, and `best` what the others came to."""
+    """A target that a result measures: when its seeds met it and what they had sent by then, of those that did."""
 
     target: Target
-    seeds: int
-    rounds: np.ndarray
-    server_rounds: np.ndarray
-    bytes: np.ndarray
-    messages_server: np.ndarray
-    messages_gossip: np.ndarray
-    best: float
+    result: Result
+
+    def at(self, *columns: str) -> np.ndarray:
+        """The sum of some columns at the target; not all results count what they send."""
+        held = [self.target.at(self.result, name) for name in columns if name in self.result.history]
+        met = ~np.isnan(self.target.at(self.result))
+        return sum(held, np.zeros(len(met)))[met]
+
+    @property
+    def rounds(self) -> np.ndarray:
+        """When it was met."""
+        return self.at("round")
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """What had been sent."""
+        return self.at("bytes_server", "bytes_gossip")
 
     @property
     def by_all(self) -> bool:
-        """Whether every seed met the target."""
-        return len(self.rounds) == self.seeds
+        """Whether every seed met it."""
+        return len(self.rounds) == len(self.result.seeds)
+
+    @property
+    def best(self) -> float:
+        """What those that did not meet it came to."""
+        values = self.result.column(self.target.column).astype(float)
+        values = values[np.isfinite(values)]
+        return float(values.max() if self.target.metric.rising else values.min()) if values.size else np.nan
 
     def price(self, prices: Prices) -> np.ndarray:
-        """What had been paid when the target was met."""
-        return prices.server * self.messages_server + prices.gossip * self.messages_gossip
+        """What had been paid."""
+        return prices.server * self.at("messages_server") + prices.gossip * self.at("messages_gossip")
 
 
-def reached(result: Result, target: Target) -> Reached:
-    """When a result met a target, and what it had sent by then."""
-    met = target.rows(result) >= 0
-
-    def at(name: str) -> np.ndarray:
-        known = name in result.history  # not all results count what they send
-        return target.at(result, name)[met] if known else np.zeros(met.sum())
-
-    values = result.column(target.column).astype(float)
-    values = values[np.isfinite(values)]
-    return Reached(
-        target,
-        len(result.seeds),
-        at("round"),
-        at("server_rounds"),
-        at("bytes_server") + at("bytes_gossip"),
-        at("messages_server"),
-        at("messages_gossip"),
-        float((values.max() if target.metric.rising else values.min()) if values.size else np.nan),
-    )
+def reached(result: Result, targets: Targets) -> list[Reached]:
+    """Those of the targets that a result measures."""
+    known = {column: result.metric(column) for column in result.history}
+    return [Reached(Target.of(c, b, known), result) for c, b in targets.items() if c in known]

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import (
-    note,
-    out,
-    progress_bar,
-    say,
-    say_json,
-    size,
-    table,
-    use_compilation_cache,
-)
+from pisco.cli.console import csv_text, note, out, progress_bar, say, say_json, table, use_compilation_cache
+from pisco.report.numbers import size
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -168,7 +160,7 @@ def compare(
         )
     picture = folder / "compare.png"
     plot_comparison(lines, picture)
-    _write_csv(folder / "compare.csv", records)
+    (folder / "compare.csv").write_text(csv_text(records))
     if as_json:
         say_json(
             {"targets": goals, "prices": prices._asdict(), "rule": RULE, "methods": records, "plot": picture}
@@ -230,14 +222,3 @@ def _number(value: float | None) -> str:
 
 def _small(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.2g}"
-
-
-def _write_csv(path: Path, records: list[dict[str, Any]]) -> None:
-    import csv
-    import io
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    path.write_text(text.getvalue())

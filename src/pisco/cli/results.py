@@ -86,17 +86,13 @@ def export(
 
 def add_endings(shown: Table, result: Result) -> None:
     """A row for every usual column: its last value, the mean over seeds and from where to where they differ."""
+    from pisco.report.numbers import spread
     from pisco.results import measured
 
     for name, metric in measured([result], costs=True).items():
-
-        def text(value: float, unit: str = metric.unit) -> str:
-            return size(value) if unit == "B" else f"{value:.2%}" if unit == "%" else f"{value:.4g}"
-
         if metric.usual:
-            values = result.final(name)
-            mean, low, high = (text(float(value)) for value in (values.mean(), values.min(), values.max()))
-            shown.add_row(metric.title, mean if low == high else f"{mean}  ({low} to {high})")
+            words = {"%": "{:.2%}".format, "B": size}.get(metric.unit, "{:.4g}".format)
+            shown.add_row(metric.title, spread(result.final(name), words))
 
 
 def _cell(name: str, value: float | None) -> str:

@@ -25,7 +25,7 @@ def round_metrics(problem: Problem, state: State, here: Placement = EVERYBODY) -
     state = _innermost(state)
     row: dict[str, Any] = {"mean_params": here.mean(state.params)}
     for metric in (*METRICS.values(), *problem.metrics):
-        if metric.of == STATE and metric.function is not None:
+        if metric.of == STATE:
             row[metric.column] = metric.function(state, here)
     return {name: value for name, value in row.items() if value is not None}
 
@@ -55,7 +55,7 @@ def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) 
     """Every metric of the test data: what it makes of its values for all samples."""
     found = {}
     for metric in problem.metrics:
-        if metric.of == TEST and metric.function is not None:
+        if metric.of == TEST:
             values = problem.sample_values(partial(metric.function, params), problem.test)
             found[metric.column] = metric.reduce(here.gather(values, problem.num_test))
     return found
@@ -64,13 +64,13 @@ def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) 
 def check_state_metrics(problem: Problem, state: State) -> None:
     """Refuse a metric of the state that gives no number for a state like this one, before anything is run."""
     for metric in problem.metrics:
-        if metric.of == STATE and metric.function is not None:
+        if metric.of == STATE:
             try:
                 found = jax.eval_shape(lambda s, f=metric.function: f(s, EVERYBODY), _innermost(state))
             except Exception as error:
                 what = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise InputError(
-                    f"the metric {metric.name!r} of the state fails ({what}); check it on the method's state"
+                    f"the metric {metric.name!r} of the state fails ({what}); mend it"
                 ) from error
             if found is not None and getattr(found, "shape", None) != ():
                 raise InputError(

@@ -28,7 +28,7 @@ from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
 from pisco.files import atomic_write
 from pisco.results import Result
 from pisco.targets import USUAL as USUAL_TARGETS
-from pisco.targets import Targets, reached, targets_of
+from pisco.targets import Targets, reached
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
 
@@ -51,12 +51,10 @@ class Entry(NamedTuple):
         row: dict[str, Any] = {"method": self.method, "local_lr": self.tuned.local_lr}
         # A column may be missing: there is no test data, or no tracker.
         row |= {f"{what} to {column}": None for column in targets for what in ("rounds", "bytes", "price")}
-        for target in targets_of(self.result, targets):
-            found = reached(self.result, target)
+        for found in reached(self.result, targets):
+            paid = {"rounds": found.rounds, "bytes": found.bytes, "price": found.price(prices)}
             if found.by_all:
-                row[f"rounds to {target.column}"] = _mean(found.rounds)
-                row[f"bytes to {target.column}"] = _mean(found.bytes)
-                row[f"price to {target.column}"] = _mean(found.price(prices))
+                row |= {f"{what} to {found.target.column}": _mean(values) for what, values in paid.items()}
         for column in dict.fromkeys(("grad_norm_sq", "loss", *targets)):
             measured = column in self.result.history
             row[f"final {column}"] = _mean(self.result.final(column)) if measured else None

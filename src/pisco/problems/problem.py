@@ -253,7 +253,7 @@ class Problem:
                     "metric of the state with Metric(..., of='state')"
                 )
             try:
-                values = jax.eval_shape(metric.function, params, _some(self.test))  # pyright: ignore[reportArgumentType]
+                values = jax.eval_shape(metric.function, params, _some(self.test))
                 shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
                 leads = all(shape[:1] == (PROBE,) for shape in shapes)
                 number = jax.eval_shape(metric.reduce, values) if leads else None

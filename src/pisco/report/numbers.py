@@ -22,13 +22,13 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def amount(count: float) -> str:
+def size(count: float) -> str:
     """Bytes for people.
 
-    >>> amount(999), amount(999_900), amount(1_234_000)
-    ('999 bytes', '1 MB', '1.23 MB')
+    >>> size(999), size(1_500), size(999_900)
+    ('999 B', '1.5 kB', '1 MB')
     """
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+    for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
             break
         count /= 1000
@@ -41,19 +41,10 @@ def spread(values: np.ndarray, words: Callable[[float], str] = number) -> str:
     >>> spread(np.array([1.0, 3.0])), spread(np.array([2.0]))
     ('2 (1 to 3)', '2')
     """
-    mean, low, high = (
-        words(float(np.mean(values))),
-        words(float(np.min(values))),
-        words(float(np.max(values))),
-    )
+    mean, low, high = (words(float(of(values))) for of in (np.mean, np.min, np.max))
     return mean if low == high else f"{mean} ({low} to {high})"
 
 
 def writing(metric: Metric) -> Callable[[float], str]:
-    """How values of a metric are written.
-
-    >>> from pisco.metrics import METRICS
-    >>> writing(METRICS["test_accuracy"])(0.84521), writing(METRICS["loss"])(0.84521)
-    ('84.5%', '0.845')
-    """
-    return (lambda value: f"{value:.1%}") if metric.unit == "%" else number
+    """How values of a metric are written."""
+    return "{:.1%}".format if metric.unit == "%" else number

@@ -9,10 +9,10 @@ import numpy as np
 
 from pisco.costs import Prices
 from pisco.metrics import TEST
-from pisco.report.numbers import amount, number, spread, writing
+from pisco.report.numbers import number, size, spread, writing
 from pisco.report.plots import labels_of
 from pisco.results import measured
-from pisco.targets import Reached, Targets, reached, targets_of
+from pisco.targets import Reached, Targets, reached
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -39,7 +39,7 @@ def about_one(result: Result, name: str, targets: Targets, prices: Prices) -> st
         if metric.of == TEST and metric.usual:
             ending = spread(result.final(column).astype(float), writing(metric))
             sentences.append(f"The {metric.title} ended at {ending}.")
-    sentences += [_target(reached(result, target), prices) for target in targets_of(result, targets)]
+    sentences += [_target(each, prices) for each in reached(result, targets)]
     sentences += [_agreement(result), *_traffic(result, prices)]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -53,7 +53,7 @@ def about_all(results: Sequence[Result], names: Sequence[str], targets: Targets,
         sentences.append(f"They differ in {shown}.")
     if len(differing) > 1:
         sentences.append("What sets them apart may come from any of these.")
-    found = [[reached(result, target) for target in targets_of(result, targets)] for result in results]
+    found = [reached(result, targets) for result in results]
     for column in targets:
         rows = [
             (n, f) for n, each in zip(names, found, strict=True) for f in each if f.target.column == column
@@ -86,7 +86,7 @@ def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
     clauses = []
     for what, least, values, words in (
         ("rounds", "fewest", lambda row: row.rounds, number),
-        ("bytes", "fewest", lambda row: row.bytes, amount),
+        ("bytes", "fewest", lambda row: row.bytes, size),
         ("price", "lowest", lambda row: row.price(prices), number),
     ):
         if not all(values(row).any() for _, row in there):
@@ -174,9 +174,9 @@ def _target(each: Reached, prices: Prices) -> str:
         return f"It met {target} from the start."
     sentence = f"It first reached {target} after {spread(each.rounds)} rounds"
     if each.bytes.any():
-        sentence += f" and {spread(each.bytes, amount)}, at a price of {spread(each.price(prices))}"
+        sentence += f" and {spread(each.bytes, size)}, at a price of {spread(each.price(prices))}"
     if not each.by_all:
-        sentence += f", with {len(each.rounds)} of its {each.seeds} seeds only"
+        sentence += f", with {len(each.rounds)} of its {len(each.result.seeds)} seeds only"
     return sentence + "."
 
 
@@ -205,11 +205,11 @@ def _traffic(result: Result, prices: Prices) -> list[str]:
     paid = prices.server * result.final("messages_server").mean()
     price = paid + prices.gossip * result.final("messages_gossip").mean()
     if not server.any():
-        return [f"No round reached the server; {amount(total)} went between agents."]
+        return [f"No round reached the server; {size(total)} went between agents."]
     share = f" and {paid / price:.0%} of the price" if price else ""
     return [
         f"{spread(server)} of the {number(result.rounds)} rounds reached the server and carried "
-        f"{sent / total:.0%} of the {amount(total)} sent{share} "
+        f"{sent / total:.0%} of the {size(total)} sent{share} "
         f"(at {prices.server:g} a server message and {prices.gossip:g} a gossip message)."
     ]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pisco.costs import Prices
-from pisco.report.numbers import amount, number, spread, writing
+from pisco.report.numbers import number, size, spread, writing
 from pisco.report.plots import labels_of
 from pisco.report.summary import differing_settings, settings_of
 from pisco.results import measured
-from pisco.targets import Targets, reached, targets_of
+from pisco.targets import Targets, reached
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -24,17 +24,19 @@ def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -
     heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
-        for target in targets_of(result, targets):
-            each = reached(result, target)
-            cells = [_head(name), _cell(str(target))]
-            cells.append(_cell(f"{len(each.rounds)} of {each.seeds}", "number"))
+        for each in reached(result, targets):
+            cells = [_head(name), _cell(str(each.target))]
+            cells.append(_cell(f"{len(each.rounds)} of {len(result.seeds)}", "number"))
             if not len(each.rounds):
-                best = escape(writing(target.metric)(each.best))
+                best = escape(writing(each.target.metric)(each.best))
                 cells.append(f'<td colspan="4">not reached; the best was {best}</td>')
             else:
-                cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.server_rounds), "number")]
-                cells.append(_cell(spread(each.bytes, amount), "number"))
-                cells.append(_price(each.messages_server, each.messages_gossip, prices))
+                cells += [
+                    _cell(spread(each.rounds), "number"),
+                    _cell(spread(each.at("server_rounds")), "number"),
+                ]
+                cells.append(_cell(spread(each.bytes, size), "number"))
+                cells.append(_price(each.at("messages_server"), each.at("messages_gossip"), prices))
             rows.append(cells)
     if not rows:
         return "<p>No result measures any of the targets.</p>"
@@ -57,7 +59,7 @@ def endings_table(results: Sequence[Result], prices: Prices) -> str:
             cells.append(_cell(ending, "number"))
         sent = _final(result, "bytes_server") + _final(result, "bytes_gossip")
         cells.append(_cell(spread(_final(result, "server_rounds")), "number"))
-        cells.append(_cell(spread(sent, amount), "number"))
+        cells.append(_cell(spread(sent, size), "number"))
         cells.append(_price(_final(result, "messages_server"), _final(result, "messages_gossip"), prices))
         cells.append(_cell(f"{result.seconds:.1f} s", "number"))
         rows.append(cells)
