@@ -28,9 +28,10 @@ from pisco.costs import Prices
 from pisco.engines.run import sweep
 from pisco.networks import graphs
 from pisco.planning import Setting, plan
-from pisco.planning.pilot import REACHED, Target, Track
+from pisco.planning.pilot import REACHED, Track
 from pisco.planning.planner import networks_to_try
 from pisco.problems.subsample import subsample
+from pisco.targets import Target
 from pisco.tree import num_bytes
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -112,7 +113,7 @@ def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
         subsample(case.problem, 5_000, test=case.target[0].startswith("test_")),
         networks,
         batch_size=case.batch_size,
-        target=Target(*case.target),
+        target=Target.of(*case.target, case.problem.columns),
         prices={
             True: prices.of_round([2 * size], case.graph),
             False: prices.of_round([size] * 2, case.graph),
@@ -149,10 +150,8 @@ def judge(case: Case, setting: Setting, prices: Prices, rounds: int) -> tuple[fl
         eval_every=case.eval_every,
     )
     column, bound = case.target
-    kind = {"at_least": bound} if "accuracy" in column else {"at_most": bound}
-    paid = prices.server * result.at_target(
-        column, "messages_server", **kind
-    ) + prices.gossip * result.at_target(column, "messages_gossip", **kind)
+    paid = prices.server * result.at_target(column, "messages_server", bound=bound)
+    paid += prices.gossip * result.at_target(column, "messages_gossip", bound=bound)
     missed = int(np.isnan(paid).sum())
     return float(np.median(np.where(np.isnan(paid), math.inf, paid))), missed, result.diverged
 

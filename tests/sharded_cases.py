@@ -16,6 +16,7 @@ from pisco.algorithms import ALGORITHMS
 from pisco.engines.cluster.processes import Membership, join
 from pisco.engines.sharded import ShardedEngine
 from pisco.networks import cycle, graphs
+from pisco.tree import squared_norm
 
 from worlds import Quadratics, doubly_stochastic, network_for
 
@@ -42,7 +43,13 @@ def uneven(agents, **options):
         {"w": jnp.zeros(3), "c": jnp.zeros(())},
         data,
         test=test,
-        metrics={"accuracy": lambda x, batch: batch["a"] @ x["w"] > batch["y"]},
+        metrics=[
+            pisco.Metric("accuracy", lambda x, batch: batch["a"] @ x["w"] > batch["y"], rising=True),
+            pisco.metrics.auc(lambda x, batch: (batch["a"] @ x["w"], batch["y"])),
+            pisco.Metric(
+                "size", lambda state, here: here.mean(jax.vmap(squared_norm)(state.params)), of="state"
+            ),
+        ],
         **options,
     )
 

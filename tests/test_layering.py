@@ -14,9 +14,9 @@ SOURCE = Path(pisco.__file__).parent
 ORDER = [
     {"_version", "errors", "files"},
     {"types", "tree"},
-    {"algorithms", "networks", "data"},
+    {"algorithms", "networks", "data", "metrics"},
     {"problems"},
-    {"metrics", "costs", "theory", "settings"},
+    {"targets", "costs", "theory", "settings"},
     {"interop"},
     {"engines", "results"},
     {"federation"},

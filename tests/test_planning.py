@@ -15,8 +15,9 @@ from pisco.costs import LinkTimes, Prices
 from pisco.experiments import load, presets
 from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
-from pisco.planning.pilot import Target
+from pisco.planning.pilot import values_of
 from pisco.problems.subsample import subsample
+from pisco.targets import Target
 
 from worlds import TINY_EXPERIMENT, Quadratics
 
@@ -131,12 +132,9 @@ def test_short_runs_are_planned_for_their_own_length():
 
 def test_targets_read_the_history_as_results_do():
     rows = {"grad_norm_sq": [4.0, 2.0, 0.0], "test_accuracy": [0.1, 0.5, 0.9]}
-    assert Target("grad_norm_sq_mean", 2.0).series(rows).tolist() == [4.0, 3.0, 2.0]
-    assert Target("test_accuracy", 0.5).met(Target("test_accuracy", 0.5).series(rows)).tolist() == [
-        False,
-        True,
-        True,
-    ]
+    assert values_of(Target.of("grad_norm_sq_mean", 2.0), rows).tolist() == [4.0, 3.0, 2.0]
+    accuracy = Target.of("test_accuracy", 0.5)
+    assert accuracy.met(values_of(accuracy, rows)).tolist() == [False, True, True]
 
 
 def test_a_thinned_problem_is_a_fair_draw():

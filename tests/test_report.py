@@ -19,8 +19,8 @@ from pisco.costs import Prices
 from pisco.report.curves import POINTS, drawn_rows, page_numbers
 from pisco.report.html import build_page, page_data, write_page
 from pisco.report.live import LivePage
-from pisco.report.reached import reached
 from pisco.report.summary import about_all, paragraphs
+from pisco.targets import reached
 
 from worlds import TINY_EXPERIMENT, Quadratics
 
@@ -105,7 +105,7 @@ def test_numbers_fit_any_browser(single):
 
 def test_words_say_what_the_numbers_say(single):
     (words,) = paragraphs([single], TARGETS, Prices(3, 2))
-    found = reached(single, TARGETS)[0]
+    (found,) = reached(single, TARGETS)
     np.testing.assert_array_equal(found.rounds, single.at_target("grad_norm_sq_mean", at_most=1.0))
     paid = 3 * single.at_target("grad_norm_sq_mean", "messages_server", at_most=1.0)
     paid += 2 * single.at_target("grad_norm_sq_mean", "messages_gossip", at_most=1.0)

@@ -75,6 +75,26 @@ def test_agrees_with_scan_in_single_precision(tmp_path):
         assert again.rounds == ROUNDS and f"finished after {ROUNDS} rounds" in repr(again)
 
 
+def test_what_is_known_of_agents_own_metrics_reaches_the_server(tmp_path):
+    def own(index):
+        scores = pisco.metrics.auc(lambda x, batch: (batch @ x, batch[:, 0]))
+        test = np.random.default_rng(index).normal(size=(9, 2)).astype(np.float32)
+        data = np.ones((1, 3, 2), np.float32)
+        return pisco.Problem(
+            lambda x, batch, key: (batch @ x - 1) ** 2,
+            np.zeros(2, np.float32),
+            data,
+            test=test,
+            metrics=[scores],
+        )
+
+    ran = Running(tmp_path, plan_for(2, rounds=2, network={"graph": "path"}), own).join()
+    for name in ("server", "agent-0"):
+        again = Result.load(ran.results[name].save(tmp_path / "out" / name))
+        assert again.metric("test_auc").rising and again.metric("test_auc").title == "test AUC"
+        assert 0 <= again.at_target("test_auc", bound=0.5)[0] <= 2
+
+
 NAMES = sorted(set(ALGORITHMS) - {"gossip-aga"})
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import Stopped, Waited
-from pisco.federation.runtime.wire_pb2 import Report, Row
+from pisco.federation.runtime.wire_pb2 import Column, Report, Row
 
 from federations import Processes, Running, plan_for, quadratic_of, shared_programs  # noqa: F401
 
@@ -101,3 +101,18 @@ def test_a_server_that_lost_rows_with_a_kill_asks_for_them_again(tmp_path):
     assert told(20, first=1) == 0
     assert told(0, 20, first=0) == 2
     assert told(20, 40, first=1) == told(40, first=2) == 3
+
+
+def test_what_agents_say_of_their_metrics_is_kept_and_is_safe_to_print(tmp_path):
+    book = Ledger(plan_for(2, rounds=60), tmp_path)
+    own = Column(name="auc", rising=True, title="test AUC", unit="%")
+    wild = [Column(name="\x1b[2J", rising=True), Column(name="gain", title="\x1b[2J", unit="\x1b[2J")]
+    book.note("agent-0", Report(columns=[own, *wild]))
+    book.note("agent-1", Report(columns=[Column(name="auc", rising=False)]))  # the first one counts
+    book.save()
+    for each in (book, Ledger(book.plan, tmp_path)):
+        metrics = each.result().metrics
+        assert list(metrics) == ["test_auc", "test_gain"]
+        assert metrics["test_auc"].rising is True and metrics["test_auc"].unit == "%"
+        assert metrics["test_gain"].rising is None and metrics["test_gain"].title == "test gain"
+        assert metrics["test_gain"].unit == ""

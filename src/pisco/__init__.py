@@ -11,10 +11,11 @@ An *algorithm* trains a *problem* over a *network*, run by an *engine*:
     Result(finished after 20 rounds, 1 seed(s), loss 0...)
 """
 
-from pisco import algorithms, data, networks, problems, theory
+from pisco import algorithms, data, metrics, networks, problems, theory
 from pisco._version import __version__
 from pisco.engines import run, sweep
 from pisco.errors import InputError
+from pisco.metrics import Metric
 from pisco.networks import (
     Graph,
     Network,
@@ -40,6 +41,7 @@ __all__ = [
     "Grad",
     "Graph",
     "InputError",
+    "Metric",
     "Mix",
     "Network",
     "Pair",
@@ -56,6 +58,7 @@ __all__ = [
     "data",
     "edge_dropout",
     "every",
+    "metrics",
     "networks",
     "never",
     "one_peer_exponential",

@@ -14,17 +14,6 @@ from pisco.networks.rounds import Links, RoundMix
 from pisco.tree import num_bytes
 from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
-DESCRIPTIONS = {
-    "server": "rounds since the previous row that reached the server",
-    "server_rounds": "rounds so far in which anybody reached the server",
-    "gossip_rounds": "rounds so far in which anybody gossiped",
-    "exchanges": "sequential exchanges so far (PISCO has two a round)",
-    "messages_gossip": "messages between agents so far, one per directed edge and exchange",
-    "messages_server": "messages to and from the server so far",
-    "bytes_gossip": "bytes between agents so far",
-    "bytes_server": "bytes to and from the server so far",
-}
-
 
 class RoundPrices(NamedTuple):
     """What a gossip round and a server round cost."""

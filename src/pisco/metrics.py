@@ -1,70 +1,177 @@
-"""What is measured of a state: everything at the mean parameters x̄, traced inside the engines' programs."""
+"""What is measured: one row for every column of a history, with its direction, its title and how it is shown."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 import jax
-from jax import lax
+import jax.numpy as jnp
+import numpy as np
 
-from pisco.networks.placement import EVERYBODY, Placement
-from pisco.problems.problem import Problem
-from pisco.tree import squared_norm
-from pisco.types import HasInner, HasTracker, State
+from pisco.errors import InputError
+from pisco.types import HasTracker, State
 
-DESCRIPTIONS = {
-    "loss": "f(x̄), the mean over agents of their mean losses",
-    "grad_norm_sq": "‖∇f(x̄)‖²",
-    "grad_norm_sq_mean": "the mean of ‖∇f(x̄)‖² over the measured rounds so far",
-    "consensus_error": "(1/n)·Σᵢ‖xᵢ − x̄‖²",
-    "tracking_error": "(1/n)·Σᵢ‖yᵢ − ȳ‖², for methods with a tracker",
-    "test_accuracy": "the share of test samples classified rightly at x̄",
-}
+if TYPE_CHECKING:
+    from pisco.networks.placement import Placement
+
+TRAINING, TEST, STATE, COST = "training", "test", "state", "cost"
 
 
-def round_metrics(state: State, here: Placement = EVERYBODY) -> dict[str, Any]:
-    """What a round itself must note: how far the agents are apart, and their mean for `evaluate`."""
-    while isinstance(state, HasInner):
-        state = state.inner
-    row = {"mean_params": here.mean(state.params), "consensus_error": here.spread(state.params)}
-    if isinstance(state, HasTracker):
-        row["tracking_error"] = here.spread(state.tracker)
-    return row
+def mean(values: jax.Array) -> jax.Array:
+    """The mean over samples."""
+    return values.astype(float).mean(axis=0)
 
 
-exact_products = jax.default_matmul_precision("highest")
-"""For what is reported: accelerators round the factors of a float32 product to 10 bits unless told otherwise."""
+@dataclass(frozen=True)
+class Metric:
+    """What is measured, and what is known of it.
 
+    Args:
+      name: the column is `test_<name>` for a metric of test data, else `<name>`.
+      function: of test data, `function(params, batch)` at the mean of the agents: one value for every sample. Of the
+        state, `function(state, here)`: one number, with sums over agents taken by `here` (`here.mean(tree)`,
+        `here.spread(tree)`), or None where the state has nothing to measure.
+      rising: whether larger is better; None leaves that open, and then the column is no target.
+      reduce: makes one number of the values of all test samples: their mean, or what needs the whole test set, such as
+        an area under a curve (then `function` may give any tree whose leaves lead with the samples).
+      of: "test" or "state" ("training" and "cost" are measured by the library itself).
+      title: for axes and tables; the column's name without.
+      log: whether it is drawn on a logarithmic axis, which needs positive values.
+      unit: "%" for shares of one, "B" for bytes.
+      usual: whether plots and tables show it unasked.
 
-def evaluate(problem: Problem, rows: dict[str, Any]) -> dict[str, jax.Array]:
-    """Loss, gradient and test metrics at the mean parameters of many rounds at once.
-
-    Many rounds share one pass over the data: on a9a that is ten times faster than a pass a round.
+    >>> Metric("error", lambda params, batch: abs(batch["y"] - params), rising=False).column
+    'test_error'
     """
 
-    @exact_products
-    def at(mean):
-        loss, gradient = jax.value_and_grad(problem.objective)(mean)
-        return {"loss": loss, "grad_norm_sq": squared_norm(gradient)} | problem.test_metrics(mean)
+    name: str
+    function: Any = None
+    rising: bool | None = None
+    reduce: Callable[[Any], jax.Array] = mean
+    of: str = TEST
+    title: str = ""
+    log: bool = False
+    unit: str = ""
+    usual: bool = True
 
-    noted = {name: values for name, values in rows.items() if name != "mean_params"}
-    return lax.map(at, rows["mean_params"], batch_size=problem.eval_width) | noted
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "title", self.title or self.column.replace("_", " "))
+
+    @property
+    def column(self) -> str:
+        """Its name in a history."""
+        return f"test_{self.name}" if self.of == TEST else self.name
+
+    def facts(self) -> dict[str, Any]:
+        """What a result keeps of it: all but its functions."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("function", "reduce")}
 
 
-AGENTS_UP_TO = 500
-"""With more agents than this, none is watched on its own."""
+def consensus_error(state: State, here: Placement) -> jax.Array:
+    """(1/n)·Σᵢ‖xᵢ − x̄‖²."""
+    return here.spread(state.params)
 
 
-AGENT_ERRORS = "agent_errors"
-"""The one measurement with a value for every agent."""
+def tracking_error(state: State, here: Placement) -> jax.Array | None:
+    """(1/n)·Σᵢ‖yᵢ − ȳ‖²."""
+    return here.spread(state.tracker) if isinstance(state, HasTracker) else None
 
 
-def agent_errors(state: State) -> dict[str, Any]:
-    """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
-    while isinstance(state, HasInner):
-        state = state.inner
-    leaves = jax.tree.leaves(state.params)
-    if leaves[0].shape[0] > AGENTS_UP_TO:
-        return {}
-    apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
-    return {AGENT_ERRORS: sum(apart[1:], start=apart[0])}
+METRICS: dict[str, Metric] = {
+    metric.column: metric
+    for metric in (
+        Metric("grad_norm_sq_mean", None, False, of=TRAINING, log=True, title="running mean of ‖∇f(x̄)‖²"),
+        Metric("grad_norm_sq", None, False, of=TRAINING, log=True, title="‖∇f(x̄)‖²", usual=False),
+        Metric("loss", None, False, of=TRAINING, title="loss f(x̄)"),
+        Metric("accuracy", None, True, unit="%"),
+        Metric("consensus_error", consensus_error, False, of=STATE, log=True),
+        Metric("tracking_error", tracking_error, False, of=STATE, log=True, usual=False),
+        Metric("round", of=COST, title="rounds", usual=False),
+        Metric("server", of=COST, title="server rounds since the previous row", usual=False),
+        Metric("server_rounds", of=COST),
+        Metric("gossip_rounds", of=COST),
+        Metric("exchanges", of=COST, title="sequential exchanges", usual=False),
+        Metric("messages_server", of=COST, title="messages to and from the server", usual=False),
+        Metric("messages_gossip", of=COST, title="messages between agents", usual=False),
+        Metric("bytes_server", of=COST, title="bytes to and from the server", unit="B"),
+        Metric("bytes_gossip", of=COST, title="bytes between agents", unit="B"),
+    )
+}
+"""What the library measures itself, in the order in which it is shown."""
+
+
+def as_metrics(given: Any) -> tuple[Metric, ...]:
+    """Metrics from what users give: a list of them, or functions by name.
+
+    A function by name is what the table says of its column (`accuracy`), or a metric whose direction is not known.
+    """
+    if isinstance(given, Mapping):
+        given = [replace(METRICS.get(f"test_{n}", Metric(n)), function=f) for n, f in given.items()]
+    given = list(given) if isinstance(given, Iterable) else [given]
+    columns = [getattr(metric, "column", None) for metric in given]
+    for metric in given:
+        usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, STATE)
+        if not usable or metric.rising not in (True, False, None):
+            raise InputError(
+                f"metrics is {given!r}, expected functions by name or metrics of test data or of the state, as in "
+                "{'error': f} or [Metric('error', f, rising=False)]"
+            )
+        if columns.count(metric.column) > 1 or (metric.of == STATE and metric.column in METRICS):
+            raise InputError(f"two metrics are called {metric.column!r}; give each a name of its own")
+    return tuple(given)
+
+
+def by_column(metrics: Iterable[Metric]) -> dict[str, Metric]:
+    """Metrics as a result keeps them: by column, without their functions."""
+    return {metric.column: Metric(**metric.facts()) for metric in metrics}
+
+
+def with_running_mean(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The same columns with `grad_norm_sq_mean` after the one that it is the mean of; rows are the last axis."""
+    out = {}
+    for name, values in columns.items():
+        out[name] = np.asarray(values)
+        if name == "grad_norm_sq":
+            with np.errstate(over="ignore", invalid="ignore"):
+                out["grad_norm_sq_mean"] = np.cumsum(out[name], axis=-1) / np.arange(
+                    1, out[name].shape[-1] + 1
+                )
+    return out
+
+
+def auc(function: Callable[..., Any]) -> Metric:
+    """The area under the ROC curve over the whole test set; ties count half, and it is NaN where a class is missing.
+
+    `function(params, batch)` gives a score and a label for every sample; labels above 0 are the positive class.
+
+    >>> ranked = auc(lambda params, batch: (batch["x"] * params, batch["y"]))
+    >>> ranked.reduce((jnp.array([0.1, 0.4, 0.4, 0.8]), jnp.array([0, 0, 1, 1])))
+    Array(0.875, dtype=float32)
+    """
+    return Metric("auc", function, rising=True, reduce=_area, title="test AUC")
+
+
+def _area(outputs: tuple[jax.Array, jax.Array]) -> jax.Array:
+    scores, labels = outputs
+    order = jnp.argsort(scores)
+    ranked, positive = scores[order], labels[order] > 0
+    before = jnp.append(0, jnp.cumsum(~positive))  # negatives among the first k
+    # Whole numbers up to here, so that only the mean is rounded.
+    beaten = sum(before[jnp.searchsorted(ranked, ranked, side)] for side in ("left", "right"))
+    share = jnp.where(positive, beaten / (2 * before[-1]), 0).sum() / positive.sum()
+    return jnp.where(jnp.isnan(scores).any(), jnp.nan, share)
+
+
+def f1(function: Callable[..., Any]) -> Metric:
+    """2·precision·recall/(precision + recall) over the whole test set; NaN where no class is positive, nor called so.
+
+    `function(params, batch)` gives a score and a label for every sample; above 0 is the positive class, of both.
+    """
+    return Metric("f1", function, rising=True, reduce=_f1, title="test F1")
+
+
+def _f1(outputs: tuple[jax.Array, jax.Array]) -> jax.Array:
+    called, positive = (value > 0 for value in outputs)
+    return 2 * (called & positive).sum() / (called.sum() + positive.sum())

@@ -18,6 +18,8 @@ import numpy as np
 from pisco._version import __version__
 from pisco.errors import InputError, suggest
 from pisco.files import atomic_write
+from pisco.metrics import COST, METRICS, TRAINING, Metric
+from pisco.targets import Target
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +35,7 @@ class Result:
 
     Attributes:
       params: the final parameters, agents leading.
-      history: column name to one value per measured round (`metrics.DESCRIPTIONS`, `costs.DESCRIPTIONS`).
+      history: column name to one value per measured round (`metrics.METRICS`).
       seeds: the seeds that were run.
       settings: what was run.
       diverged_at: the round from which the loss only grew worse, if it blew up; one entry per seed for several.
@@ -43,6 +45,7 @@ class Result:
       label: for tables and plots.
       agents: links, labels and, at some rounds of the first seed, ‖xᵢ − x̄‖² of every agent, for reports to draw;
         empty when they are too many or the result is an older one.
+      metrics: what is known of columns that the problem's own metrics fill.
     """
 
     params: Any
@@ -56,6 +59,7 @@ class Result:
     label: str = ""
     versions: dict[str, str] = field(default_factory=lambda: _versions())
     agents: dict[str, np.ndarray] = field(default_factory=dict)
+    metrics: dict[str, Metric] = field(default_factory=dict)
 
     @property
     def stacked(self) -> bool:
@@ -74,30 +78,37 @@ class Result:
             raise InputError(f"the result has no column {name!r}; {suggest(name, self.history)}")
         return np.atleast_2d(self.history[name])
 
-    def row_reaching(
-        self, name: str, *, at_most: float | None = None, at_least: float | None = None
-    ) -> np.ndarray:
-        """For every seed, the first row whose column is within the bound, or −1."""
-        if (at_most is None) == (at_least is None):
-            raise InputError(f"a target of {name!r} needs one bound; give at_most or at_least")
-        values = self.column(name)
-        within = values <= at_most if at_most is not None else values >= at_least
-        return np.where(within.any(axis=1), within.argmax(axis=1), -1)
+    def metric(self, column: str) -> Metric:
+        """What is known of a column: which way is better, its title, how it is drawn."""
+        return self.metrics.get(column) or METRICS.get(column) or Metric(column, of=TRAINING)
 
     def at_target(
-        self, name: str, wanted: str = "round", *, at_most: float | None = None, at_least: float | None = None
+        self,
+        name: str,
+        wanted: str = "round",
+        *,
+        bound: float | None = None,
+        at_most: float | None = None,
+        at_least: float | None = None,
     ) -> np.ndarray:
         """For every seed, the value of column `wanted` when `name` first meets its bound; NaN if it never does.
+
+        `bound` goes by the metric's own direction; `at_most` and `at_least` say one, whatever the metric's.
 
         >>> import pisco
         >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
         >>> result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=50)
-        >>> result.at_target("grad_norm_sq", at_most=0.01)
+        >>> result.at_target("grad_norm_sq", bound=0.01)
         array([22.])
         """
-        rows = self.row_reaching(name, at_most=at_most, at_least=at_least)
-        values = self.column(wanted).astype(float)
-        return np.where(rows >= 0, values[np.arange(len(rows)), rows], math.nan)
+        given = [value for value in (bound, at_most, at_least) if value is not None]
+        if len(given) != 1:
+            raise InputError(f"a target of {name!r} needs one bound; give bound, at_most or at_least")
+        self.column(name)
+        metric = self.metric(name)
+        if bound is None:
+            return Target(replace(metric, rising=at_least is not None), given[0]).at(self, wanted)
+        return Target.of(name, bound, {name: metric}).at(self, wanted)
 
     def final(self, name: str) -> np.ndarray:
         """The last value of a column for every seed."""
@@ -140,6 +151,7 @@ class Result:
             "seconds": round(self.seconds, 3),
             "label": self.label,
             "versions": self.versions,
+            "columns": {name: self.metric(name).facts() for name in self.history},
         }
         # Last: a folder with a summary is a whole result.
         atomic_write(
@@ -168,6 +180,7 @@ class Result:
                 label=summary["label"],
                 versions=summary["versions"],
                 agents=_read_npz(folder / AGENTS_FILE) if (folder / AGENTS_FILE).exists() else {},
+                metrics={name: Metric(**facts) for name, facts in summary.get("columns", {}).items()},
             )
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
@@ -218,20 +231,27 @@ class Result:
 def compare(results: Sequence[Result], targets: Mapping[str, float]) -> list[dict[str, Any]]:
     """One record per result: means over seeds of the rounds, messages and bytes at every target.
 
-    `targets` maps a column to its bound; accuracies are to be reached from below, everything else from above.
+    `targets` maps a column to its bound, to be reached from below where larger is better and else from above.
     A target that some seed never meets is None.
     """
     records = []
     for result in results:
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}
         for name, bound in targets.items():
-            kind = {"at_least": bound} if "accuracy" in name else {"at_most": bound}
             for wanted in ("round", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip"):
-                mean = float(np.mean(result.at_target(name, wanted, **kind)))
+                mean = float(np.mean(result.at_target(name, wanted, bound=bound)))
                 record[f"{wanted} to {name}"] = None if math.isnan(mean) else mean
         record |= {f"final {name}": float(np.mean(result.final(name))) for name in ("loss", *targets)}
         records.append(record | {"diverged": result.diverged})
     return records
+
+
+def measured(results: Sequence[Result], *, costs: bool = False) -> dict[str, Metric]:
+    """Every column that some of the results hold, in the order in which they are shown; costs if asked for."""
+    held = {name: result.metric(name) for result in results for name in result.history}
+    ours = [*METRICS, *sorted(held.keys() - METRICS)]
+    names = sorted(held, key=lambda name: (held[name].of == COST, ours.index(name)))
+    return {name: held[name] for name in names if costs or held[name].of != COST}
 
 
 def _versions() -> dict[str, str]:

@@ -112,9 +112,9 @@ def _engines() -> dict[str, str]:
 
 
 def _metrics() -> dict[str, str]:
-    from pisco import costs, metrics
+    from pisco.metrics import METRICS
 
-    return metrics.DESCRIPTIONS | costs.DESCRIPTIONS
+    return {name: metric.title for name, metric in METRICS.items()}
 
 
 KINDS: dict[str, Callable[[], dict[str, str]]] = {

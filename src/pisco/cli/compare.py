@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import (
-    note,
-    out,
-    progress_bar,
-    say,
-    say_json,
-    size,
-    table,
-    use_compilation_cache,
-)
+from pisco.cli.console import csv_text, note, out, progress_bar, say, say_json, table, use_compilation_cache
+from pisco.report.numbers import size
+
+if TYPE_CHECKING:
+    from pisco.results import Result
 
 Experiment = Annotated[str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")
 ]
 Grid = Annotated[str | None, typer.Option(help="Step sizes to try, as in 0.01,0.05,0.2.")]
-Target = Annotated[
-    str,
+Goals = Annotated[
+    str | None,
     typer.Option(
-        "--targets", help="What to reach, the first one tunes; accuracies from below, others from above."
+        "--targets",
+        metavar="COLUMN=BOUND,…",
+        help="What to reach; the first one tunes.",
+        show_default="grad_norm_sq_mean=0.05,test_accuracy=0.8",
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the experiment's.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
-DEFAULT_TARGETS = "grad_norm_sq_mean=0.05,test_accuracy=0.8"
 
 
 def tune(
     experiment: Experiment,
     settings: Set = None,
     grid: Grid = None,
-    targets: Target = DEFAULT_TARGETS,
+    targets: Goals = None,
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="Tuning seeds, from 100 on.")] = 3,
     as_json: Json = False,
@@ -51,6 +49,7 @@ def tune(
       pisco tune a9a --set network.server_prob=0 --rounds 500
     """
     from pisco.experiments import tune as tuning
+    from pisco.targets import parse_targets
 
     config = load_experiment(experiment, settings, rounds)
     use_compilation_cache()
@@ -85,7 +84,7 @@ def compare(
     ] = None,
     settings: Set = None,
     grid: Grid = None,
-    targets: Target = DEFAULT_TARGETS,
+    targets: Goals = None,
     rounds: Rounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to report, from 0 on.")] = 3,
     same_network: Annotated[
@@ -114,6 +113,7 @@ def compare(
     from pisco.experiments import compare as comparing
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
+    from pisco.targets import parse_targets
 
     base, goals = load_experiment(experiment, settings, rounds), parse_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
@@ -160,13 +160,13 @@ def compare(
         )
     picture = folder / "compare.png"
     plot_comparison(lines, picture)
-    _write_csv(folder / "compare.csv", records)
+    (folder / "compare.csv").write_text(csv_text(records))
     if as_json:
         say_json(
             {"targets": goals, "prices": prices._asdict(), "rule": RULE, "methods": records, "plot": picture}
         )
     else:
-        _print(records, goals)
+        _print(records, goals, entries[0].result)
         say(f"step sizes from {', '.join(f'{lr:g}' for lr in chosen)} by the rule: {RULE}")
         say(f"picture: {picture}   table: {folder / 'compare.csv'}")
     if interrupted:
@@ -191,35 +191,9 @@ def _numbers(text: str | None) -> tuple[float, ...]:
         raise InputError(f"the grid {text!r} is no list of numbers; write 0.01,0.05,0.2") from None
 
 
-def parse_targets(text: str) -> dict[str, float]:
-    """Targets written as column=bound,…"""
-    from pisco.costs import DESCRIPTIONS as COSTS
-    from pisco.errors import InputError, check_number, choose
-    from pisco.metrics import DESCRIPTIONS
-
-    goals = {}
-    for part in text.split(","):
-        name, _, bound = part.partition("=")
-        if name.strip() in goals:
-            raise InputError(f"the target {name.strip()!r} is given twice; give each column one bound")
-        choose("target", name.strip(), DESCRIPTIONS | COSTS)
-        try:
-            goals[name.strip()] = float(bound)
-        except ValueError:
-            raise InputError(f"the target {part!r} has no bound; write it as in test_accuracy=0.8") from None
-        check_number(f"the target's bound of {name.strip()}", goals[name.strip()])
-    return goals
-
-
-def _print(records: list[dict[str, Any]], goals: dict[str, float]) -> None:
-    shortened = {
-        "grad_norm_sq_mean": "‖∇f‖²",
-        "test_accuracy": "accuracy",
-        "grad_norm_sq": "‖∇f‖² now",
-        "loss": "loss",
-    }
+def _print(records: list[dict[str, Any]], goals: Mapping[str, float], first: Result) -> None:
     headers = [
-        f"{what} to {shortened.get(goal, goal)} {bound:g}"
+        f"{what} to {first.metric(goal).title} {bound:g}"
         for goal, bound in goals.items()
         for what in ("rounds", "bytes", "price")
     ]
@@ -248,14 +222,3 @@ def _number(value: float | None) -> str:
 
 def _small(value: float | None) -> str:
     return "–" if value is None or not math.isfinite(value) else f"{value:.2g}"
-
-
-def _write_csv(path: Path, records: list[dict[str, Any]]) -> None:
-    import csv
-    import io
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    path.write_text(text.getvalue())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -12,6 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import typer
+
+from pisco.report.numbers import size as size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,17 +76,13 @@ def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
     return made
 
 
-def size(count: float) -> str:
-    """Bytes for people.
-
-    >>> size(999), size(1_500), size(257_920)
-    ('999 B', '1.5 kB', '258 kB')
-    """
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 999.5 or unit == "GB":
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    raise AssertionError
+def csv_text(records: list[dict[str, Any]]) -> str:
+    """Records with the same fields as a CSV file."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return text.getvalue()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.compare import Experiment, Json, Rounds, Set, load_experiment, parse_targets
+from pisco.cli.compare import Experiment, Json, Rounds, Set, load_experiment
 from pisco.cli.console import err, note, out, say, say_json, table, use_compilation_cache
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def plan(
     experiment: Experiment,
     settings: Set = None,
     target: Annotated[
-        str, typer.Option(help="What to reach; accuracies from below, others from above.")
+        str, typer.Option(metavar="COLUMN=BOUND", help="What to reach; see `pisco list metrics`.")
     ] = "grad_norm_sq_mean=0.05",
     price_server: Annotated[
         float, typer.Option(min=0, help="Price of a message to or from the server.")
@@ -60,7 +60,7 @@ def plan(
     from pisco.costs import LinkTimes, Prices
     from pisco.errors import InputError, check_number
     from pisco.files import atomic_write
-    from pisco.planning.planner import check_target
+    from pisco.targets import parse_targets
 
     config = load_experiment(experiment, settings, rounds)
     goals = parse_targets(target)
@@ -85,7 +85,6 @@ def plan(
             raise InputError("both prices are 0, so every plan is as good; give at least one")
     check_number("--seconds", seconds, low=0, open_low=True)
     prices.check()
-    check_target(*next(iter(goals.items())))
     if theory and (toml is not None or picture is not None):
         raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
     if toml is not None and toml.suffix != ".toml":
@@ -159,7 +158,7 @@ def _status(seconds: float) -> Iterator[Callable[[str], None]]:
 
 def _show(planned: Planned, prices: Any, experiment: str) -> None:
     found, words = planned.plan, "s" if prices.unit == "s" else "price"
-    goal = f"{found.target.column} {'≥' if found.target.rising else '≤'} {found.target.bound:g}"
+    goal = f"{found.target.column} {'≥' if found.target.metric.rising else '≤'} {found.target.bound:g}"
     shown = table(f"Plan for {experiment}: {goal}, in {found.seconds:.0f} s", "", "")
     setting = found.setting
     rows = {

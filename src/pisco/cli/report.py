@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pisco.cli.compare import DEFAULT_TARGETS, parse_targets
+from pisco.cli.compare import Goals
 from pisco.cli.console import say
 from pisco.cli.results import Folders, read_results
 
@@ -15,9 +15,7 @@ from pisco.cli.results import Folders, read_results
 def report(
     folders: Folders,
     page: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
-    targets: Annotated[
-        str, typer.Option(help="What to reach; accuracies from below, others from above.")
-    ] = DEFAULT_TARGETS,
+    targets: Goals = None,
     price_server: Annotated[
         float, typer.Option(min=0, help="Price of a message to or from the server.")
     ] = 10.0,
@@ -35,6 +33,7 @@ def report(
     from pisco.costs import Prices
     from pisco.errors import InputError
     from pisco.report.html import write_page
+    from pisco.targets import parse_targets
 
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, out, progress_bar, say, table, use_compilation_cache
+from pisco.cli.console import csv_text, note, out, progress_bar, say, table, use_compilation_cache
 
 if TYPE_CHECKING:
     from pisco.experiments.paper.figure import Figure
@@ -88,7 +86,7 @@ def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> N
         interactive(shown.panels, f"{stem}.html", f"{figure.name}: {figure.words}")
     if shown.markdown:
         Path(f"{stem}.md").write_text(shown.markdown + "\n", encoding="utf-8")
-    Path(f"{stem}.csv").write_text(_csv(shown.records), encoding="utf-8")
+    Path(f"{stem}.csv").write_text(csv_text(shown.records), encoding="utf-8")
     made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
     made["device"] = jax.devices()[0].device_kind
     _json(f"{stem}-settings.json", made | {"settings": shown.settings})
@@ -106,11 +104,3 @@ def _json(path: str, value: Any) -> None:
     Path(path).write_text(
         json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8"
     )
-
-
-def _csv(records: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pisco.cli.compare import Goals
 from pisco.cli.console import out, say, say_json, size, table
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from pisco.results import Result
 
 Folders = Annotated[list[Path], typer.Argument(metavar="RESULT…", help="Folders that `pisco run` wrote.")]
@@ -38,21 +41,21 @@ def plot(
 
 def show(
     folders: Folders,
-    target: Annotated[float, typer.Option(help="Bound for the running mean of ‖∇f(x̄)‖².")] = 0.05,
-    accuracy: Annotated[float, typer.Option(help="Test accuracy to reach.")] = 0.8,
+    targets: Goals = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Compare results: rounds and bytes to a training target and to a test accuracy.
+    """Compare results: rounds and bytes to every target that all of them measure.
 
     Example:
 
-      pisco show results/a9a results/dsgd --target 0.02
+      pisco show results/a9a results/dsgd --targets loss=0.4
     """
     from pisco.results import compare
+    from pisco.targets import check_targets, parse_targets
 
-    results = read_results(folders)
-    targets = {"grad_norm_sq_mean": target, "test_accuracy": accuracy}
-    common = {name: bound for name, bound in targets.items() if all(name in r.history for r in results)}
+    results, goals = read_results(folders), parse_targets(targets)
+    check_targets(goals, results)
+    common = {name: bound for name, bound in goals.items() if all(name in r.history for r in results)}
     records = compare(results, common)
     if as_json:
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
@@ -79,6 +82,17 @@ def export(
     """
     read_results([folder])[0].to_csv(file)
     say(f"written: {file}")
+
+
+def add_endings(shown: Table, result: Result) -> None:
+    """A row for every usual column: its last value, the mean over seeds and from where to where they differ."""
+    from pisco.report.numbers import spread
+    from pisco.results import measured
+
+    for name, metric in measured([result], costs=True).items():
+        if metric.usual:
+            words = {"%": "{:.2%}".format, "B": size}.get(metric.unit, "{:.4g}".format)
+            shown.add_row(metric.title, spread(result.final(name), words))
 
 
 def _cell(name: str, value: float | None) -> str:

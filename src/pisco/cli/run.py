@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, out, progress_bar, say, say_json, size, table, use_compilation_cache
+from pisco.cli.console import note, out, progress_bar, say, say_json, table, use_compilation_cache
+from pisco.cli.results import add_endings
 
 if TYPE_CHECKING:
     from pisco.experiments import Config
@@ -132,18 +133,6 @@ def run(
         raise typer.Exit(130)
 
 
-_SHOWN = {
-    "loss": "loss",
-    "grad_norm_sq_mean": "running mean of ‖∇f(x̄)‖²",
-    "test_accuracy": "test accuracy",
-    "consensus_error": "consensus error",
-    "server_rounds": "server rounds",
-    "gossip_rounds": "gossip rounds",
-    "bytes_server": "sent to and from the server",
-    "bytes_gossip": "sent between agents",
-}
-
-
 def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
     """The experiment with a number for `local_lr = "auto"`, which its folder records."""
     from pisco.cli.folders import record
@@ -174,24 +163,10 @@ def _report(
         return
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {next(iter(result.seeds))}"
     shown = table(f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s", "", "")
-    for name, words in _SHOWN.items():
-        if name in result.history:
-            shown.add_row(words, _value(name, result))
+    add_endings(shown, result)
     out().print(shown)
     say(f"saved in {folder}")
     say(f"next: pisco report {folder}")
-
-
-def _value(name: str, result: Result) -> str:
-    values = result.final(name)
-
-    def text(value: float) -> str:
-        if name.startswith("bytes_"):
-            return size(value)
-        return f"{value:.2%}" if name == "test_accuracy" else f"{value:.4g}"
-
-    mean = text(float(values.mean()))
-    return mean if values.min() == values.max() else f"{mean}  ({text(values.min())} to {text(values.max())})"
 
 
 def _trouble(result: Result) -> str | None:

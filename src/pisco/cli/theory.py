@@ -73,8 +73,10 @@ def theory_facts(config: Any, goal: tuple[str, float]) -> dict[str, Any]:
     from pisco.networks.network import Network
     from pisco.networks.spectral import expected_mixing_rate
     from pisco.planning.settings import PROBABILITIES, Modes, Setting
+    from pisco.targets import Target
 
     problem, network = config.problem_and_network()
+    Target.of(*goal, problem.columns)
     found = theory.estimate(problem, batch_size=config.run.batch_size)
     steps = max(1, int(config.algorithm.taken_by("name").get("local_steps", 1)))
     batch = config.run.batch_size

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.metrics import AGENTS_UP_TO
+from pisco.engines.evaluate import AGENTS_UP_TO
 from pisco.networks.network import Network
 from pisco.problems.problem import Problem
 

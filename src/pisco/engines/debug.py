@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.engines.evaluate import agent_errors, evaluate, round_metrics
 from pisco.engines.job import Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
-from pisco.metrics import agent_errors, evaluate, round_metrics
 from pisco.networks.rounds import Links
+from pisco.problems.problem import Problem
 
 
 def _one_by_one(own: Callable[..., Any]) -> Callable[..., Any]:
@@ -26,8 +28,8 @@ def _one_by_one(own: Callable[..., Any]) -> Callable[..., Any]:
     return every
 
 
-def _note(state: Any) -> dict[str, Any]:
-    return round_metrics(state) | agent_errors(state)
+def _note(problem: Problem, state: Any) -> dict[str, Any]:
+    return round_metrics(problem, state) | agent_errors(state)
 
 
 class DebugEngine:
@@ -42,7 +44,7 @@ class DebugEngine:
 
     def measure(self, job: Job, states: list[Any]) -> dict[str, np.ndarray]:
         with jax.disable_jit():
-            rows = [jax.tree.map(lambda x: x[None], _note(carry.state)) for carry in states]
+            rows = [jax.tree.map(lambda x: x[None], _note(job.problem, carry.state)) for carry in states]
             return jax.tree.map(lambda x: x[:, 0], self.pack([evaluate(job.problem, row) for row in rows]))
 
     def advance(
@@ -51,7 +53,9 @@ class DebugEngine:
         new_states, rows, links = [], [], []
         with jax.disable_jit():  # loops and branches too are then Python's
             for run, carry in zip(job.runs, states, strict=True):
-                carry, row, link = self._rounds(job, run).advance(carry, done, segment, _note)
+                carry, row, link = self._rounds(job, run).advance(
+                    carry, done, segment, partial(_note, job.problem)
+                )
                 new_states.append(carry)
                 rows.append(evaluate(job.problem, row) if segment.measured else {})
                 links.append(link)

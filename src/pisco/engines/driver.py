@@ -19,9 +19,10 @@ import numpy as np
 from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
+from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.errors import InputError, check_number
-from pisco.metrics import AGENT_ERRORS
+from pisco.metrics import with_running_mean
 from pisco.networks.rounds import Links
 
 CHECKPOINT_SECONDS = 5.0
@@ -114,11 +115,9 @@ class _History:
         }
         for name in self.rows[0]:
             out[name] = np.stack([row[name] for row in self.rows], axis=1).astype(np.float64)
-            if name == "grad_norm_sq":
-                with np.errstate(over="ignore", invalid="ignore"):
-                    running = np.cumsum(out[name], axis=1) / np.arange(1, len(rounds) + 1)
-                out["grad_norm_sq_mean"] = running
-        return out | cumulative_costs(Links(*np.stack(self.links, axis=-1)), sizes, start_edges)
+        return with_running_mean(out) | cumulative_costs(
+            Links(*np.stack(self.links, axis=-1)), sizes, start_edges
+        )
 
     @property
     def hopeless(self) -> bool:
@@ -214,6 +213,7 @@ def drive(
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
     shapes = carry_shapes(job)
+    check_state_metrics(job.problem, shapes.state)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 

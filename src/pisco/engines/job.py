@@ -102,7 +102,7 @@ class Job:
             "problem": self.problem.name,
             "loss": identity_of(self.problem.loss),
             "start": identity_of(start) if callable(start) else _digest(start),
-            "metrics": [name for name, _ in self.problem.metrics],
+            "metrics": [metric.column for metric in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),
             "network": _without_address(self.network.with_server(self.runs[0].server)),

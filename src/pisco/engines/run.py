@@ -16,6 +16,7 @@ from pisco.engines.job import Engine, Job, Run
 from pisco.engines.scan import ScanEngine
 from pisco.engines.sharded import ShardedEngine
 from pisco.errors import InputError, choose
+from pisco.metrics import by_column
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule
 from pisco.problems.problem import Problem
@@ -77,7 +78,7 @@ def run(
     settings = _settings(job, algorithm, network.server, rounds, eval_every)
 
     def result(outcome: Outcome) -> Result:
-        made = _result(outcome, slice(None) if several else 0, settings, seeds)
+        made = _result(outcome, slice(None) if several else 0, settings, seeds, problem)
         return replace(made, agents=about_agents(problem, network, outcome.frames))
 
     def tell(news: Progress) -> None:
@@ -141,7 +142,7 @@ def sweep(
     for index, (algorithm, server) in enumerate(points):
         which = slice(index * len(seeds), (index + 1) * len(seeds))
         settings = _settings(job, algorithm, server, rounds, eval_every)
-        results.append(_result(outcome, which, settings, seeds))
+        results.append(_result(outcome, which, settings, seeds, problem))
     return results
 
 
@@ -186,7 +187,9 @@ def _settings(
     }
 
 
-def _result(outcome: Outcome, which: int | slice, settings: dict[str, Any], seeds: tuple[int, ...]) -> Result:
+def _result(
+    outcome: Outcome, which: int | slice, settings: dict[str, Any], seeds: tuple[int, ...], problem: Problem
+) -> Result:
     import jax
 
     return Result(
@@ -198,4 +201,5 @@ def _result(outcome: Outcome, which: int | slice, settings: dict[str, Any], seed
         rounds=outcome.done,
         interrupted=outcome.interrupted,
         seconds=outcome.seconds,
+        metrics=by_column(problem.metrics),
     )

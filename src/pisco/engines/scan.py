@@ -16,10 +16,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.engines.evaluate import agent_errors, evaluate, round_metrics
 from pisco.engines.job import Carry, Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
-from pisco.metrics import agent_errors, evaluate, round_metrics
 from pisco.networks.rounds import Gossip, Links
 from pisco.problems.problem import Problem
 
@@ -39,12 +39,12 @@ def _advance(
     batch_size: int | None,
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
     rounds = Rounds(run, problem, gossip, batch_size, num_agents=problem.num_agents)
-    carry, rows, links = rounds.advance(carry, done, segment, _note)
+    carry, rows, links = rounds.advance(carry, done, segment, partial(_note, problem))
     return carry, evaluate(problem, rows) if segment.measured else {}, links
 
 
-def _note(state: Any) -> dict[str, Any]:
-    return round_metrics(state) | agent_errors(state)
+def _note(problem: Problem, state: Any) -> dict[str, Any]:
+    return round_metrics(problem, state) | agent_errors(state)
 
 
 def _batched(function, shared: int):
@@ -72,7 +72,7 @@ def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
 @partial(jax.jit, static_argnames="batched")
 def measure_now(carry, problem, *, batched):
     def one(carry):
-        row = jax.tree.map(lambda x: x[None], _note(carry.state))
+        row = jax.tree.map(lambda x: x[None], _note(problem, carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
     return jax.vmap(one)(carry) if batched else one(carry)

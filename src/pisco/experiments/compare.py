@@ -24,9 +24,11 @@ from pisco.engines.job import check_needs
 from pisco.errors import InputError, check_number, choose
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
-from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, Tuned, reached, tune
+from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
 from pisco.files import atomic_write
 from pisco.results import Result
+from pisco.targets import USUAL as USUAL_TARGETS
+from pisco.targets import Targets, reached
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
 
@@ -47,20 +49,13 @@ class Entry(NamedTuple):
     def record(self, targets: Targets, prices: Prices) -> dict[str, Any]:
         """The row of the table: means over seeds at every target, None where a seed missed it."""
         row: dict[str, Any] = {"method": self.method, "local_lr": self.tuned.local_lr}
-        for target, bound in targets.items():
-            if target not in self.result.history:  # no test data, no tracker
-                row |= {f"{what} to {target}": None for what in ("rounds", "bytes", "price")}
-                continue
-            kind = {"at_least": bound} if "accuracy" in target else {"at_most": bound}
-            rows = self.result.row_reaching(target, **kind)
-            price = np.where(rows >= 0, self.spent(prices)[np.arange(len(rows)), rows], math.nan)
-            total = reached(self.result, target, bound, "bytes_server") + reached(
-                self.result, target, bound, "bytes_gossip"
-            )
-            row[f"rounds to {target}"] = _mean(reached(self.result, target, bound))
-            row[f"bytes to {target}"] = _mean(total)
-            row[f"price to {target}"] = _mean(price)
-        for column in ("grad_norm_sq", "loss", *[t for t in targets if "accuracy" in t]):
+        # A column may be missing: there is no test data, or no tracker.
+        row |= {f"{what} to {column}": None for column in targets for what in ("rounds", "bytes", "price")}
+        for found in reached(self.result, targets):
+            paid = {"rounds": found.rounds, "bytes": found.bytes, "price": found.price(prices)}
+            if found.by_all:
+                row |= {f"{what} to {found.target.column}": _mean(values) for what, values in paid.items()}
+        for column in dict.fromkeys(("grad_norm_sq", "loss", *targets)):
             measured = column in self.result.history
             row[f"final {column}"] = _mean(self.result.final(column)) if measured else None
         return row | {"diverged": self.result.diverged}
@@ -101,7 +96,7 @@ def compare(
     methods: Sequence[str] = USUAL,
     *,
     folder: Path,
-    targets: Targets = TARGETS,
+    targets: Targets = USUAL_TARGETS,
     grid: Sequence[float] = GRID,
     seeds: Sequence[int] = (0, 1, 2),
     tuning_seeds: Sequence[int] = TUNING_SEEDS,

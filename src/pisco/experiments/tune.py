@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy as np
 from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
 from pisco.errors import InputError
+from pisco.metrics import METRICS
 from pisco.results import Result
+from pisco.targets import USUAL, Target, Targets
 
 if TYPE_CHECKING:
     from pisco.experiments.config import Config
@@ -26,9 +28,6 @@ RULE = (
     "the fewest mean rounds to the first target, among step sizes with which every tuning seed gets there; "
     "where there is none, the lowest running mean of ‖∇f(x̄)‖² at the end"
 )
-
-Targets = Mapping[str, float]
-TARGETS: Targets = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
 
 
 class Trial(NamedTuple):
@@ -46,13 +45,6 @@ class Tuned(NamedTuple):
     trials: tuple[Trial, ...]
 
 
-def reached(result: Result, target: str, bound: float, wanted: str = "round") -> np.ndarray:
-    """For every seed, `wanted` when the target is met: accuracies from below, everything else from above."""
-    if "accuracy" in target:
-        return result.at_target(target, wanted, at_least=bound)
-    return result.at_target(target, wanted, at_most=bound)
-
-
 def points(config: Config, grid: Sequence[float]) -> list[tuple[Any, Any]]:
     """The experiment's method with every step size, on its server schedule."""
     if not grid or min(grid) <= 0:
@@ -66,14 +58,16 @@ def tune(
     config: Config,
     *,
     grid: Sequence[float] = GRID,
-    targets: Targets = TARGETS,
+    targets: Targets = USUAL,
     seeds: Sequence[int] = TUNING_SEEDS,
     progress: Callable[[Progress], None] | None = None,
 ) -> Tuned:
     """Try every step size of the grid on the tuning seeds and pick one by `RULE`; Ctrl-C raises, nothing is picked."""
     problem, network = config.problem_and_network()
     first = next(iter(targets))
-    if first.startswith("test_") and first not in {f"test_{name}" for name, _ in problem.metrics}:
+    for column, bound in targets.items():
+        Target.of(column, bound, METRICS | problem.columns)
+    if first not in problem.columns:
         raise InputError(
             f"{first} cannot tune a problem that does not measure it (has it test data?); put another target first"
         )
@@ -98,7 +92,9 @@ def pick(grid: Sequence[float], results: Sequence[Result], targets: Targets) -> 
     """Apply `RULE`; without a target, the lowest loss at the end decides."""
     trials = []
     for lr, result in zip(grid, results, strict=True):
-        rounds = reached(result, *next(iter(targets.items()))) if targets else np.array([math.nan])
+        rounds = np.array([math.nan])
+        for first, bound in list(targets.items())[:1]:
+            rounds = result.at_target(first, bound=bound)
         ending = result.final("grad_norm_sq_mean" if targets else "loss")
         trials.append(
             Trial(

@@ -42,6 +42,14 @@ class Placement(Protocol):
         """(1/n)·Σᵢ‖xᵢ − x̄‖²."""
         ...
 
+    def add(self, tree: Any) -> Any:
+        """The sum of what every device has found for the agents, or the samples, that it holds."""
+        ...
+
+    def gather(self, tree: Any, count: int) -> Any:
+        """All `count` rows of what is split evenly over the devices, in order."""
+        ...
+
     def apply(self, operator: Operator, tree: Any) -> Any:
         """One gossip exchange: the agents here receive what `operator`, a map on all agents, gives them."""
         ...
@@ -67,6 +75,12 @@ class Everybody:
 
     def spread(self, tree: Any) -> jax.Array:
         return spread(tree)
+
+    def add(self, tree: Any) -> Any:
+        return tree
+
+    def gather(self, tree: Any, count: int) -> Any:
+        return tree
 
     def apply(self, operator: Operator, tree: Any) -> Any:
         return operator(tree)

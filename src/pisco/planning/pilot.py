@@ -19,12 +19,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.costs import RoundPrices
+from pisco.engines.evaluate import AGENT_ERRORS
 from pisco.engines.job import Job, Run, Segment, even_chunk
 from pisco.engines.scan import ScanEngine
-from pisco.metrics import AGENT_ERRORS
+from pisco.metrics import with_running_mean
 from pisco.networks.network import Network
 from pisco.planning.settings import Setting
 from pisco.problems.problem import Problem
+from pisco.targets import Target
 
 CHUNK = 10
 """Rounds of one compiled stretch (or `eval_every`, where that is more)."""
@@ -35,38 +37,13 @@ STEPS_KEPT = 3
 ABSURD = 100.0
 """A pilot whose loss is this many times its start has diverged."""
 
-REACHED, MISSED, DIVERGED, COSTLIER, SLOWER, RUNNING = (
-    "reached",
-    "missed",
-    "diverged",
-    "costlier",
-    "slower",
-    "running",
-)
+REACHED, MISSED, DIVERGED = "reached", "missed", "diverged"
+COSTLIER, SLOWER, RUNNING = "costlier", "slower", "running"
 
 
-@dataclass
-class Target:
-    """A column of the history and its bound: accuracies from below, everything else from above."""
-
-    column: str
-    bound: float
-
-    @property
-    def rising(self) -> bool:
-        """Whether larger is better."""
-        return "accuracy" in self.column
-
-    def series(self, rows: Mapping[str, Sequence[float]]) -> np.ndarray:
-        """The column, from measured ones."""
-        if self.column == "grad_norm_sq_mean":
-            values = np.asarray(rows["grad_norm_sq"], float)
-            return np.cumsum(values) / np.arange(1, len(values) + 1)
-        return np.asarray(rows[self.column], float)
-
-    def met(self, values: np.ndarray) -> np.ndarray:
-        """Where the bound holds."""
-        return values >= self.bound if self.rising else values <= self.bound
+def values_of(target: Target, rows: Mapping[str, Sequence[float]]) -> np.ndarray:
+    """The target's column, from measured ones."""
+    return with_running_mean(rows)[target.column]
 
 
 @dataclass
@@ -119,15 +96,15 @@ class Pilot:
     def standing(self, target: Target, rounds: int) -> float:
         """Where the target's column stood after so many rounds, the median over seeds; smaller is better."""
         at = rounds // self.stride
-        values = [target.series(row)[min(at, len(row["loss"]) - 1)] for row in self.rows]
+        values = [values_of(target, row)[min(at, len(row["loss"]) - 1)] for row in self.rows]
         middle = float(np.median(values))
-        return -middle if target.rising else middle
+        return -middle if target.metric.rising else middle
 
     def predicted(self, target: Target) -> float:
         """The price at the target by a power law through the later half of the curve; infinite where that is flat."""
-        if math.isfinite(self.cost) or target.rising or target.bound <= 0:
+        if math.isfinite(self.cost) or target.metric.rising or target.bound <= 0:
             return self.cost
-        series = np.median([target.series(row) for row in self.rows], axis=0)
+        series = np.median([values_of(target, row) for row in self.rows], axis=0)
         k = np.arange(len(series))
         use = (k >= max(1, len(series) // 2)) & np.isfinite(series) & (series > 0)
         if use.sum() < 3 or self.status == DIVERGED:
@@ -306,7 +283,7 @@ class Track:
                 if not (math.isfinite(newest) and math.isfinite(apart)) or newest > ABSURD * (1 + abs(start)):
                     pilot.status = DIVERGED
                 elif pilot.met_at[index] is None:
-                    met = self.target.met(self.target.series(row))
+                    met = self.target.met(values_of(self.target, row))
                     pilot.met_at[index] = int(met.argmax()) * self.stride if met.any() else None
             if pilot.status == RUNNING and all(at is not None for at in pilot.met_at):
                 pilot.status = REACHED

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pisco.errors import InputError
-from pisco.planning.pilot import DIVERGED, Pilot, Track
+from pisco.planning.pilot import DIVERGED, Pilot, Track, values_of
 from pisco.planning.settings import Modes, Setting, candidates
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates, estimate
@@ -55,7 +55,7 @@ class Search:
         """Estimate, race, climb T_o, refine, decide on fresh seeds, check to the last round."""
         track = self.track
         start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
-        if all(track.target.met(track.target.series(row)).all() for row in start.rows):
+        if all(track.target.met(values_of(track.target, row)).all() for row in start.rows):
             raise InputError(
                 f"the target {track.target.column} = {track.target.bound:g} is met before the first round; "
                 "give a harder one"

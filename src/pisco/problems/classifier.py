@@ -12,7 +12,7 @@ import numpy as np
 
 from pisco.data import Dataset
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, agent_data, class_labels, split, test_data
+from pisco.problems.supervised import Partition, agent_data, class_labels, split, tested
 from pisco.types import Key, Params
 
 Model = Callable[[Params, jax.Array, Key | None], jax.Array]
@@ -61,8 +61,9 @@ def classifier(
         CrossEntropy(model),
         init,
         agent_data(dataset.features, labels.astype(small), parts),
-        test=test_data(dataset.test_features, None if test_labels is None else test_labels.astype(small)),
-        metrics={"accuracy": Accuracy(model)},
+        **tested(
+            dataset.test_features, None if test_labels is None else test_labels.astype(small), Accuracy(model)
+        ),
         eval_batch=eval_batch,
         eval_samples=eval_samples,
         name=f"{name} on {dataset.name}",

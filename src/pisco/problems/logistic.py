@@ -13,7 +13,7 @@ import numpy as np
 from pisco.data import Dataset
 from pisco.errors import InputError, check_number
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, agent_data, class_labels, split, test_data
+from pisco.problems.supervised import Partition, agent_data, class_labels, split, tested
 
 
 @jax.custom_jvp
@@ -85,8 +85,7 @@ def logistic(
         LogisticLoss(float(rho)),
         jnp.zeros(features.shape[1], dtype),
         agent_data(features, _signs(labels), split(dataset, agents, partition, partition_options)),
-        test=test_data(test_features, _signs(test_labels)),
-        metrics={"accuracy": _accuracy},
+        **tested(test_features, _signs(test_labels), _accuracy),
         eval_batch=8192,
         eval_width=32,
         name=f"logistic on {dataset.name}",

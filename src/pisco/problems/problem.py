@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,11 +12,11 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, check_number
+from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
 from pisco.types import Key, Params
 
 Batch = Any
 Loss = Callable[[Params, Batch, Key | None], jax.Array]
-Metric = Callable[[Params, Batch], jax.Array]
 
 
 @jax.tree_util.register_pytree_node_class
@@ -29,7 +30,8 @@ class Problem:
       data: a list with one pytree of arrays per agent (sizes may differ), or one pytree whose leaves lead with
         (agents, samples).
       test: a pytree of test samples, for `metrics`.
-      metrics: name to `metric(params, batch)`, one value per test sample; reported as the mean, `test_<name>`.
+      metrics: what else to measure: a list of `Metric`, or name to `function(params, batch)`, one value per test
+        sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
@@ -47,7 +49,7 @@ class Problem:
         data: Any,
         *,
         test: Any = None,
-        metrics: Mapping[str, Metric] | None = None,
+        metrics: Mapping[str, Callable[[Params, Batch], Any]] | Sequence[Metric] | None = None,
         eval_batch: int = 65536,
         eval_width: int = 1,
         eval_samples: int | None = None,
@@ -66,7 +68,8 @@ class Problem:
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
         self.test = None if test is None else jax.tree.map(jnp.asarray, test)
-        self.metrics = tuple((metrics or {}).items()) if test is not None else ()
+        self.num_test = 0 if test is None else _common_length("test", test)
+        self.metrics = as_metrics(metrics or ())
         self.max_size = int(max(sizes))
         self.min_size = int(min(sizes))
         self.eval_batch = eval_batch
@@ -77,7 +80,7 @@ class Problem:
         if test is not None:
             _check_finite("test data", test)
         self.per_sample = self._check_loss()
-        self._check_metrics(test, metrics)
+        self._check_metrics()
 
     @property
     def num_agents(self) -> int:
@@ -123,17 +126,18 @@ class Problem:
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         return self.weighted_total(lambda batch: self.sample_losses(params, batch), self.data, weights)
 
-    def test_metrics(self, params: Params) -> dict[str, jax.Array]:
-        """The mean of every metric over the test samples."""
-        if not self.metrics:
-            return {}
-        count = jax.tree.leaves(self.test)[0].shape[0]
-        ones = jnp.ones(count)  # summed, then divided: counts of right answers stay exact
-        return {
-            f"test_{name}": self.weighted_total(lambda batch, m=metric: m(params, batch), self.test, ones)
-            / count
-            for name, metric in self.metrics
-        }
+    @property
+    def columns(self) -> dict[str, Metric]:
+        """What a run measures, by column of its history: costs aside, all that can be a target."""
+        ours = {name: metric for name, metric in METRICS.items() if metric.of not in (COST, TEST)}
+        return ours | {metric.column: metric for metric in self.metrics}
+
+    def with_metrics(self, *metrics: Metric) -> Problem:
+        """The same problem with more to measure."""
+        more = copy.copy(self)
+        more.metrics = as_metrics([*self.metrics, *metrics])
+        more._check_metrics()
+        return more
 
     def weighted_total(
         self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array
@@ -153,6 +157,25 @@ class Problem:
 
         # Checkpointed: the backward pass recomputes a block instead of keeping all of them.
         return lax.map(jax.checkpoint(one), jnp.arange(0, total, block)).sum()
+
+    def sample_values(self, function: Callable[[Batch], Any], data: Any) -> Any:
+        """function(data), a block of samples at a time: any tree whose leaves lead with the samples."""
+        total = jax.tree.leaves(data)[0].shape[0]
+        block = min(self.eval_batch, total)
+        if block == total:
+            return function(data)
+
+        def one(begin):
+            return function(jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, begin, block), data))
+
+        starts = jnp.arange(0, total, block)
+        blocks = lax.map(one, jnp.minimum(starts, total - block))  # the last block overlaps the one before
+        fresh = total - block * (len(starts) - 1)
+
+        def joined(leaf):
+            return jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, block - fresh :]])
+
+        return jax.tree.map(joined, blocks)
 
     def _check_loss(self) -> bool:
         """Whether the loss is given per sample; refuses one that cannot be used."""
@@ -181,25 +204,32 @@ class Problem:
             )
         return shape == (PROBE,)
 
-    def _check_metrics(self, test: Any, metrics: Any) -> None:
-        """Refuse test samples or metrics that cannot be used."""
-        if metrics is not None and not isinstance(metrics, Mapping):
-            raise InputError(f"metrics is {metrics!r}, expected names and functions, as in {{'accuracy': f}}")
-        if test is not None:
-            _common_length("test", test)
+    def _check_metrics(self) -> None:
+        """Refuse metrics that cannot be used."""
         params = jax.eval_shape(self.init, jax.random.key(0))
-        for name, metric in self.metrics:
+        for metric in self.metrics:
+            if metric.of != TEST:
+                continue
+            if self.test is None:
+                raise InputError(
+                    f"the metric {metric.name!r} has no test data to look at; give the samples as test=, or make it a "
+                    "metric of the state with Metric(..., of='state')"
+                )
             try:
-                shape = jax.eval_shape(metric, params, _some(self.test)).shape
+                values = jax.eval_shape(metric.function, params, _some(self.test))
+                shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
+                leads = all(shape[:1] == (PROBE,) for shape in shapes)
+                number = jax.eval_shape(metric.reduce, values) if leads else None
             except Exception as error:
                 raise InputError(
-                    f"the metric {name!r} fails on {PROBE} test samples "
-                    f"({type(error).__name__}: {str(error).splitlines()[0]}); "
+                    f"the metric {metric.name!r} fails on {PROBE} test samples "
+                    f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
                     "check that test samples look like training samples"
                 ) from error
-            if shape != (PROBE,):
+            if getattr(number, "shape", None) != ():
                 raise InputError(
-                    f"the metric {name!r} returns shape {shape} for {PROBE} samples, expected one value a sample"
+                    f"the metric {metric.name!r} returns shape {', '.join(map(str, shapes))} for {PROBE} samples, "
+                    "expected one value a sample, and one number from its reduce"
                 )
 
     def __repr__(self) -> str:
@@ -208,7 +238,7 @@ class Problem:
     def tree_flatten(self):
         fixed = (self.loss, self.start if callable(self.start) else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
-        fixed += (self.name, self.per_sample)
+        fixed += (self.name, self.per_sample, self.num_test)
         start = None if callable(self.start) else self.start
         return (self.data, self.sizes, self.offsets, self.test, start), fixed
 
@@ -217,7 +247,9 @@ class Problem:
         self = object.__new__(cls)
         self.data, self.sizes, self.offsets, self.test, start = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
-        self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:]
+        self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample, self.num_test = aux[
+            5:
+        ]
         self.start = start if drawn is None else drawn
         return self
 

@@ -7,6 +7,7 @@ import copy
 import jax
 import numpy as np
 
+from pisco.metrics import TEST
 from pisco.problems.problem import Problem
 
 
@@ -22,11 +23,12 @@ def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, see
     """
     few = copy.copy(problem)
     if not test:
-        few.test, few.metrics = None, ()
+        few.test, few.num_test = None, 0
+        few.metrics = tuple(metric for metric in few.metrics if metric.of != TEST)
     elif few.test is not None:
-        count = jax.tree.leaves(few.test)[0].shape[0]
-        if count > samples:
-            rows = np.random.default_rng(seed).permutation(count)[:samples]
+        few.num_test = min(few.num_test, samples)
+        if few.num_test < problem.num_test:
+            rows = np.random.default_rng(seed).permutation(problem.num_test)[:samples]
             few.test = jax.tree.map(lambda leaf: leaf[rows], few.test)
     each = max(1, samples // problem.num_agents)
     measured = problem.min_size if problem.eval_samples is None else problem.eval_samples

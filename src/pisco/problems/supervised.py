@@ -46,9 +46,13 @@ def agent_data(
     return [{"features": features[part], "labels": labels[part]} for part in parts]
 
 
-def test_data(features: np.ndarray | None, labels: np.ndarray | None) -> dict[str, np.ndarray] | None:
-    """The test samples in the same form, or None."""
-    return None if features is None or labels is None else {"features": features, "labels": labels}
+def tested(
+    features: np.ndarray | None, labels: np.ndarray | None, accuracy: Callable[..., Any]
+) -> dict[str, Any]:
+    """The test samples in the same form and what to measure on them, as keywords of `Problem`."""
+    if features is None or labels is None:
+        return {}
+    return {"test": {"features": features, "labels": labels}, "metrics": {"accuracy": accuracy}}
 
 
 def class_labels(dataset: Dataset) -> tuple[np.ndarray, np.ndarray | None, int]:

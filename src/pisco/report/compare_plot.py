@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from pisco.metrics import METRICS
 from pisco.report.style import curve, save, tidy
 
 if TYPE_CHECKING:
@@ -47,9 +48,9 @@ def plot_comparison(lines: Sequence[Line], path: str | Path | None = None) -> Fi
                 ax.set_yscale("log")
             ax.set_xlabel(title)
             tidy(ax)
-    axes[0][0].set_ylabel("running mean of ‖∇f(x̄)‖²")
+    axes[0][0].set_ylabel(METRICS["grad_norm_sq_mean"].title)
     if with_accuracy:
-        axes[1][0].set_ylabel("test accuracy at x̄")
+        axes[1][0].set_ylabel(METRICS["test_accuracy"].title)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False)
     if path is not None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pisco.networks.drawing import layout, segments
 from pisco.networks.graph import Graph
-from pisco.report.plots import LOG_SCALE, TITLES, labels_of
+from pisco.report.plots import labels_of
+from pisco.results import measured
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -27,16 +28,16 @@ HUGE = 1e30
 
 def page_numbers(results: Sequence[Result]) -> dict[str, Any]:
     """Everything the charts of a page need, as plain lists and numbers."""
-    known = [name for name in TITLES if any(name in result.history for result in results)]
+    known = measured(results)
     wild = any(result.diverged for result in results)
     measures = [
         {
             "name": name,
-            "title": TITLES[name],
-            "log": name in LOG_SCALE or (wild and name != "test_accuracy"),
-            "percent": name == "test_accuracy",
+            "title": metric.title,
+            "log": metric.log or (wild and metric.unit != "%"),
+            "percent": metric.unit == "%",
         }
-        for name in known
+        for name, metric in known.items()
     ]
     drawn = [
         {"label": label, "seeds": len(result.seeds), "rounds": int(result.rounds)}
@@ -47,7 +48,7 @@ def page_numbers(results: Sequence[Result]) -> dict[str, Any]:
     return {"measures": measures, "results": drawn}
 
 
-def _curves(result: Result, names: Sequence[str]) -> dict[str, Any]:
+def _curves(result: Result, names: Iterable[str]) -> dict[str, Any]:
     rows = drawn_rows(result)
     x = {"round": result.column("round")[0, rows].tolist()}
     if {"bytes_gossip", "bytes_server"} <= result.history.keys():

@@ -17,9 +17,9 @@ from pisco.costs import Prices
 from pisco.errors import InputError
 from pisco.files import atomic_write
 from pisco.report.curves import page_numbers
-from pisco.report.reached import TARGETS
 from pisco.report.summary import paragraphs
 from pisco.report.tables import endings_table, settings_table, targets_table
+from pisco.targets import USUAL, Targets, check_targets
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -32,7 +32,7 @@ def write_page(
     results: Sequence[Result],
     path: str | Path,
     *,
-    targets: Mapping[str, float] = TARGETS,
+    targets: Targets = USUAL,
     prices: Prices = Prices(),  # noqa: B008 (a tuple)
     title: str | None = None,
 ) -> Path:
@@ -54,10 +54,11 @@ def write_page(
 def page_data(
     results: Sequence[Result],
     *,
-    targets: Mapping[str, float] = TARGETS,
+    targets: Targets = USUAL,
     prices: Prices = Prices(),  # noqa: B008 (a tuple)
 ) -> dict[str, Any]:
     """What a page shows: numbers for its charts, and its text and tables as HTML."""
+    check_targets(targets, results)
     return page_numbers(results) | {
         "prices": prices._asdict(),
         "html": {

@@ -10,11 +10,13 @@ import numpy as np
 
 from pisco.errors import InputError, suggest
 from pisco.report.style import curve, save, tidy
+from pisco.results import measured
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from pisco.metrics import Metric
     from pisco.results import Result
 
 
@@ -22,21 +24,8 @@ class Panel(NamedTuple):
     """One set of axes: a column against rounds, or against the megabytes sent by then."""
 
     column: str
-    title: str
-    log: bool
+    metric: Metric
     against_bytes: bool = False
-
-
-TITLES = {
-    "grad_norm_sq_mean": "running mean of ‖∇f(x̄)‖²",
-    "grad_norm_sq": "‖∇f(x̄)‖²",
-    "loss": "loss f(x̄)",
-    "test_accuracy": "test accuracy at x̄",
-    "consensus_error": "consensus error (1/n)Σ‖xᵢ − x̄‖²",
-    "tracking_error": "tracking error (1/n)Σ‖yᵢ − ȳ‖²",
-}
-LOG_SCALE = {"grad_norm_sq_mean", "grad_norm_sq", "consensus_error", "tracking_error"}
-_USUAL = ("grad_norm_sq_mean", "loss", "test_accuracy", "consensus_error")
 
 
 def plot_results(
@@ -77,17 +66,15 @@ def plot_results(
 
 
 def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Panel]:
-    known = {name for result in results for name in result.history}
+    known = measured(results, costs=True)
     for name in columns or ():
         if name not in known:
             raise InputError(f"no result has a column {name!r}; {suggest(name, known)}")
-    chosen = list(columns) if columns else [name for name in _USUAL if name in known]
+    chosen = columns or [name for name, metric in measured(results).items() if metric.usual]
     if not chosen:
-        raise InputError(
-            f"the results hold none of {', '.join(_USUAL)}; choose among {', '.join(sorted(known))}"
-        )
-    panels = [Panel(name, TITLES.get(name, name.replace("_", " ")), name in LOG_SCALE) for name in chosen]
-    if columns is None and {"bytes_gossip", "bytes_server"} <= known:
+        raise InputError(f"the results hold nothing usual; choose among {', '.join(sorted(known))}")
+    panels = [Panel(name, known[name]) for name in chosen]
+    if columns is None and {"bytes_gossip", "bytes_server"} <= known.keys():
         panels.append(panels[0]._replace(against_bytes=True))
     return panels
 
@@ -103,18 +90,18 @@ def _draw(ax: Axes, panel: Panel, results: Sequence[Result], labels: Sequence[st
             x = (result.column("bytes_gossip") + result.column("bytes_server")) / 1e6
         else:
             x = result.column("round")
-        drawn |= curve(ax, x, result.column(panel.column).astype(float), index, label, log=panel.log)
+        drawn |= curve(ax, x, result.column(panel.column).astype(float), index, label, log=panel.metric.log)
     tidy(ax)
-    if panel.log and drawn:
+    if panel.metric.log and drawn:
         ax.set_yscale("log")
         low, high = ax.get_ylim()
         # A server round leaves a consensus error of rounding only, which would flatten everything else.
         ax.set_ylim(bottom=max(low, high * 1e-10))
     if not drawn:
         ax.text(0.5, 0.5, "nothing finite to draw", transform=ax.transAxes, ha="center", color="#777777")
-    ax.set_title(panel.title, fontsize=10)
+    ax.set_title(panel.metric.title, fontsize=10)
     ax.set_xlabel("megabytes sent, all links" if panel.against_bytes else "rounds")
-    if panel.column == "test_accuracy" and drawn:
+    if panel.metric.unit == "%" and drawn:
         ax.yaxis.set_major_formatter("{x:.0%}")
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pisco.costs import Prices
+from pisco.metrics import TEST
+from pisco.report.numbers import number, size, spread, writing
 from pisco.report.plots import labels_of
-from pisco.report.reached import Reached, amount, number, reached, spread, target_words
+from pisco.results import measured
+from pisco.targets import Reached, Targets, reached
 
 if TYPE_CHECKING:
     from pisco.results import Result
 
 
-def paragraphs(results: Sequence[Result], targets: Mapping[str, float], prices: Prices) -> list[str]:
+def paragraphs(results: Sequence[Result], targets: Targets, prices: Prices) -> list[str]:
     """One paragraph for a result alone; for several, how they compare and then one for each.
 
     >>> import pisco
@@ -29,20 +32,19 @@ def paragraphs(results: Sequence[Result], targets: Mapping[str, float], prices: 
     return told if len(results) == 1 else [about_all(results, names, targets, prices), *told]
 
 
-def about_one(result: Result, name: str, targets: Mapping[str, float], prices: Prices) -> str:
+def about_one(result: Result, name: str, targets: Targets, prices: Prices) -> str:
     """What was run, where it ended, what it took to reach the targets, and what the server carried."""
     sentences = [_what_ran(result, name), *_trouble(result), _loss(result)]
-    if "test_accuracy" in result.history:
-        accuracy = spread(result.final("test_accuracy").astype(float), _percent)
-        sentences.append(f"The test accuracy ended at {accuracy}.")
+    for column, metric in measured([result]).items():
+        if metric.of == TEST and metric.usual:
+            ending = spread(result.final(column).astype(float), writing(metric))
+            sentences.append(f"The {metric.title} ended at {ending}.")
     sentences += [_target(each, prices) for each in reached(result, targets)]
     sentences += [_agreement(result), *_traffic(result, prices)]
     return " ".join(sentence for sentence in sentences if sentence)
 
 
-def about_all(
-    results: Sequence[Result], names: Sequence[str], targets: Mapping[str, float], prices: Prices
-) -> str:
+def about_all(results: Sequence[Result], names: Sequence[str], targets: Targets, prices: Prices) -> str:
     """Who reached each target with the fewest rounds, bytes and price, and whether the seeds leave that open."""
     sentences = [f"{len(results)} results are compared."]
     differing = differing_settings(results)
@@ -51,13 +53,15 @@ def about_all(
         sentences.append(f"They differ in {shown}.")
     if len(differing) > 1:
         sentences.append("What sets them apart may come from any of these.")
-    found = [{each.target: each for each in reached(result, targets)} for result in results]
-    for target, bound in targets.items():
-        rows = [(n, f[target]) for n, f in zip(names, found, strict=True) if target in f]
+    found = [reached(result, targets) for result in results]
+    for column in targets:
+        rows = [
+            (n, f) for n, each in zip(names, found, strict=True) for f in each if f.target.column == column
+        ]
         there = [(name, row) for name, row in rows if row.by_all]
-        words = target_words(target, bound)
         if not rows:
             continue
+        words = rows[0][1].target
         if not there:
             sentences.append(f"No result reached {words} with every seed.")
             continue
@@ -82,7 +86,7 @@ def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
     clauses = []
     for what, least, values, words in (
         ("rounds", "fewest", lambda row: row.rounds, number),
-        ("bytes", "fewest", lambda row: row.bytes, amount),
+        ("bytes", "fewest", lambda row: row.bytes, size),
         ("price", "lowest", lambda row: row.price(prices), number),
     ):
         if not all(values(row).any() for _, row in there):
@@ -163,17 +167,16 @@ def _loss(result: Result) -> str:
 
 
 def _target(each: Reached, prices: Prices) -> str:
-    words = target_words(each.target, each.bound)
+    target = each.target
     if not len(each.rounds):
-        best = _percent(each.best) if each.target == "test_accuracy" else number(each.best)
-        return f"It never reached {words} (the best was {best})."
+        return f"It never reached {target} (the best was {writing(target.metric)(each.best)})."
     if not each.rounds.any():
-        return f"It met {words} from the start."
-    sentence = f"It first reached {words} after {spread(each.rounds)} rounds"
+        return f"It met {target} from the start."
+    sentence = f"It first reached {target} after {spread(each.rounds)} rounds"
     if each.bytes.any():
-        sentence += f" and {spread(each.bytes, amount)}, at a price of {spread(each.price(prices))}"
+        sentence += f" and {spread(each.bytes, size)}, at a price of {spread(each.price(prices))}"
     if not each.by_all:
-        sentence += f", with {len(each.rounds)} of its {each.seeds} seeds only"
+        sentence += f", with {len(each.rounds)} of its {len(each.result.seeds)} seeds only"
     return sentence + "."
 
 
@@ -202,11 +205,11 @@ def _traffic(result: Result, prices: Prices) -> list[str]:
     paid = prices.server * result.final("messages_server").mean()
     price = paid + prices.gossip * result.final("messages_gossip").mean()
     if not server.any():
-        return [f"No round reached the server; {amount(total)} went between agents."]
+        return [f"No round reached the server; {size(total)} went between agents."]
     share = f" and {paid / price:.0%} of the price" if price else ""
     return [
         f"{spread(server)} of the {number(result.rounds)} rounds reached the server and carried "
-        f"{sent / total:.0%} of the {amount(total)} sent{share} "
+        f"{sent / total:.0%} of the {size(total)} sent{share} "
         f"(at {prices.server:g} a server message and {prices.gossip:g} a gossip message)."
     ]
 
@@ -230,7 +233,3 @@ def differing_settings(results: Sequence[Result]) -> list[str]:
     flats = [settings_of(result) for result in results]
     names = dict.fromkeys(name for flat in flats for name in flat)
     return [name for name in names if len({str(flat.get(name)) for flat in flats}) > 1]
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}"

@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pisco.costs import Prices
-from pisco.report.plots import TITLES, labels_of
-from pisco.report.reached import amount, number, reached, spread, target_words
+from pisco.report.numbers import number, size, spread, writing
+from pisco.report.plots import labels_of
 from pisco.report.summary import differing_settings, settings_of
+from pisco.results import measured
+from pisco.targets import Targets, reached
 
 if TYPE_CHECKING:
     from pisco.results import Result
 
 
-def targets_table(results: Sequence[Result], targets: Mapping[str, float], prices: Prices) -> str:
+def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -> str:
     """Rounds, bytes and price to every target."""
     heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
         for each in reached(result, targets):
-            cells = [_head(name), _cell(target_words(each.target, each.bound))]
-            cells.append(_cell(f"{len(each.rounds)} of {each.seeds}", "number"))
+            cells = [_head(name), _cell(str(each.target))]
+            cells.append(_cell(f"{len(each.rounds)} of {len(result.seeds)}", "number"))
             if not len(each.rounds):
-                best = f"{each.best:.1%}" if each.target == "test_accuracy" else number(each.best)
-                cells.append(f'<td colspan="4">not reached; the best was {escape(best)}</td>')
+                best = escape(writing(each.target.metric)(each.best))
+                cells.append(f'<td colspan="4">not reached; the best was {best}</td>')
             else:
-                cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.server_rounds), "number")]
-                cells.append(_cell(spread(each.bytes, amount), "number"))
-                cells.append(_price(each.messages_server, each.messages_gossip, prices))
+                cells += [
+                    _cell(spread(each.rounds), "number"),
+                    _cell(spread(each.at("server_rounds")), "number"),
+                ]
+                cells.append(_cell(spread(each.bytes, size), "number"))
+                cells.append(_price(each.at("messages_server"), each.at("messages_gossip"), prices))
             rows.append(cells)
     if not rows:
         return "<p>No result measures any of the targets.</p>"
@@ -42,30 +47,19 @@ def targets_table(results: Sequence[Result], targets: Mapping[str, float], price
 
 def endings_table(results: Sequence[Result], prices: Prices) -> str:
     """Where every result ended, and what it had sent by then."""
-    shown = [
-        name
-        for name in ("loss", "grad_norm_sq_mean", "test_accuracy", "consensus_error")
-        if any(name in result.history for result in results)
-    ]
-    heads = (
-        "Result",
-        "Rounds",
-        *(_capital(TITLES[n]) for n in shown),
-        "Server rounds",
-        "Sent",
-        "Price",
-        "Time",
-    )
+    shown = {name: metric for name, metric in measured(results).items() if metric.usual}
+    titles = (_capital(metric.title) for metric in shown.values())
+    heads = ("Result", "Rounds", *titles, "Server rounds", "Sent", "Price", "Time")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
         cells = [_head(name), _cell(number(result.rounds), "number")]
-        for column in shown:
-            words = (lambda value: f"{value:.1%}") if column == "test_accuracy" else number
+        for column, metric in shown.items():
             known = column in result.history
-            cells.append(_cell(spread(result.final(column).astype(float), words) if known else "–", "number"))
+            ending = spread(result.final(column).astype(float), writing(metric)) if known else "–"
+            cells.append(_cell(ending, "number"))
         sent = _final(result, "bytes_server") + _final(result, "bytes_gossip")
         cells.append(_cell(spread(_final(result, "server_rounds")), "number"))
-        cells.append(_cell(spread(sent, amount), "number"))
+        cells.append(_cell(spread(sent, size), "number"))
         cells.append(_price(_final(result, "messages_server"), _final(result, "messages_gossip"), prices))
         cells.append(_cell(f"{result.seconds:.1f} s", "number"))
         rows.append(cells)

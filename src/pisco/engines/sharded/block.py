@@ -40,6 +40,13 @@ class Block:
         away = jax.tree.map(lambda x, mean: self._only_real(x - mean), tree, self._mean(tree))
         return lax.psum(squared_norm(away), AXIS) / self.blocks.agents
 
+    def add(self, tree: Any) -> Any:
+        sums = packed(lambda part: lax.psum(part, AXIS), jax.tree.map(lambda x: x[None], tree))
+        return jax.tree.map(lambda x: x[0], sums)
+
+    def gather(self, tree: Any, count: int) -> Any:
+        return jax.tree.map(lambda x: lax.all_gather(x, AXIS, tiled=True)[:count], tree)
+
     def apply(self, operator: Operator, tree: Any) -> Any:
         tree = jax.tree.map(self._only_real, tree)
         rows = self.exchange.collect(tree)

@@ -10,6 +10,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from pisco.engines.cluster.processes import Processes
+from pisco.engines.evaluate import evaluate, round_metrics
 from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
@@ -17,7 +18,6 @@ from pisco.engines.sharded.block import Block
 from pisco.engines.sharded.exchange import AXIS, Blocks
 from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split, whole
 from pisco.errors import InputError
-from pisco.metrics import round_metrics
 from pisco.networks.rounds import Links
 
 Form = tuple[Any, tuple[bool, ...]]
@@ -39,13 +39,15 @@ def _advance(
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
     held, here = held.inside(blocks), _here(held, blocks)
     rounds = _rounds(run, held, batch_size, here)
-    carry, rows, links = rounds.advance(carry, done, segment, lambda state: round_metrics(state, here))
-    return carry, held.evaluate(rows) if segment.measured else {}, links
+    note = partial(round_metrics, held.problem, here=here)
+    carry, rows, links = rounds.advance(carry, done, segment, note)
+    return carry, evaluate(held.problem, rows, here, held.objective) if segment.measured else {}, links
 
 
 def _measure(carry: Carry, held: Shard, blocks: Blocks) -> dict[str, jax.Array]:
-    row = round_metrics(carry.state, _here(held, blocks))
-    return held.inside(blocks).evaluate(jax.tree.map(lambda x: x[None], row))
+    held, here = held.inside(blocks), _here(held, blocks)
+    rows = jax.tree.map(lambda x: x[None], round_metrics(held.problem, carry.state, here))
+    return evaluate(held.problem, rows, here, held.objective)
 
 
 def _here(held: Shard, blocks: Blocks) -> Block:

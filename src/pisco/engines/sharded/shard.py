@@ -9,17 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pisco.engines.job import Job
-from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, packed, plan_block_gossip
-from pisco.metrics import exact_products
+from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, plan_block_gossip
 from pisco.networks.rounds import Gossip
 from pisco.networks.varying import Fixed
 from pisco.problems.problem import Problem
-from pisco.tree import squared_norm
 
 SPLIT, WHOLE = P(AXIS), P()
 
@@ -33,7 +30,6 @@ class Shard:
     first_sample: jax.Array  # of the own samples, in the numbering of all
     weights: jax.Array  # of every own sample in the objective
     measured: jax.Array | None  # the own samples that are measured; None is all
-    test_weights: jax.Array | None
     exchange: BlockGossip
     gossip: Gossip
 
@@ -54,40 +50,16 @@ class Shard:
             first_sample=SPLIT,
             weights=SPLIT,
             measured=SPLIT,
-            test_weights=SPLIT,
             exchange=jax.tree.map(lambda _: SPLIT, self.exchange),
             gossip=jax.tree.map(lambda _: WHOLE, self.gossip),
         )
 
-    def evaluate(self, rows: dict[str, Any]) -> dict[str, jax.Array]:
-        """`metrics.evaluate` where every device looks at its own samples only, added up in one message."""
-        problem, test_weights = self.problem, self.test_weights
-
-        def objective(mean):
-            data = problem.data
-            if self.measured is not None:
-                data = jax.tree.map(lambda leaf: leaf[self.measured], data)
-            return problem.weighted_total(
-                lambda batch: problem.sample_losses(mean, batch), data, self.weights
-            )
-
-        @exact_products
-        def at(mean):
-            loss, gradient = jax.value_and_grad(objective)(mean)
-            tests = {
-                f"test_{name}": problem.weighted_total(
-                    lambda batch, m=metric: m(mean, batch),
-                    problem.test,
-                    test_weights,  # pyright: ignore[reportArgumentType]
-                )
-                for name, metric in problem.metrics
-            }
-            return {"loss": loss} | tests, gradient
-
-        parts = lax.map(at, rows["mean_params"], batch_size=problem.eval_width)
-        values, gradients = packed(lambda part: lax.psum(part, AXIS), parts)
-        noted = {name: column for name, column in rows.items() if name != "mean_params"}
-        return values | {"grad_norm_sq": jax.vmap(squared_norm)(gradients)} | noted
+    def objective(self, params: Any) -> jax.Array:
+        """The part of f that the samples here make up."""
+        problem, data = self.problem, self.problem.data
+        if self.measured is not None:
+            data = jax.tree.map(lambda leaf: leaf[self.measured], data)
+        return problem.weighted_total(lambda batch: problem.sample_losses(params, batch), data, self.weights)
 
 
 def split(mesh: Mesh, rows: Callable[[int], np.ndarray]) -> jax.Array:
@@ -132,7 +104,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     placed.data = jax.tree.map(samples, problem.data)
     placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
     placed.start = problem.start if callable(problem.start) else whole(mesh, problem.start)
-    placed.test, test_weights = _split_test(problem, blocks, mesh)
+    placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
     exchange = plan_block_gossip(job.network, blocks)
     gossip = job.network.gossip
@@ -143,7 +115,6 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
         split(mesh, lambda device: cuts[device : device + 1].astype(np.int32)),
         split(mesh, weights),
         None if measured is None else split(mesh, measured),
-        test_weights,
         jax.tree.map(lambda leaf: split(mesh, lambda device: leaf[device : device + 1]), exchange),
         whole(mesh, gossip),
     )
@@ -175,21 +146,15 @@ def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
     return (None, all_weights) if not few else (few_rows, few_weights)
 
 
-def _split_test(problem: Problem, blocks: Blocks, mesh: Mesh):
-    """The test samples, a part on every device, and what each counts."""
-    if not problem.metrics:
-        return None, None
-    count = jax.tree.leaves(problem.test)[0].shape[0]
-    part = -(-count // blocks.devices)
+def _split_test(problem: Problem, blocks: Blocks, mesh: Mesh) -> Any:
+    """The test samples, a part on every device; the last parts are filled up with a sample that exists."""
+    if not problem.num_test:
+        return None
+    part = Blocks(problem.num_test, blocks.devices).block
 
     def rows(host, device):
         own = host[device * part : (device + 1) * part]
         return np.concatenate([own, np.repeat(host[:1], part - len(own), axis=0)])
 
-    def weights(device):
-        exists = np.arange(device * part, (device + 1) * part) < count
-        return (exists / count).astype(jnp.zeros(()).dtype)
-
     hosts = jax.tree.map(np.asarray, problem.test)
-    placed = jax.tree.map(lambda host: split(mesh, lambda device: rows(host, device)), hosts)
-    return placed, split(mesh, weights)
+    return jax.tree.map(lambda host: split(mesh, lambda device: rows(host, device)), hosts)

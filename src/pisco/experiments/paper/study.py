@@ -13,11 +13,12 @@ import numpy as np
 
 from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
-from pisco.experiments.tune import Targets, Tuned, pick
+from pisco.experiments.tune import Tuned, pick
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
 from pisco.problems.problem import Problem
 from pisco.results import Result
+from pisco.targets import Targets
 from pisco.types import Algorithm
 
 PROBABILITIES: dict[str, float] = {
@@ -44,14 +45,12 @@ class Cell(NamedTuple):
 
     def to_target(self, column: str, bound: float, wanted: str = "round") -> np.ndarray:
         """`wanted` at the target for every seed; the last value where the target was missed."""
-        kind = {"at_least": bound} if "accuracy" in column else {"at_most": bound}
-        found = self.result.at_target(column, wanted, **kind)
+        found = self.result.at_target(column, wanted, bound=bound)
         return np.where(np.isnan(found), self.result.final(wanted), found)
 
     def missed(self, column: str, bound: float) -> int:
         """How many seeds never met the target."""
-        kind = {"at_least": bound} if "accuracy" in column else {"at_most": bound}
-        return int((self.result.row_reaching(column, **kind) < 0).sum())
+        return int(np.isnan(self.result.at_target(column, bound=bound)).sum())
 
 
 class Study(NamedTuple):

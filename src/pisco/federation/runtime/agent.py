@@ -22,6 +22,7 @@ from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, check, weigh
+from pisco.metrics import by_column
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
@@ -66,6 +67,7 @@ class Agent(MemberProcess):
         self._enter(self._first_epoch())
         now = min(self.done, self.last_round(self.name) - 1)
         self.address = self.plan.epoch_at(now).member(self.name).address
+        self.metrics = by_column(problem.metrics)
         self.programs = Programs(self.algorithm, problem, self.plan.batch_size, self.keys, self.index)
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
@@ -252,6 +254,7 @@ class Agent(MemberProcess):
             rounds=self.done,
             seconds=seconds,
             label=f"{self.plan.name}: {self.name}",
+            metrics=self.metrics,
         )
 
 

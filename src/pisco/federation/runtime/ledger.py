@@ -21,6 +21,7 @@ from pisco.federation.runtime import reports
 from pisco.federation.runtime.routes import Routes
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write
+from pisco.metrics import Metric, by_column
 from pisco.networks.rounds import Links
 from pisco.results import Result
 
@@ -39,6 +40,7 @@ class Ledger:
         self._rows: dict[str, list[tuple[int, dict[str, float]]]] = {name: [] for name in plan.names}
         self._standing: dict[str, dict[str, Any]] = {}
         self._sizes: dict[str, list[int]] = {}
+        self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
         self._saved_at = time.monotonic()
         if self.path.exists():
@@ -46,6 +48,7 @@ class Ledger:
             for name, rows in kept["rows"].items():
                 self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
             self._standing, self._sizes = kept["standing"], kept["sizes"]
+            self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience begins anew
 
     def adopt(self, plan: Federation) -> None:
@@ -66,6 +69,18 @@ class Ledger:
                 values = dict(itertools.islice(named, 50))
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
                     rows.append((row.round, values))
+            for told in itertools.islice(report.columns, 50):
+                if METRIC.fullmatch(told.name):
+                    title = told.title if METRIC.fullmatch(told.title) else ""
+                    rising = told.rising if told.HasField("rising") else None
+                    own = Metric(
+                        told.name,
+                        rising=rising,
+                        title=title,
+                        log=told.log,
+                        unit="%" if told.unit == "%" else "",
+                    )
+                    self._columns.setdefault(own.column, own)
             self._sizes = self._sizes or {
                 "sent": list(report.round_bytes)[:64],
                 "start_server": list(report.start_server_bytes)[:64],
@@ -87,7 +102,9 @@ class Ledger:
         """Keep it on disk; what is lost with a kill is reported again."""
         with self._lock:
             self._saved_at = time.monotonic()
-            content = json.dumps({"rows": self._rows, "standing": self._standing, "sizes": self._sizes})
+            columns = [metric.facts() for metric in self._columns.values()]
+            kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
+            content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
     def silent(self, names: list[str]) -> list[str]:
@@ -160,6 +177,7 @@ class Ledger:
             interrupted=not rounds or rounds[-1] < self.plan.rounds,
             seconds=seconds,
             label=self.plan.name,
+            metrics=dict(self._columns),
         )
 
     def _measuring(self, done: int) -> tuple[str, ...]:

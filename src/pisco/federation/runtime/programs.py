@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.costs import MessageSizes
+from pisco.engines.evaluate import measure_test
 from pisco.engines.job import Streams
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.cut import Exchange, Stages, exchange
@@ -47,7 +48,7 @@ class Programs:
             return lambda params, key: _stacked(own(_single(params), key, index))
 
         def measure(params: Params) -> dict[str, Any]:
-            return {"loss": problem.objective(_single(params))} | problem.test_metrics(_single(params))
+            return {"loss": problem.objective(_single(params))} | measure_test(problem, _single(params))
 
         def start(index: Any) -> Any:
             params = _stacked(problem.init(keys.start))

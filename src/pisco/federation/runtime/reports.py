@@ -15,7 +15,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.wire_pb2 import Report, Row
+from pisco.federation.runtime.wire_pb2 import Column, Report, Row
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -84,6 +84,12 @@ class Reporter:
         self.agent = agent
         self.held = 0
         self._sizes = agent.programs.message_sizes(1)
+        self._columns = [
+            Column(
+                name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit
+            )
+            for metric in agent.metrics.values()
+        ]
         self._met = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -108,6 +114,7 @@ class Reporter:
                 round_bytes=self._sizes.sent,
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,
+                columns=self._columns,
             )
             try:
                 self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows

@@ -41,7 +41,7 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +52,7 @@ class Report(_message.Message):
     ROUND_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     bytes_sent: int
@@ -62,7 +63,22 @@ class Report(_message.Message):
     round_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    columns: _containers.RepeatedCompositeFieldContainer[Column]
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+
+class Column(_message.Message):
+    __slots__ = ("name", "rising", "title", "log", "unit")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RISING_FIELD_NUMBER: _ClassVar[int]
+    TITLE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    rising: bool
+    title: str
+    log: bool
+    unit: str
+    def __init__(self, name: _Optional[str] = ..., rising: _Optional[bool] = ..., title: _Optional[str] = ..., log: _Optional[bool] = ..., unit: _Optional[str] = ...) -> None: ...
 
 class Row(_message.Message):
     __slots__ = ("round", "values")

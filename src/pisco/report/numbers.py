@@ -1,0 +1,50 @@
+"""Numbers as a report writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pisco.metrics import Metric
+
+
+def number(value: float) -> str:
+    """A number for people: whole when it is large, three digits when it is not.
+
+    >>> number(1234567.8), number(0.0001234), number(12.0)
+    ('1,234,568', '0.000123', '12')
+    """
+    if not np.isfinite(value):
+        return "not finite"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}" if abs(value) < 1e15 else f"{value:.2e}"
+    return f"{value:.3g}"
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(999), size(1_500), size(999_900)
+    ('999 B', '1.5 kB', '1 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5 or unit == "TB":
+            break
+        count /= 1000
+    return f"{count:.3g} {unit}"
+
+
+def spread(values: np.ndarray, words: Callable[[float], str] = number) -> str:
+    """The mean, and from where to where when seeds differ.
+
+    >>> spread(np.array([1.0, 3.0])), spread(np.array([2.0]))
+    ('2 (1 to 3)', '2')
+    """
+    mean, low, high = (words(float(of(values))) for of in (np.mean, np.min, np.max))
+    return mean if low == high else f"{mean} ({low} to {high})"
+
+
+def writing(metric: Metric) -> Callable[[float], str]:
+    """How values of a metric are written."""
+    return "{:.1%}".format if metric.unit == "%" else number

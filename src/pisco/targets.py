@@ -1,0 +1,148 @@
+"""Targets: a bound on a column of the history, when results met it, and what they had paid by then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pisco.errors import InputError, check_number, suggest
+from pisco.metrics import COST, METRICS, Metric
+
+if TYPE_CHECKING:
+    from pisco.costs import Prices
+    from pisco.results import Result
+
+Targets = Mapping[str, float]
+"""Columns and their bounds."""
+
+USUAL: Targets = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
+
+
+def parse_targets(text: str | None) -> Targets:
+    """Targets as they are written on a command line; the usual ones without.
+
+    >>> parse_targets("test_auc=0.9,loss=0.4")
+    {'test_auc': 0.9, 'loss': 0.4}
+    """
+    found: dict[str, float] = {}
+    for part in [] if text is None else text.split(","):
+        column, _, bound = (word.strip() for word in part.partition("="))
+        if column in found:
+            raise InputError(f"the target {column!r} is given twice; give each column one bound")
+        try:
+            found[column] = float(bound)
+        except ValueError:
+            raise InputError(f"the target {part!r} has no bound; write it as in test_accuracy=0.8") from None
+        check_number(f"the target's bound of {column}", found[column])
+    return found or USUAL
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on what a metric measures, to be reached from below where larger is better, and else from above.
+
+    >>> print(Target.of("test_accuracy", 0.8))
+    a test accuracy of at least 80%
+    """
+
+    metric: Metric
+    bound: float
+
+    @classmethod
+    def of(cls, column: str, bound: float, known: Mapping[str, Metric] = METRICS) -> Target:
+        """The target of a column; refuses one that is not known, has no direction, or that nothing can reach."""
+        if column not in known and column in METRICS:
+            raise InputError(
+                f"the problem does not measure {column} (has it test data?); give another target"
+            )
+        if column not in known:
+            raise InputError(f"unknown target {column!r}; {suggest(column, known)}")
+        metric = known[column]
+        if metric.rising is None:
+            fix = "choose one that is measured, such as loss"
+            if metric.of != COST:
+                name = metric.column.removeprefix("test_")
+                fix = (
+                    f"measure it as Metric({name!r}, …, rising=True), or rising=False where smaller is better"
+                )
+            raise InputError(f"the target {column}={bound:g} says not which way is better; {fix}")
+        check_number(f"the target's bound of {column}", bound)
+        if metric.unit == "%" and not 0 < bound <= 1:
+            raise InputError(f"the target {column}={bound:g} is no share; give a number above 0 and up to 1")
+        if metric.log and not metric.rising and bound <= 0:
+            raise InputError(f"the target {column}={bound:g} is never reached; give a number above 0")
+        return cls(metric, float(bound))
+
+    @property
+    def column(self) -> str:
+        """What is to be reached."""
+        return self.metric.column
+
+    def __str__(self) -> str:
+        bound = f"{100 * self.bound:.4g}%" if self.metric.unit == "%" else f"{self.bound:g}"
+        return f"a {self.metric.title} of at {'least' if self.metric.rising else 'most'} {bound}"
+
+    def met(self, values: np.ndarray) -> np.ndarray:
+        """Where the bound holds."""
+        return values >= self.bound if self.metric.rising else values <= self.bound
+
+    def at(self, result: Result, wanted: str = "round") -> np.ndarray:
+        """For every seed, the value of a column when the target is first met; NaN where it never is."""
+        within, values = self.met(result.column(self.column)), result.column(wanted).astype(float)
+        first = values[np.arange(len(values)), within.argmax(axis=1)]
+        return np.where(within.any(axis=1), first, np.nan)
+
+
+def check_targets(targets: Targets, results: Sequence[Result]) -> None:
+    """Refuse a column that no result has and that the library does not know."""
+    held = {column: result.metric(column) for result in results for column in result.history}
+    for column, bound in targets.items():
+        Target.of(column, bound, METRICS | held)
+
+
+class Reached(NamedTuple):
+    """A target that a result measures: when its seeds met it and what they had sent by then, of those that did."""
+
+    target: Target
+    result: Result
+
+    def at(self, *columns: str) -> np.ndarray:
+        """The sum of some columns at the target; not all results count what they send."""
+        held = [self.target.at(self.result, name) for name in columns if name in self.result.history]
+        met = ~np.isnan(self.target.at(self.result))
+        return sum(held, np.zeros(len(met)))[met]
+
+    @property
+    def rounds(self) -> np.ndarray:
+        """When it was met."""
+        return self.at("round")
+
+    @property
+    def bytes(self) -> np.ndarray:
+        """What had been sent."""
+        return self.at("bytes_server", "bytes_gossip")
+
+    @property
+    def by_all(self) -> bool:
+        """Whether every seed met it."""
+        return len(self.rounds) == len(self.result.seeds)
+
+    @property
+    def best(self) -> float:
+        """What those that did not meet it came to."""
+        values = self.result.column(self.target.column).astype(float)
+        values = values[np.isfinite(values)]
+        return float(values.max() if self.target.metric.rising else values.min()) if values.size else np.nan
+
+    def price(self, prices: Prices) -> np.ndarray:
+        """What had been paid."""
+        return prices.server * self.at("messages_server") + prices.gossip * self.at("messages_gossip")
+
+
+def reached(result: Result, targets: Targets) -> list[Reached]:
+    """Those of the targets that a result measures."""
+    known = {column: result.metric(column) for column in result.history}
+    return [Reached(Target.of(c, b, known), result) for c, b in targets.items() if c in known]

@@ -1,0 +1,155 @@
+"""Metrics: of the state, of test samples and of the whole test set, ours and users' own, in every engine."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco import InputError, Metric
+from pisco.engines.evaluate import measure_test
+from pisco.metrics import METRICS, auc, f1
+from pisco.problems.subsample import subsample
+from pisco.tree import squared_norm
+
+RNG = np.random.default_rng(0)
+POINTS = RNG.normal(size=(4, 6, 3)).astype(np.float32)
+# Scores of a few values only, so that many are tied.
+TEST = {"a": RNG.integers(-1, 2, size=(17, 3)).astype(np.float32), "y": RNG.integers(0, 2, size=17)}
+NET = pisco.Network.ring(4, server=pisco.bernoulli(0.5))
+
+
+def scores(x, batch):
+    return batch["a"] @ x, batch["y"]
+
+
+def size(state, here):
+    return here.mean(jax.vmap(squared_norm)(state.params))
+
+
+def lag(state, here):
+    """Only methods with a tracker have one."""
+    return here.mean(jax.vmap(squared_norm)(state.tracker)) if hasattr(state, "tracker") else None
+
+
+def problem(metrics, test=TEST, **options):
+    return pisco.Problem(
+        lambda x, batch, key: (batch @ x - 1) ** 2,
+        jnp.zeros(3),
+        POINTS,
+        test=test,
+        metrics=metrics,
+        **options,
+    )
+
+
+def naive_auc(score, label):
+    pairs = [(s > t) + 0.5 * (s == t) for s in score[label > 0] for t in score[label <= 0]]
+    return np.mean(pairs)
+
+
+def naive_f1(score, label):
+    hits = sum((s > 0) and (y > 0) for s, y in zip(score, label, strict=True))
+    wrong = sum((s > 0) != (y > 0) for s, y in zip(score, label, strict=True))
+    return 2 * hits / (2 * hits + wrong)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_areas_and_f1_are_those_of_a_naive_count(seed):
+    rng = np.random.default_rng(seed)
+    score = rng.integers(-3, 4, size=60).astype(np.float32)  # ties in plenty
+    for label in (rng.integers(0, 2, size=60), 2 * rng.integers(0, 2, size=60) - 1):
+        np.testing.assert_allclose(auc(scores).reduce((score, label)), naive_auc(score, label), rtol=1e-6)
+        np.testing.assert_allclose(f1(scores).reduce((score, label)), naive_f1(score, label), rtol=1e-6)
+    assert auc(scores).reduce((jnp.ones(5), jnp.array([0, 1, 1, 0, 1]))) == 0.5
+    assert np.isnan(auc(scores).reduce((jnp.array([jnp.nan, 1.0]), jnp.array([0, 1]))))
+    assert np.isnan(auc(scores).reduce((jnp.arange(3.0), jnp.ones(3))))
+
+
+@pytest.mark.parametrize("eval_batch", [1, 4, 5, 16, 17, 100])
+def test_the_whole_test_set_is_the_same_in_blocks_of_any_size(eval_batch):
+    x = jnp.array([1.0, -2.0, 0.5])
+    whole = {"accuracy": lambda x, batch: (batch["a"] @ x > 0) == (batch["y"] > 0)}
+    measured = [*problem(whole).metrics, auc(scores), f1(scores)]
+    found = measure_test(problem(measured, eval_batch=eval_batch), x)
+    score = TEST["a"] @ np.asarray(x)
+    np.testing.assert_allclose(found["test_auc"], naive_auc(score, TEST["y"]), rtol=1e-6)
+    np.testing.assert_allclose(found["test_f1"], naive_f1(score, TEST["y"]), rtol=1e-6)
+    assert found["test_accuracy"] == np.float32(np.sum((score > 0) == (TEST["y"] > 0))) / np.float32(17)
+
+
+def test_users_metrics_are_measured_alike_in_every_engine(x64):
+    given = [auc(scores), Metric("size", size, of="state"), Metric("lag", lag, rising=False, of="state")]
+    rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    results = {
+        engine: pisco.run(
+            rule, problem(given, eval_batch=5), NET, rounds=4, eval_every=2, batch_size=2, engine=engine
+        )
+        for engine in ("scan", "debug", "sharded")
+    }
+    scan = results["scan"]
+    assert scan.history["size"][-1] == pytest.approx((scan.params**2).sum(axis=1).mean(), rel=1e-6)
+    ended = naive_auc(TEST["a"] @ scan.params.mean(axis=0), TEST["y"])
+    assert scan.history["test_auc"][-1] == pytest.approx(ended, rel=1e-6)
+    assert len(scan.history["lag"]) == 3
+    for result in results.values():
+        for name in ("test_auc", "size", "lag", "loss", "consensus_error"):
+            np.testing.assert_allclose(result.history[name], scan.history[name], rtol=1e-5, err_msg=name)
+    plain = pisco.run(pisco.algorithms.dsgd(local_lr=0.05), problem(given), NET, rounds=1)
+    assert "size" in plain.history and "lag" not in plain.history and "tracking_error" not in plain.history
+    # Every column of ours has its row, and the user's own say what the metric says.
+    assert {name for name in scan.history if name not in METRICS} == {"test_auc", "size", "lag"}
+    assert scan.metric("test_auc").rising is True and scan.metric("size").rising is None
+    assert scan.metric("lag").rising is False and scan.metric("lag").title == "lag"
+
+
+def test_metrics_can_be_added_to_a_problem_that_is_made():
+    data = pisco.data.Dataset(
+        "few", RNG.normal(size=(40, 2)), np.arange(40) % 2, RNG.normal(size=(9, 2)), np.arange(9) % 2
+    )
+    made = pisco.problems.logistic(data, agents=4)
+    more = made.with_metrics(auc(lambda x, batch: (batch["features"] @ x, batch["labels"])))
+    assert list(more.columns)[-2:] == ["test_accuracy", "test_auc"] and "test_auc" not in made.columns
+    assert more.columns["test_accuracy"].rising and more.columns["test_accuracy"].unit == "%"
+    assert set(measure_test(more, jnp.ones(3))) == {"test_accuracy", "test_auc"}
+    assert subsample(more, 5).num_test == 5
+    fewer = subsample(more.with_metrics(Metric("size", size, of="state")), test=False)
+    assert [metric.column for metric in fewer.metrics] == ["size"]
+    untested = pisco.problems.logistic(pisco.data.Dataset("few", data.features, data.labels), agents=4)
+    assert not untested.metrics and "test_accuracy" not in untested.columns
+
+
+@pytest.mark.parametrize(
+    ("metrics", "options", "sentence"),
+    [
+        ({"error": lambda x, batch: batch["y"]}, {"test": None}, "'error' has no test data to look at; give"),
+        ([auc(scores)], {"test": None}, "'auc' has no test data"),
+        ([Metric("auc")], {}, "metrics is "),
+        ([lambda x, batch: batch["y"]], {}, "expected functions by name or metrics"),
+        (3, {}, "metrics is "),
+        ([auc(scores), auc(scores)], {}, "two metrics are called 'test_auc'"),
+        ([Metric("loss", size, of="state")], {}, "two metrics are called 'loss'"),
+        ([Metric("m", size, of="cost")], {}, "metrics is "),
+        (
+            [Metric("m", lambda x, batch: (batch["a"], batch["y"].sum()), reduce=lambda v: v[1])],
+            {},
+            "one value a sample",
+        ),
+        ([Metric("m", scores, reduce=lambda v: v[0])], {}, "one number from its reduce"),
+        ([Metric("m", scores, reduce=lambda v: v[2])], {}, "the metric 'm' fails on 7 test samples"),
+    ],
+)
+def test_metrics_that_cannot_be_used_are_refused(metrics, options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        problem(metrics, **options)
+
+
+def test_metrics_of_the_state_need_no_test_data_but_must_give_a_number():
+    rule = pisco.algorithms.dsgd(local_lr=0.05)
+    problem([Metric("size", size, of="state")], test=None)
+    for function, sentence in (
+        (lambda state, here: state.params, r"the metric 'bad' of the state gives .*expected one number"),
+        (lambda state, here: state.tracker, "the metric 'bad' of the state fails"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            pisco.run(rule, problem([Metric("bad", function, of="state")], test=None), NET, rounds=1)
