@@ -28,6 +28,8 @@ from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, 
 from pisco.files import atomic_write
 from pisco.results import Result
 
+__all__ = ["compare"]
+
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
 
 
