@@ -12,7 +12,9 @@ from pisco import InputError
 from pisco.interop import host
 from pisco.interop.modules import load_problem
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+import needs
+
+torch = needs.module("torch", "torch")
 from pisco.interop import torch as interop  # noqa: E402
 
 RNG = np.random.default_rng(0)
