@@ -43,7 +43,7 @@ format: $(DEV_STAMP) ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 
 docs: $(DEV_STAMP) ## build the documentation site strictly into site/
-	$(BIN)/mkdocs build --strict
+	$(BIN)/zensical build --strict --clean
 
 notebooks: $(STAMP) ## execute the notebooks in examples/
 	$(BIN)/python -m pip install --quiet --editable '.[notebooks]'

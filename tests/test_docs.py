@@ -15,6 +15,8 @@ from pisco.algorithms import ALGORITHMS
 from pisco.cli.main import app
 from pisco.experiments import load
 
+import needs
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 if not (ROOT / "mkdocs.yml").is_file():
@@ -29,7 +31,7 @@ SLOW = {
     "algorithms.md",
     "performance.md",
 }  # many programs to compile
-NEEDS = {"federate_torch.py": "torch"}
+NEEDS = {"federate_torch.py": ("torch", "torch")}
 
 
 def leaves(group, before=""):
@@ -78,7 +80,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 @pytest.mark.parametrize("example", run_here(EXAMPLES))
 def test_examples_run(example, tmp_path):
     if example.name in NEEDS:
-        pytest.importorskip(NEEDS[example.name], reason=f"{example.name} needs an extra")
+        needs.module(*NEEDS[example.name])
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
         cwd=tmp_path,

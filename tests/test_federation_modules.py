@@ -14,6 +14,7 @@ from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.interop.modules import load_problem
 
+import needs
 from federations import Running, plan_for
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -58,7 +59,7 @@ def test_a_jax_loss_of_ones_own(tmp_path):
 
 @pytest.mark.slow
 def test_a_pytorch_model_as_real_processes(tmp_path):
-    torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+    torch = needs.module("torch", "torch")
     from pisco.interop import host
     from pisco.interop import torch as interop
 

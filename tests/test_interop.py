@@ -13,7 +13,9 @@ from pisco.interop import host
 from pisco.interop.modules import load_problem
 from pisco.problems.gradient import agent_loss
 
-torch = pytest.importorskip("torch", reason="the extra `torch` is not installed")
+import needs
+
+torch = needs.module("torch", "torch")
 from pisco.interop import torch as interop  # noqa: E402
 
 RNG = np.random.default_rng(0)

@@ -1,37 +1,33 @@
 """The report in a real browser: it loads quietly, its switches work, it plays back, and keys are enough.
 
-Needs Playwright for Python and a Chromium: PISCO_CHROMIUM, or one on the path. Without them the tests are skipped.
+Needs a Chromium: PISCO_CHROMIUM, or one on the path.
 """
 
 import functools
-import os
 import re
-import shutil
+import time
 
 import numpy as np
 import pytest
+from playwright import sync_api as playwright
 
 import pisco
 from pisco.report.html import write_page
 from pisco.report.live import LivePage
 
+import needs
 from worlds import Quadratics
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = os.environ.get("PISCO_CHROMIUM") or next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium on this machine", allow_module_level=True)
-QUIET = ("gpu", "background-networking", "component-update", "sync")
+QUIET = ("gpu", "background-networking", "component-update", "dev-shm-usage", "sync")
 ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{each}" for each in QUIET)]
 world = functools.cache(lambda: Quadratics(6).problem())  # one problem compiles once
 
 
 @pytest.fixture(scope="module")
 def browser():
+    path = needs.chromium()
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        started = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield started
         started.close()
 
@@ -92,12 +88,11 @@ def frame(page):
 
 
 def until(page, holds):
-    """Wait for something that happens by and by; a busy machine gets ten seconds."""
-    for _ in range(100):
-        if holds():
-            return
-        page.wait_for_timeout(100)
-    raise AssertionError("it did not happen")
+    """Wait for something that happens by and by, on a busy machine too."""
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end, "it did not happen"
+        page.wait_for_timeout(50)
 
 
 def test_switches(opened, report):

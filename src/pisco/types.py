@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, runtime_checkable
 
 import jax
 
+__all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "StartMix", "algorithm"]
+
 Params = Any
 """Any pytree of arrays. In an engine that stacks agents, every leaf leads with the agent axis."""
 

@@ -14,6 +14,8 @@ from jax.flatten_util import ravel_pytree
 from pisco.errors import InputError, check_number, choose, suggest
 from pisco.types import Compressor, Key
 
+__all__ = ["Identity", "Quantize", "RandomK", "TopK", "compressor"]
+
 
 def _length(tree: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))

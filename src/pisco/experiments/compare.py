@@ -30,6 +30,8 @@ from pisco.results import Result
 from pisco.targets import USUAL as USUAL_TARGETS
 from pisco.targets import Targets, reached
 
+__all__ = ["compare"]
+
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
 
 

@@ -18,6 +18,8 @@ from pisco.targets import USUAL, Target, Targets
 if TYPE_CHECKING:
     from pisco.experiments.config import Config
 
+__all__ = ["tune"]
+
 GRID = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 """η_l, unless other values are given."""
 

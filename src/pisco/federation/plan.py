@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     from pisco.problems.problem import Problem
     from pisco.types import Algorithm
 
+__all__ = ["Federation"]
+
 
 class ProblemTable(Choices):
     """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like."""

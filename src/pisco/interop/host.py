@@ -19,6 +19,8 @@ from pisco.errors import InputError
 from pisco.problems.problem import Problem
 from pisco.types import Key, Params
 
+__all__ = ["Local", "problem"]
+
 
 @dataclass(frozen=True, eq=False)
 class Local:

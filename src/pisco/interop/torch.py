@@ -20,6 +20,8 @@ from pisco.interop.host import Local
 from pisco.interop.host import problem as host_problem
 from pisco.problems.problem import Problem
 
+__all__ = ["local", "problem"]
+
 Tensor = Any
 Loss = Callable[[Tensor, Tensor], Tensor]
 

@@ -1,9 +1,8 @@
 """Graphs, weights, how fast they mix, and when the server is reached."""
 
-from pisco.networks import graphs, mixing, schedules, spectral, weights
+from pisco.networks import graphs, schedules, spectral, weights
 from pisco.networks.graphs import GRAPHS, Graph
 from pisco.networks.network import Network
-from pisco.networks.rounds import Links, draw_round
 from pisco.networks.sampling import Sampling, sample, sample_groups
 from pisco.networks.schedules import (
     SCHEDULES,
@@ -32,7 +31,6 @@ __all__ = [
     "VARYING",
     "WEIGHTS",
     "Graph",
-    "Links",
     "Network",
     "Sampling",
     "Schedule",
@@ -41,12 +39,10 @@ __all__ = [
     "bernoulli",
     "custom",
     "cycle",
-    "draw_round",
     "edge_dropout",
     "every",
     "function_of_round",
     "graphs",
-    "mixing",
     "never",
     "one_peer_exponential",
     "per_agent",

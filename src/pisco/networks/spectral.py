@@ -22,6 +22,8 @@ from pisco.errors import InputError, check_number
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
 
+__all__ = ["eigenvalue_extremes", "expected_mixing_rate", "mixing_rate"]
+
 Apply = Callable[[np.ndarray], np.ndarray]
 
 DENSE_UP_TO = 1000

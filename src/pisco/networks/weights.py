@@ -24,6 +24,8 @@ from pisco.networks.spectral import laplacian_extremes
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
 
+__all__ = ["WEIGHTS", "best_constant", "check", "fdla", "max_degree", "metropolis"]
+
 SOLVE_UP_TO = 200
 """The largest component whose fastest weights are solved for: a few seconds."""
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pisco.engines.driver import Progress
     from pisco.results import Result
 
+__all__ = ["LivePage"]
+
 ADDRESS = "127.0.0.1"
 SHARE = 25
 LEAST_SECONDS = 1.0

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pisco.engines.driver import Progress
     from pisco.results import Result
 
+__all__ = ["Log"]
+
 
 SHARE, LEAST_SECONDS = 20, 2.0
 

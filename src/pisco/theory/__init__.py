@@ -1,14 +1,7 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
 from pisco.theory.estimates import Estimates, estimate, smoothness
-from pisco.theory.paper import (
-    Setup,
-    StepSizes,
-    complexities,
-    corollary_1,
-    network_dependency,
-    theorem_1,
-)
+from pisco.theory.paper import Setup, StepSizes, complexities, corollary_1, network_dependency, theorem_1
 from pisco.theory.stability import (
     CURVATURES,
     best_step,
