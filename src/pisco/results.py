@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
-from pisco.errors import InputError, suggest
+from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 
 if TYPE_CHECKING:
@@ -124,12 +124,7 @@ class Result:
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
         """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
         named = {_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(self.params)}
-        atomic_write(folder / HISTORY_FILE, _npz(self.history))
-        atomic_write(folder / PARAMS_FILE, _npz(named))
-        if self.agents:
-            atomic_write(folder / AGENTS_FILE, _npz(self.agents))
         summary = {
             "settings": self.settings,
             "config": None if config is None else dict(config),
@@ -141,16 +136,24 @@ class Result:
             "label": self.label,
             "versions": self.versions,
         }
-        # Last: a folder with a summary is a whole result.
-        atomic_write(
-            folder / SUMMARY_FILE, (json.dumps(summary, indent=2, default=_jsonable) + "\n").encode()
-        )
+        told = json.dumps(summary, indent=2, default=_jsonable) + "\n"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(folder / HISTORY_FILE, _npz(self.history))
+            atomic_write(folder / PARAMS_FILE, _npz(named))
+            if self.agents:
+                atomic_write(folder / AGENTS_FILE, _npz(self.agents))
+            atomic_write(folder / SUMMARY_FILE, told.encode())  # last: with a summary, a result is whole
         return folder
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
         """Read a folder that `save` wrote. Parameters come back as nested dictionaries and lists of arrays."""
         folder = Path(path)
+        if folder.is_file():
+            raise InputError(
+                f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes"
+            )
         try:
             summary = json.loads((folder / SUMMARY_FILE).read_text())
             history = _read_npz(folder / HISTORY_FILE)
@@ -188,7 +191,8 @@ class Result:
         table = self._long()
         lines = [",".join(table)]
         lines += [",".join(f"{value:.10g}" for value in row) for row in zip(*table.values(), strict=True)]
-        atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
+        with writing(path):
+            atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
         return Path(path)
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -221,6 +225,8 @@ def compare(results: Sequence[Result], targets: Mapping[str, float]) -> list[dic
     `targets` maps a column to its bound; accuracies are to be reached from below, everything else from above.
     A target that some seed never meets is None.
     """
+    if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
+        raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
     records = []
     for result in results:
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}

@@ -140,7 +140,7 @@ def compare(
             started=started,
             progress=progress,
         )
-    interrupted = len(entries) < len(set(methods))
+    interrupted = len(entries) < len(methods)
     if not entries:
         note("interrupted before the first method was finished")
         raise typer.Exit(130)

@@ -239,6 +239,11 @@ def drive(
     if states is None:
         states = engine.start(job)
         history.start(engine.measure(job, states))
+        for run, loss in zip(job.runs, history.rows[0]["loss"], strict=True):
+            if not np.isfinite(loss):
+                raise InputError(
+                    f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one"
+                )
 
     def save() -> None:
         assert checkpoints is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -152,7 +153,11 @@ def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise InputError(f"seed is {seed!r}, expected a whole number")
-    return tuple(int(seed) for seed in seeds)
+    numbers = tuple(int(seed) for seed in seeds)
+    for seed, times in Counter(numbers).items():
+        if times > 1:
+            raise InputError(f"seed {seed} is given {times} times; give different ones, as in [0, 1, 2]")
+    return numbers
 
 
 def _check_kinds(algorithm: Any, problem: Any, network: Any) -> None:

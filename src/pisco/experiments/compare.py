@@ -116,6 +116,9 @@ def compare(
     """
     if not methods:
         raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
+    for method in methods:
+        if list(methods).count(method) > 1:
+            raise InputError(f"{method} is named more than once; name every algorithm once")
     for bound in targets.values():
         check_number("a target", bound)
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}

@@ -43,8 +43,8 @@ from pisco.types import Algorithm
 def _seeds(value: Any) -> Any:
     numbers = value if isinstance(value, list) else [value]
     whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
-    if not numbers or not whole or min(numbers) < 0 or value == 0:
-        raise ValueError("expected how many seeds, at least 1, or a list of seeds, as in [0, 1, 2]")
+    if not numbers or not whole or min(numbers) < 0 or value == 0 or len(set(numbers)) < len(numbers):
+        raise ValueError("expected how many seeds, at least 1, or a list of different seeds, as in [0, 1, 2]")
     return value
 
 

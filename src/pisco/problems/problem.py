@@ -11,6 +11,7 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, check_number
+from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.sampling import batch_indices
 from pisco.types import Grad, Key, Params
 
@@ -26,7 +27,7 @@ class Problem:
     Args:
       loss: `loss(params, batch, key)` for a batch whose leaves lead with the samples: either one loss per sample
         or their mean. `key` is None when the loss is evaluated rather than trained on (no dropout then).
-      init: the start x⁰, a pytree, or a function of a key that draws one.
+      init: the start x⁰, a pytree of arrays (a module that is one too), or a function of a key that draws one.
       data: a list with one pytree of arrays per agent (sizes may differ), or one pytree whose leaves lead with
         (agents, samples).
       test: a pytree of test samples, for `metrics`.
@@ -60,13 +61,15 @@ class Problem:
             ("eval_samples", 1 if eval_samples is None else eval_samples),
         ):
             check_number(option, value, low=1, integer=True)
-        flat, sizes = _flatten_agents(data)
+        flat, sizes = flatten_agents(data)
         self.loss = loss
-        self.start = init
-        self.data = jax.tree.map(jnp.asarray, flat)
+        arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(init))
+        self.draws_start = callable(init) and not arrays  # a module may be a tree of arrays and callable
+        self.start = init if self.draws_start else as_arrays("the start", init)
+        self.data = as_arrays("data", flat)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
-        self.test = None if test is None else jax.tree.map(jnp.asarray, test)
+        self.test = None if test is None else as_arrays("test data", test)
         self.metrics = tuple((metrics or {}).items()) if test is not None else ()
         self.max_size = int(max(sizes))
         self.min_size = int(min(sizes))
@@ -74,9 +77,6 @@ class Problem:
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
-        _check_finite("data", flat)
-        if test is not None:
-            _check_finite("test data", test)
         self.per_sample = self._check_loss()
         self._check_metrics(test, metrics)
 
@@ -92,7 +92,7 @@ class Problem:
 
     def init(self, key: Key) -> Params:
         """The start x⁰ of one agent."""
-        drawn = self.start(key) if callable(self.start) else self.start
+        drawn = self.start(key) if self.draws_start else self.start
         return jax.tree.map(jnp.asarray, drawn)
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
@@ -200,9 +200,10 @@ class Problem:
                 raise InputError(
                     f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats"
                 )
-        batch = _some(self.data)
         try:
-            out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, batch)
+            out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, _some(self.data))
+            if getattr(out, "shape", None) == ():
+                self._check_mean()
         except InputError:
             raise
         except Exception as error:
@@ -218,12 +219,32 @@ class Problem:
             )
         return shape == (PROBE,)
 
+    def _check_mean(self) -> None:
+        """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
+        rows = np.linspace(0, self.num_samples - 1, min(self.num_samples, 4)).astype(int)
+        start, loss = (
+            self.init(jax.random.key(0)),
+            jax.jit(lambda params, batch: self.loss(params, batch, None)),
+        )
+
+        def at(copies: int) -> float:
+            return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(rows, copies)], self.data)))
+
+        once, twice = at(1), at(2)
+        step = twice - once
+        # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
+        if abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step):
+            raise InputError(
+                f"loss returns a sum: {once:.4g} for {len(rows)} samples, {twice:.4g} for the same ones twice; "
+                "return their mean, as in jnp.mean(…), or one loss a sample"
+            )
+
     def _check_metrics(self, test: Any, metrics: Any) -> None:
         """Refuse test samples or metrics that cannot be used."""
         if metrics is not None and not isinstance(metrics, Mapping):
             raise InputError(f"metrics is {metrics!r}, expected names and functions, as in {{'accuracy': f}}")
         if test is not None:
-            _common_length("test", test)
+            common_length("test", test)
         params = jax.eval_shape(self.init, jax.random.key(0))
         for name, metric in self.metrics:
             try:
@@ -243,10 +264,10 @@ class Problem:
         return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"
 
     def tree_flatten(self):
-        fixed = (self.loss, self.start if callable(self.start) else None, self.metrics, self.max_size)
+        fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
         fixed += (self.name, self.per_sample)
-        start = None if callable(self.start) else self.start
+        start = None if self.draws_start else self.start
         return (self.data, self.sizes, self.offsets, self.test, start), fixed
 
     @classmethod
@@ -255,7 +276,7 @@ class Problem:
         self.data, self.sizes, self.offsets, self.test, start = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
         self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:]
-        self.start = start if drawn is None else drawn
+        self.draws_start, self.start = drawn is not None, start if drawn is None else drawn
         return self
 
 
@@ -265,53 +286,3 @@ PROBE = 7
 
 def _some(data: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), data)
-
-
-def _flatten_agents(data: Any) -> tuple[Any, list[int]]:
-    """All agents' samples one after the other, and how many each has."""
-    if isinstance(data, list):
-        if not data:
-            raise InputError("data has no agents; give one pytree of arrays per agent")
-        sizes = [_common_length(f"agent {i}'s data", part) for i, part in enumerate(data)]
-        shapes = {jax.tree.structure(part) for part in data}
-        if len(shapes) > 1:
-            raise InputError("agents' data have different structures; give every agent the same fields")
-        inner = {tuple(np.shape(leaf)[1:] for leaf in jax.tree.leaves(part)) for part in data}
-        if len(inner) > 1:
-            raise InputError(f"agents' samples have different shapes, {sorted(inner)}; give all the same")
-        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves]), *data), sizes
-    arrays = jax.tree.map(np.asarray, data)
-    leaves = jax.tree.leaves(arrays)
-    if not leaves or any(leaf.ndim < 2 for leaf in leaves):
-        raise InputError(
-            "data needs leaves that lead with (agents, samples); or give a list with one entry per agent"
-        )
-    leading = {leaf.shape[:2] for leaf in leaves}
-    if len(leading) > 1:
-        raise InputError(f"data leaves lead with different (agents, samples): {sorted(leading)}")
-    ((agents, samples),) = leading
-    if not agents or not samples:
-        raise InputError(
-            f"data has {agents} agents with {samples} samples each; every agent needs at least one"
-        )
-    return jax.tree.map(lambda x: x.reshape(agents * samples, *x.shape[2:]), arrays), [samples] * agents
-
-
-def _common_length(what: str, part: Any) -> int:
-    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(part)}
-    if len(lengths) != 1 or 0 in lengths:
-        raise InputError(
-            f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1"
-        )
-    return lengths.pop()
-
-
-def _check_finite(what: str, tree: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.asarray(leaf)
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
-            where = jax.tree_util.keystr(path)
-            raise InputError(
-                f"{what}{where} holds NaN or infinity (first in row {row}); remove or fill such rows"
-            )
