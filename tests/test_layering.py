@@ -13,7 +13,7 @@ import pisco
 SOURCE = Path(pisco.__file__).parent
 ORDER = [
     {"_version", "errors", "files"},
-    {"types", "tree"},
+    {"types", "tree", "memory"},
     {"algorithms", "networks", "data"},
     {"problems"},
     {"metrics", "costs", "theory", "settings"},
@@ -26,12 +26,7 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-SIBLINGS_ALLOWED = {
-    ("engines", "results"),
-    ("results", "engines"),
-    ("types", "errors"),
-    ("networks", "theory"),
-}
+SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors"), ("networks", "theory")}
 
 
 def imports(path):

@@ -20,6 +20,7 @@ from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
+from pisco.engines.sizes import check_sizes
 from pisco.errors import InputError, check_number
 from pisco.metrics import AGENT_ERRORS
 from pisco.networks.rounds import Links
@@ -213,7 +214,8 @@ def drive(
     for sentence in filter(None, sentences):
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
-    shapes = carry_shapes(job)
+    shapes, chunk_rounds = carry_shapes(job), min(chunk_rounds, rounds)
+    check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
 from pisco.engines.scan import ScanEngine
 from pisco.engines.sharded import ShardedEngine
+from pisco.engines.sizes import usual_eval_every
 from pisco.errors import InputError, choose
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule
@@ -29,6 +30,8 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "sharded": ShardedEngine,
 }
 
+SEEDS_UP_TO = 100_000
+
 
 def run(
     algorithm: Algorithm,
@@ -38,7 +41,7 @@ def run(
     rounds: int,
     batch_size: int | None = None,
     seed: int | Sequence[int] = 0,
-    eval_every: int = 1,
+    eval_every: int | None = None,
     engine: str | Engine = "scan",
     chunk_rounds: int = 100,
     checkpoint: str | Path | None = None,
@@ -54,7 +57,8 @@ def run(
       rounds: communication rounds.
       batch_size: samples per gradient, drawn with replacement; None takes all of an agent's samples.
       seed: one seed, or several: then every array of the result leads with the seeds.
-      eval_every: rounds between two measurements (round 0 and the last one are always measured).
+      eval_every: rounds between two measurements (round 0 and the last one are always measured); None measures as
+        often as looks at no more samples than training does (`pisco.engines.sizes.usual_eval_every`).
       engine: "scan" (compiled, the default), "sharded" (all devices of all processes), "debug" (plain
         Python), or an engine object.
       chunk_rounds: rounds between two looks from Python: progress, checkpoints, Ctrl-C.
@@ -75,6 +79,8 @@ def run(
     seeds = _seeds(seed if several else [seed])  # pyright: ignore[reportArgumentType]
     _check_kinds(algorithm, problem, network)
     job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
+    if eval_every is None:
+        eval_every = usual_eval_every(algorithm, problem, network, batch_size)
     settings = _settings(job, algorithm, network.server, rounds, eval_every)
 
     def result(outcome: Outcome) -> Result:
@@ -149,6 +155,8 @@ def sweep(
 def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise InputError(f"seed is {seeds!r}, expected a whole number or several, as in [0, 1, 2]")
+    if isinstance(seeds, Sized) and len(seeds) > SEEDS_UP_TO:
+        raise InputError(f"{len(seeds):,} seeds are too many for one call; give at most {SEEDS_UP_TO:,}")
     seeds = list(seeds)
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):

@@ -75,6 +75,7 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
     """The experiment with another method: shared hyperparameters stay, the rest are the method's own."""
     row = choose("algorithm", method, ALGORITHMS)
     tables = base.to_dict()
+    tables["run"].setdefault("eval_every", 1)  # targets are met in the very round
     kept = {k: v for k, v in tables["algorithm"].items() if k in row.hyperparameters}
     if "local_steps" in row.hyperparameters:
         # PISCO counts the steps before the communication step, the others every gradient step of a round.

@@ -57,7 +57,7 @@ class Network:
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
     ):
-        check_number("gossip_steps", gossip_steps, low=0, integer=True)
+        check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
         self.varying, self.sampling = varying, sampling
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)

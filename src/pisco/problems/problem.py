@@ -90,6 +90,14 @@ class Problem:
         """Samples of all agents together."""
         return jax.tree.leaves(self.data)[0].shape[0]
 
+    @property
+    def num_measured(self) -> int:
+        """Samples that one measurement looks at: those of the loss, and the test samples where there are metrics."""
+        tested = jax.tree.leaves(self.test)[0].shape[0] if self.metrics else 0
+        if self.eval_samples is None:
+            return self.num_samples + tested
+        return int(np.minimum(self.sizes, self.eval_samples).sum()) + tested
+
     def init(self, key: Key) -> Params:
         """The start x⁰ of one agent."""
         drawn = self.start(key) if self.draws_start else self.start
