@@ -109,9 +109,9 @@ def compare(
       pisco compare a9a --algorithms pisco,pisco-one-exchange,dsgd --rounds 300
     """
     from pisco.algorithms import ALGORITHMS
-    from pisco.cli.folders import writable
     from pisco.errors import choose
     from pisco.experiments import compare as comparing
+    from pisco.experiments.folders import writable
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
 

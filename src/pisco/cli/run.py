@@ -59,11 +59,11 @@ def run(
 
       pisco run a9a --engine sharded --devices 4
     """
-    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
     from pisco.cli.processes import together
     from pisco.cli.watch import watching
     from pisco.errors import InputError
     from pisco.experiments import load
+    from pisco.experiments.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
 
     overrides = list(settings or ())
     overrides += [] if seeds is None else [f"run.seeds={seeds}"]
@@ -145,9 +145,9 @@ _SHOWN = {
 
 
 def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
-    """The experiment with a number for `local_lr = "auto"`, which its folder records."""
-    from pisco.cli.folders import record
+    """The experiment with a number for `local_lr = "auto"`."""
     from pisco.errors import InputError
+    from pisco.experiments.folders import with_step
 
     if not alone:
         raise InputError(
@@ -155,8 +155,7 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
             "every process the number that its config.toml holds"
         )
     note("picking algorithm.local_lr by trial runs…")
-    config = config.resolved()
-    record(folder, config)
+    config = with_step(folder, config)
     note(f"picked algorithm.local_lr = {config.algorithm.taken_by('name')['local_lr']:g}")
     return config
 

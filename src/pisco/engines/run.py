@@ -14,6 +14,7 @@ from pisco.engines.agents import about_agents
 from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
+from pisco.engines.progress import followed
 from pisco.engines.scan import ScanEngine
 from pisco.engines.sharded import ShardedEngine
 from pisco.engines.sizes import usual_eval_every
@@ -31,6 +32,8 @@ ENGINES: dict[str, Callable[[], Engine]] = {
 }
 
 SEEDS_UP_TO = 100_000
+WATCHED_UP_TO = 20
+"""Points of a sweep whose agents are looked at one by one."""
 
 
 def run(
@@ -46,7 +49,7 @@ def run(
     chunk_rounds: int = 100,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
 ) -> Result:
     """Train `problem` with `algorithm` over `network`.
 
@@ -64,7 +67,8 @@ def run(
       chunk_rounds: rounds between two looks from Python: progress, checkpoints, Ctrl-C.
       checkpoint: a folder to keep checkpoints in.
       resume: continue from the newest checkpoint there, if there is one.
-      progress: called after every chunk.
+      progress: True shows the rounds and the loss, in a terminal and in a notebook; a function is called with a
+        `Progress` after every chunk.
 
     Divergence is no error: see `Result.diverged_at`. After Ctrl-C the rounds so far come back with
     `Result.interrupted` set.
@@ -83,24 +87,27 @@ def run(
         eval_every = usual_eval_every(algorithm, problem, network, batch_size)
     settings = _settings(job, algorithm, network.server, rounds, eval_every)
 
+    known = about_agents(problem, network)
+
     def result(outcome: Outcome) -> Result:
-        made = _result(outcome, slice(None) if several else 0, settings, seeds)
-        return replace(made, agents=about_agents(problem, network, outcome.frames))
+        return _result(outcome, slice(None) if several else 0, settings, seeds, known)
 
-    def tell(news: Progress) -> None:
-        assert progress is not None
-        progress(replace(news, so_far=lambda: result(news.so_far())))
+    with followed(progress, rounds, problem.name) as follower:
 
-    outcome = drive(
-        _engine(engine),
-        job,
-        rounds=rounds,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-        checkpoints=None if checkpoint is None else Path(checkpoint),
-        resume=resume,
-        progress=None if progress is None else tell,
-    )
+        def tell(news: Progress) -> None:
+            assert follower is not None
+            follower(replace(news, so_far=lambda: result(news.so_far())))
+
+        outcome = drive(
+            _engine(engine),
+            job,
+            rounds=rounds,
+            eval_every=eval_every,
+            chunk_rounds=chunk_rounds,
+            checkpoints=None if checkpoint is None else Path(checkpoint),
+            resume=resume,
+            progress=None if follower is None else tell,
+        )
     return result(outcome)
 
 
@@ -115,7 +122,7 @@ def sweep(
     eval_every: int = 1,
     engine: str | Engine = "scan",
     chunk_rounds: int = 100,
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
 ) -> list[Result]:
     """Many runs of one program: every (algorithm, server schedule) with every seed, one result per point.
 
@@ -136,19 +143,21 @@ def sweep(
         _check_kinds(point[0], problem, network)
     runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)
     job = Job(problem, network, runs, batch_size)
-    outcome = drive(
-        _engine(engine),
-        job,
-        rounds=rounds,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-        progress=progress,
-    )
-    results = []
+    with followed(progress, rounds, problem.name) as follower:
+        outcome = drive(
+            _engine(engine),
+            job,
+            rounds=rounds,
+            eval_every=eval_every,
+            chunk_rounds=chunk_rounds,
+            progress=follower,
+            watched=range(0, len(runs), len(seeds))[:WATCHED_UP_TO],
+        )
+    results, known = [], about_agents(problem, network)
     for index, (algorithm, server) in enumerate(points):
         which = slice(index * len(seeds), (index + 1) * len(seeds))
         settings = _settings(job, algorithm, server, rounds, eval_every)
-        results.append(_result(outcome, which, settings, seeds))
+        results.append(_result(outcome, which, settings, seeds, known, index))
     return results
 
 
@@ -199,9 +208,19 @@ def _settings(
     }
 
 
-def _result(outcome: Outcome, which: int | slice, settings: dict[str, Any], seeds: tuple[int, ...]) -> Result:
+def _result(
+    outcome: Outcome,
+    which: int | slice,
+    settings: dict[str, Any],
+    seeds: tuple[int, ...],
+    about: dict[str, np.ndarray],
+    point: int = 0,
+) -> Result:
     import jax
 
+    frames = outcome.frames
+    if frames and point < frames["frame_errors"].shape[1]:
+        about = about | frames | {"frame_errors": frames["frame_errors"][:, point]}
     return Result(
         params=jax.tree.map(lambda leaf: leaf[which], outcome.params),
         history={name: values[which] for name, values in outcome.history.items()},
@@ -211,4 +230,5 @@ def _result(outcome: Outcome, which: int | slice, settings: dict[str, Any], seed
         rounds=outcome.done,
         interrupted=outcome.interrupted,
         seconds=outcome.seconds,
+        agents=about,
     )

@@ -149,7 +149,7 @@ class Config(Table):
         *,
         checkpoint: str | Path | None = None,
         resume: bool = False,
-        progress: Callable[[Progress], None] | None = None,
+        progress: bool | Callable[[Progress], None] | None = None,
         engine: str | Engine | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> Result:
