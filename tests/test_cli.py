@@ -117,7 +117,9 @@ def test_engines_by_name(tiny):
 
 def test_divergence_is_visible_and_no_error(tiny):
     settings = ["--set", "algorithm.name=dsgd", "--set", "algorithm.local_lr=1e30"]
-    done = pisco("run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0", "--set", "run.eval_every=1")
+    done = pisco(
+        "run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0", "--set", "run.eval_every=1"
+    )
     assert done.exit_code == 0 and Result.load("x").diverged
     assert "warning: the run diverged (seed 0 from round 1)" in done.stderr
     assert "smaller algorithm.local_lr" in done.stderr

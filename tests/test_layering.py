@@ -12,7 +12,7 @@ import pisco
 
 SOURCE = Path(pisco.__file__).parent
 ORDER = [
-    {"_version", "errors", "files"},
+    {"_version", "display", "errors", "files"},
     {"types", "tree", "memory"},
     {"algorithms", "networks", "data"},
     {"problems"},
@@ -26,7 +26,12 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors"), ("networks", "theory")}
+SIBLINGS_ALLOWED = {
+    ("engines", "results"),
+    ("results", "engines"),
+    ("types", "errors"),
+    ("networks", "theory"),
+}
 
 
 def imports(path):

@@ -16,6 +16,7 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
+from pisco.display import card
 from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 
@@ -211,6 +212,13 @@ class Result:
         rows = self.column("round").shape[1]
         table = {"seed": np.repeat(np.asarray(self.seeds), rows)}
         return table | {name: self.column(name).reshape(-1) for name in self.history}
+
+    def _repr_html_(self) -> str:
+        what = {
+            name: self.settings[name] for name in ("algorithm", "problem", "network") if name in self.settings
+        }
+        ends = {name: f"{np.mean(self.final(name)):.5g}" for name in self.history if name != "round"}
+        return card(repr(self), what | {"seeds": list(self.seeds)} | ends)
 
     def __repr__(self) -> str:
         state = "interrupted" if self.interrupted else "diverged" if self.diverged else "finished"

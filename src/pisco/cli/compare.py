@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pisco.cli.completion import experiments, listed
 from pisco.cli.console import (
     note,
     out,
@@ -19,7 +20,9 @@ from pisco.cli.console import (
     use_compilation_cache,
 )
 
-Experiment = Annotated[str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).")]
+Experiment = Annotated[
+    str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).", autocompletion=experiments)
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")
 ]
@@ -81,7 +84,11 @@ def tune(
 def compare(
     experiment: Experiment,
     algorithms: Annotated[
-        str | None, typer.Option(help="Methods to compare (`pisco list algorithms`), as in pisco,dsgd.")
+        str | None,
+        typer.Option(
+            help="Methods to compare (`pisco list algorithms`), as in pisco,dsgd.",
+            autocompletion=listed("algorithms"),
+        ),
     ] = None,
     settings: Set = None,
     grid: Grid = None,

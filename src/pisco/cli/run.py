@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pisco.cli.completion import experiments, listed
 from pisco.cli.console import note, out, progress_bar, say, say_json, size, table, use_compilation_cache
 
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: Annotated[str | None, typer.Argument(help="A TOML file, or the name of a preset.")] = None,
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file, or the name of a preset.", autocompletion=experiments)
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be given often."),
@@ -28,7 +31,10 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    engine: Annotated[str | None, typer.Option(help="How rounds are run; see `pisco list engines`.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="How rounds are run; see `pisco list engines`.", autocompletion=listed("engines")),
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(help="Engine sharded: devices of this process (default: all).")
     ] = None,

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.display import card
 from pisco.errors import InputError, check_number
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.sampling import batch_indices
@@ -267,6 +268,15 @@ class Problem:
                 raise InputError(
                     f"the metric {name!r} returns shape {shape} for {PROBE} samples, expected one value a sample"
                 )
+
+    def _repr_html_(self) -> str:
+        shapes = jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0)))
+        facts: dict[str, Any] = {"agents": self.num_agents, "parameters": f"{sum(x.size for x in shapes):,}"}
+        facts |= {
+            "samples": f"{self.num_samples:,}",
+            "of an agent": f"{self.min_size:,} to {self.max_size:,}",
+        }
+        return card(f"Problem: {self.name}", facts | {"looked at to measure": f"{self.num_measured:,}"})
 
     def __repr__(self) -> str:
         return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"
