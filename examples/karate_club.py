@@ -22,7 +22,7 @@ print(problem)
 rule = pisco.algorithms.pisco(local_lr=0.2, local_steps=1)
 for p in (0.0, 0.1, 1.0):
     network = pisco.Network(club, weights="metropolis", server=pisco.bernoulli(p))
-    result = pisco.run(rule, problem, network, rounds=100, batch_size=64)
+    result = pisco.run(rule, problem, network, rounds=100, batch_size=64, eval_every=1)
     (reached,) = result.at_target("grad_norm_sq_mean", at_most=0.05)
     print(
         f"{network}: λ_p = {network.expected_mixing_rate():.3f}, target in round {reached:.0f}, "

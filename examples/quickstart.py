@@ -5,7 +5,7 @@ import pisco
 network = pisco.Network.ring(10, weights="fdla", server=pisco.bernoulli(0.1))
 problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10, partition="sorted", rho=0.01)
 rule = pisco.algorithms.pisco(local_lr=0.03, local_steps=1)
-result = pisco.run(rule, problem, network, rounds=200, batch_size=256, seed=0)
+result = pisco.run(rule, problem, network, rounds=200, batch_size=256, seed=0, eval_every=1)
 
 (reached,) = result.at_target("grad_norm_sq_mean", at_most=0.05)
 print(result)

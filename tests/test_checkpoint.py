@@ -12,7 +12,7 @@ from test_engines import PROBLEM, RULE, assert_same, ring
 
 
 def run(folder=None, **changes):
-    options = {"rounds": 40, "batch_size": 5, "seed": [0, 1], "chunk_rounds": 10} | changes
+    options = {"rounds": 40, "batch_size": 5, "seed": [0, 1], "chunk_rounds": 10, "eval_every": 1} | changes
     return pisco.run(RULE, PROBLEM, ring(), checkpoint=folder, **options)
 
 
@@ -124,7 +124,14 @@ def test_other_data_or_weights_are_noticed(tmp_path):
         jnp.zeros(3),
         {k: np.asarray(v).reshape(4, 30, *v.shape[1:]) * 2 for k, v in PROBLEM.data.items()},
     )
-    options = {"rounds": 10, "batch_size": 5, "seed": [0, 1], "checkpoint": tmp_path, "resume": True}
+    options = {
+        "rounds": 10,
+        "batch_size": 5,
+        "seed": [0, 1],
+        "eval_every": 1,
+        "checkpoint": tmp_path,
+        "resume": True,
+    }
     with pytest.raises(pisco.InputError, match="another experiment: data was"):
         pisco.run(RULE, other, ring(), **options)
     with pytest.raises(

@@ -117,7 +117,9 @@ def test_engines_by_name(tiny):
 
 def test_divergence_is_visible_and_no_error(tiny):
     settings = ["--set", "algorithm.name=dsgd", "--set", "algorithm.local_lr=1e30"]
-    done = pisco("run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0")
+    done = pisco(
+        "run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0", "--set", "run.eval_every=1"
+    )
     assert done.exit_code == 0 and Result.load("x").diverged
     assert "warning: the run diverged (seed 0 from round 1)" in done.stderr
     assert "smaller algorithm.local_lr" in done.stderr
@@ -383,3 +385,89 @@ def test_as_a_process(tmp_path):
     assert wrong.returncode == 2 and wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
     traced = shell("run", "quik", cwd=tmp_path, env=os.environ | {"PISCO_TRACEBACK": "1"})
     assert "Traceback" in traced.stderr and traced.returncode == 1
+
+
+# ---------------------------------------------------------------------------- going on from a folder
+
+
+def test_a_damaged_result_is_made_again_from_whole_checkpoints(tiny):
+    assert pisco("run", "tiny.toml", "--out", "whole").exit_code == 0
+    assert pisco("run", "tiny.toml", "--out", "cut").exit_code == 0
+    history = Path("cut/history.npz")
+    history.write_bytes(history.read_bytes()[:100])
+    again = pisco("run", "--resume", "cut")
+    assert again.exit_code == 0, again.output
+    assert "damaged result" in again.stderr and "going on from its checkpoints" in again.stderr
+    assert_same_result("cut", "whole")
+    for checkpoint in Path("cut/checkpoints").iterdir():
+        checkpoint.unlink()
+    history.write_bytes(b"rubbish")
+    fails("run", "--resume", "cut", saying="cut holds a damaged result")
+
+
+def test_a_folder_is_resumed_from_python(tiny):
+    from pisco import InputError
+    from pisco.experiments import resume
+
+    assert pisco("run", "tiny.toml", "--out", "here").exit_code == 0
+    assert resume("here").rounds == 20  # complete: read, not computed
+    seen = []
+    longer = resume("here", rounds=30, progress=lambda news: seen.append(news.done))
+    assert longer.rounds == 30 and seen == [25, 30] and load(Path("here/config.toml")).run.rounds == 30
+    assert pisco("run", "tiny.toml", "--out", "straight", "--set", "run.rounds=30").exit_code == 0
+    assert_same_result("here", "straight")
+    with pytest.raises(InputError, match=r"here has got to round 30 already; give run\.rounds=30 or more"):
+        resume("here", rounds=25)
+    with pytest.raises(InputError, match="nowhere holds no run to resume"):
+        resume("nowhere")
+    with pytest.raises(InputError, match=r"run\.rounds is 'True', expected a whole number"):
+        resume("here", rounds=True)
+
+
+def test_a_file_that_is_no_result_is_called_a_file(tiny):
+    for command in ("report", "show", "plot"):
+        fails(command, "tiny.toml", saying="tiny.toml is a file, expected the folder of a result")
+
+
+# -------------------------------------------------------------------------------------- what is printed
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_a_poor_encoding_loses_signs_and_nothing_else(tiny, encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding, "PISCO_CACHE": str(tiny / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-m", "pisco.cli.main", "run", "tiny.toml", "--out", "x"],
+        capture_output=True,
+        timeout=120,
+        env=environment,
+    )
+    assert done.returncode == 0 and b"Traceback" not in done.stderr, done.stderr
+    assert "saved in x" in done.stdout.decode(encoding) and Result.load("x").rounds == 20
+    shown = subprocess.run(
+        [sys.executable, "-m", "pisco.cli.main", "list", "metrics", "--json"],
+        capture_output=True,
+        timeout=120,
+        env=environment,
+    )
+    assert json.loads(shown.stdout.decode(encoding))["metrics"]["grad_norm_sq"] == "‖∇f(x̄)‖²"
+
+
+def test_stdout_carries_the_answer_alone(tiny):
+    """Whatever a library writes to the file below it, and whatever users' own code prints, goes to stderr."""
+    Path("noisy.py").write_text(
+        "import os\n"
+        "from pisco.cli import catalogue\n"
+        "from pisco.cli.main import main\n"
+        "say_json = catalogue.say_json\n"
+        "def noisy(value):\n"
+        "    os.write(1, b'a library greets\\n')\n"
+        "    print('a user prints')\n"
+        "    say_json(value)\n"
+        "catalogue.say_json = noisy\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "noisy.py", "list", "engines", "--json"], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0 and "scan" in json.loads(done.stdout)["engines"], done.stderr
+    assert "a library greets" in done.stderr and "a user prints" in done.stderr

@@ -33,7 +33,7 @@ def ring(p=0.3):
 
 
 def run(**changes):
-    options = {"rounds": 30, "batch_size": 5, "seed": 0} | changes
+    options = {"rounds": 30, "batch_size": 5, "seed": 0, "eval_every": 1} | changes
     return pisco.run(RULE, PROBLEM, ring(), **options)
 
 
@@ -70,7 +70,9 @@ def test_a_sweep_equals_its_single_runs():
     ]
     results = pisco.sweep(points, PROBLEM, ring(), rounds=15, batch_size=5, seeds=[0, 7])
     for (rule, server), result in zip(points, results, strict=True):
-        alone = pisco.run(rule, PROBLEM, ring().with_server(server), rounds=15, batch_size=5, seed=[0, 7])
+        alone = pisco.run(
+            rule, PROBLEM, ring().with_server(server), rounds=15, batch_size=5, seed=[0, 7], eval_every=1
+        )
         assert_same(result, alone)
     with pytest.raises(pisco.InputError, match="differ in numbers only"):
         pisco.sweep([(RULE, pisco.never()), (RULE, pisco.bernoulli(0.5))], PROBLEM, ring(), rounds=2)

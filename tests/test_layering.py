@@ -17,7 +17,7 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "errors", "files"},
+        {"_version", "display", "errors", "files"},
         {"registry", "memory"},
         {"types", "tree"},
         {"algorithms", "networks", "data"},

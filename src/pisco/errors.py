@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+@contextmanager
+def writing(path: Any) -> Iterator[None]:
+    """What the system says against a path that is written becomes an `InputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot write {path} ({error.strerror or error}); give another path") from error
 
 
 class InputError(ValueError):
@@ -49,7 +59,7 @@ def check_number(
     integer: bool = False,
 ) -> None:
     """Refuse a concrete number outside [low, high]; traced values pass (they were checked at the edge)."""
-    if not isinstance(value, Real):
+    if not isinstance(value, Real) or isinstance(value, bool):
         if hasattr(value, "dtype"):
             return
         raise InputError(f"{name} is {value!r}, expected a number")

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
-from pisco.errors import InputError, suggest
+from pisco.display import card
+from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 from pisco.metrics import COST, METRICS, TRAINING, Metric
 from pisco.targets import Target
@@ -135,12 +136,7 @@ class Result:
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
         """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
         folder = Path(path)
-        folder.mkdir(parents=True, exist_ok=True)
         named = {_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(self.params)}
-        atomic_write(folder / HISTORY_FILE, _npz(self.history))
-        atomic_write(folder / PARAMS_FILE, _npz(named))
-        if self.agents:
-            atomic_write(folder / AGENTS_FILE, _npz(self.agents))
         summary = {
             "settings": self.settings,
             "config": None if config is None else dict(config),
@@ -153,16 +149,24 @@ class Result:
             "versions": self.versions,
             "columns": {name: self.metric(name).facts() for name in self.history},
         }
-        # Last: a folder with a summary is a whole result.
-        atomic_write(
-            folder / SUMMARY_FILE, (json.dumps(summary, indent=2, default=_jsonable) + "\n").encode()
-        )
+        told = json.dumps(summary, indent=2, default=_jsonable) + "\n"
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            atomic_write(folder / HISTORY_FILE, _npz(self.history))
+            atomic_write(folder / PARAMS_FILE, _npz(named))
+            if self.agents:
+                atomic_write(folder / AGENTS_FILE, _npz(self.agents))
+            atomic_write(folder / SUMMARY_FILE, told.encode())  # last: with a summary, a result is whole
         return folder
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
         """Read a folder that `save` wrote. Parameters come back as nested dictionaries and lists of arrays."""
         folder = Path(path)
+        if folder.is_file():
+            raise InputError(
+                f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes"
+            )
         try:
             summary = json.loads((folder / SUMMARY_FILE).read_text())
             history = _read_npz(folder / HISTORY_FILE)
@@ -201,7 +205,8 @@ class Result:
         table = self._long()
         lines = [",".join(table)]
         lines += [",".join(f"{value:.10g}" for value in row) for row in zip(*table.values(), strict=True)]
-        atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
+        with writing(path):
+            atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
         return Path(path)
 
     def plot(self, path: str | Path | None = None) -> Figure:
@@ -221,6 +226,13 @@ class Result:
         table = {"seed": np.repeat(np.asarray(self.seeds), rows)}
         return table | {name: self.column(name).reshape(-1) for name in self.history}
 
+    def _repr_html_(self) -> str:
+        what = {
+            name: self.settings[name] for name in ("algorithm", "problem", "network") if name in self.settings
+        }
+        ends = {name: f"{np.mean(self.final(name)):.5g}" for name in self.history if name != "round"}
+        return card(repr(self), what | {"seeds": list(self.seeds)} | ends)
+
     def __repr__(self) -> str:
         state = "interrupted" if self.interrupted else "diverged" if self.diverged else "finished"
         loss = ", ".join(f"{value:.4g}" for value in self.final("loss")[:3])
@@ -234,6 +246,8 @@ def compare(results: Sequence[Result], targets: Mapping[str, float]) -> list[dic
     `targets` maps a column to its bound, to be reached from below where larger is better and else from above.
     A target that some seed never meets is None.
     """
+    if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
+        raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
     records = []
     for result in results:
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}

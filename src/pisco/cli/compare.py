@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pisco.cli.completion import experiments, listed
 from pisco.cli.console import csv_text, note, out, progress_bar, say, say_json, table, use_compilation_cache
 from pisco.report.numbers import size
 
 if TYPE_CHECKING:
     from pisco.results import Result
 
-Experiment = Annotated[str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).")]
+
+Experiment = Annotated[
+    str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).", autocompletion=experiments)
+]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")
 ]
@@ -80,7 +84,11 @@ def tune(
 def compare(
     experiment: Experiment,
     algorithms: Annotated[
-        str | None, typer.Option(help="Methods to compare (`pisco list algorithms`), as in pisco,dsgd.")
+        str | None,
+        typer.Option(
+            help="Methods to compare (`pisco list algorithms`), as in pisco,dsgd.",
+            autocompletion=listed("algorithms"),
+        ),
     ] = None,
     settings: Set = None,
     grid: Grid = None,
@@ -108,9 +116,9 @@ def compare(
       pisco compare a9a --algorithms pisco,pisco-one-exchange,dsgd --rounds 300
     """
     from pisco.algorithms import ALGORITHMS
-    from pisco.cli.folders import writable
     from pisco.errors import choose
     from pisco.experiments import compare as comparing
+    from pisco.experiments.folders import writable
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
     from pisco.targets import parse_targets
@@ -140,7 +148,7 @@ def compare(
             started=started,
             progress=progress,
         )
-    interrupted = len(entries) < len(set(methods))
+    interrupted = len(entries) < len(methods)
     if not entries:
         note("interrupted before the first method was finished")
         raise typer.Exit(130)

@@ -7,13 +7,15 @@ import io
 import json
 import math
 import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
+from typer.core import TyperCommand
 
 from pisco.report.numbers import size as size
 
@@ -21,14 +23,53 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from pisco.engines.driver import Progress
+    from pisco.engines.progress import ProgressBar
+
+
+_answers: TextIO | None = None
+"""Stdout while a command runs and `sys.stdout` is something else."""
+
+
+class Command(TyperCommand):
+    """A command whose stdout carries its answer alone: what users' own code prints meanwhile goes to stderr."""
+
+    def invoke(self, ctx: Any) -> Any:
+        global _answers
+        _answers = sys.stdout
+        try:
+            with redirect_stdout(sys.stderr):
+                return super().invoke(ctx)
+        finally:
+            _answers = None
+
+
+def keep_stdout() -> None:
+    """For a process that is all ours: what libraries write to stdout goes to stderr, a sign that stdout's encoding
+    lacks becomes a question mark, and `sys.stdout` is the one way out."""
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+        return
+    sys.stdout.flush()
+    sys.stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding, errors="replace")
+    sys.stderr.reconfigure(errors="replace")  # type: ignore[union-attr]
+    os.dup2(sys.stderr.fileno(), 1)
+
+
+def drop_stdout() -> None:
+    """Forget what could not be written: Python would try again at the exit, and complain."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), answers().fileno())
+
+
+def answers() -> TextIO:
+    """Where answers go: stdout, whoever else may think that it is theirs."""
+    return _answers or sys.stdout
 
 
 def out() -> Console:
     """The console of stdout, made anew so that redirection is seen."""
     from rich.console import Console
 
-    return Console()
+    return Console(file=answers())
 
 
 def err() -> Console:
@@ -50,7 +91,8 @@ def note(message: str) -> None:
 
 def say_json(value: Any) -> None:
     """One JSON object, and nothing else, on stdout; what is not finite becomes null."""
-    typer.echo(json.dumps(_finite(value), ensure_ascii=False))
+    spelled = not answers().encoding.lower().startswith("utf")
+    typer.echo(json.dumps(_finite(value), ensure_ascii=spelled), file=answers())
 
 
 def _finite(value: Any) -> Any:
@@ -99,36 +141,11 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
-class ProgressBar(Protocol):
-    """What a run calls after every chunk; `describe` starts the bar anew for the next piece of work."""
-
-    def __call__(self, progress: Progress, /) -> None: ...
-
-    def describe(self, words: str, /) -> None: ...
-
-
-@contextmanager
-def progress_bar(rounds: int, words: str) -> Iterator[ProgressBar]:
+def progress_bar(rounds: int, words: str) -> AbstractContextManager[ProgressBar]:
     """A bar on stderr that shows rounds, loss and accuracy after every chunk."""
-    import numpy as np
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from pisco.engines import progress
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(18), MofNCompleteColumn())
-    with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[news]}"), console=err()) as bar:
-        task = bar.add_task(words, total=rounds, news="compiling, measuring the start…")
-
-        class Update:
-            def __call__(self, progress: Progress) -> None:
-                news = [f"loss {np.mean(progress.row['loss']):.4g}"]
-                if "test_accuracy" in progress.row:
-                    news.append(f"accuracy {np.mean(progress.row['test_accuracy']):.1%}")
-                bar.update(task, completed=progress.done, news=", ".join(news))
-
-            def describe(self, words: str) -> None:
-                bar.reset(task, description=words, total=rounds, news="compiling, measuring the start…")
-
-        yield Update()
+    return progress.progress_bar(rounds, words, err())
 
 
 def use_compilation_cache() -> None:

@@ -26,8 +26,8 @@ def demo(
 
       pisco demo --out my-demo
     """
-    from pisco.cli.folders import writable
     from pisco.experiments import demo as experiment
+    from pisco.experiments.folders import writable
     from pisco.report import plot_demo
 
     writable(folder)

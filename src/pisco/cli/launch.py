@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import note
+from pisco.cli.console import answers, note
 
 
 def launch(
@@ -29,9 +29,9 @@ def launch(
 
       pisco launch --processes 2 run --resume results/a9a --devices 2
     """
-    from pisco.cli.folders import CONFIG_FILE
     from pisco.engines.cluster.supervisor import Supervisor
     from pisco.errors import InputError, check_number
+    from pisco.experiments.folders import CONFIG_FILE
 
     check_number("--processes", processes, low=1, integer=True)
     check_number("--max-failures", max_failures, low=0, integer=True)
@@ -56,6 +56,7 @@ def launch(
         max_failures=max_failures,
         say=note,
         devices=given["devices"] or 1,
+        stdout=answers().fileno(),
     ).run()
     if code == 1:
         note(f"continue with `pisco launch --processes {processes} run --resume {folder}`")
@@ -83,9 +84,9 @@ def _how(given: dict[str, Any]) -> list[str]:
 
 def _prepare(given: dict[str, Any], arguments: list[str]) -> tuple[Path, list[str]]:
     """The folder of the run, and the first command's arguments; mistakes in the experiment end here."""
-    from pisco.cli.folders import unused
     from pisco.errors import InputError
     from pisco.experiments import load
+    from pisco.experiments.folders import unused
 
     if given["engine"] not in (None, "sharded"):
         raise InputError(f"--engine is {given['engine']}, but only sharded runs on several processes")

@@ -10,7 +10,7 @@ from typer.core import TyperGroup
 from pisco.cli.agent import agent, server
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.compare import compare, tune
-from pisco.cli.console import note, wants_traceback, warnings_as_lines
+from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
 from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
@@ -41,8 +41,10 @@ class _Commands(TyperGroup):
             note(f"error: {error}")
             raise typer.Exit(2) from None
         except BrokenPipeError:
+            drop_stdout()
             raise typer.Exit(0) from None
         except OSError as error:
+            drop_stdout()
             where = f"{error.filename}: " if error.filename else ""
             note(f"error: {where}{error.strerror or error}; what had been written before is kept")
             raise typer.Exit(2) from None
@@ -104,13 +106,16 @@ for _name, _command in {
     "agent": agent,
     "server": server,
 }.items():
-    app.command(_name)(_command)
-app.command("launch", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
+    app.command(_name, cls=Command)(_command)
+app.command(
+    "launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
+)(launch)
 app.add_typer(federation, name="federation")
 
 
 def main() -> None:
     """The entry point of the command `pisco`."""
+    keep_stdout()
     app()
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pisco.cli.completion import listed
 from pisco.cli.console import key_values, note, out, say, say_json, table
 
 if TYPE_CHECKING:
@@ -16,9 +17,14 @@ PROBABILITIES = (0.0, 0.01, 0.1, 0.316, 1.0)
 
 
 def network(
-    family: Annotated[str, typer.Argument(help="A graph; see `pisco list graphs`.")],
+    family: Annotated[
+        str, typer.Argument(help="A graph; see `pisco list graphs`.", autocompletion=listed("graphs"))
+    ],
     agents: Annotated[int, typer.Option("--agents", "-n", help="How many agents.")] = 10,
-    weights: Annotated[str, typer.Option("--weights", "-w", help="See `pisco list weights`.")] = "metropolis",
+    weights: Annotated[
+        str,
+        typer.Option("--weights", "-w", help="See `pisco list weights`.", autocompletion=listed("weights")),
+    ] = "metropolis",
     prob: Annotated[float | None, typer.Option(help="Chance of an edge (erdos-renyi).")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows (grid, torus).")] = None,
     seed: Annotated[int | None, typer.Option(help="Of a random graph.")] = None,

@@ -132,8 +132,8 @@ def plan(
 
 def _probe(path: Path) -> None:
     """Refuse a file that could not be written, before the search."""
-    from pisco.cli.folders import writable
     from pisco.errors import InputError
+    from pisco.experiments.folders import writable
 
     if not path.resolve().parent.is_dir():
         raise InputError(f"there is no folder {path.resolve().parent} for {path.name}; make it first")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pisco.cli.console import note, wants_traceback
+from pisco.cli.console import answers, note, wants_traceback
 
 if TYPE_CHECKING:
     from pisco.engines.cluster.processes import Membership, Processes
@@ -45,6 +45,7 @@ class Together:
             return config.run.engine
         _make_devices(devices)
         if self.member is not None:
+            _silence_libraries()
             self.group = join(self.member)
             self.group.check_same(lambda: _facts(config))
         return ShardedEngine(devices)
@@ -55,16 +56,13 @@ class Together:
 
     @contextmanager
     def working(self, engine: Engine | str) -> Iterator[None]:
-        """Around a run: data wait in the host's memory, where each accelerator takes its own, and gloo is silent."""
+        """Around a run: data wait in the host's memory, where each accelerator takes its own."""
         import jax
 
-        from pisco.engines.cluster.processes import silent_stdout
-
-        with ExitStack() as around:
-            if not isinstance(engine, str) and jax.default_backend() != "cpu":
-                around.enter_context(jax.default_device(jax.local_devices(backend="cpu")[0]))
-            if self.group is not None:
-                around.enter_context(silent_stdout())
+        if isinstance(engine, str) or jax.default_backend() == "cpu":
+            yield
+            return
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
             yield
 
     @contextmanager
@@ -96,6 +94,12 @@ def together(engine: str, coordinator: str | None, processes: int | None, proces
     from pisco.engines.cluster.processes import membership
 
     return Together(membership(coordinator, processes, process, os.environ if engine == "sharded" else {}))
+
+
+def _silence_libraries() -> None:
+    """Gloo greets on stdout, whenever it connects; answers have a way of their own (`console.keep_stdout`)."""
+    if answers().fileno() != 1:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _make_devices(devices: int | None) -> None:

@@ -58,8 +58,8 @@ def reproduce(
 
 
 def _one(figure: Figure, quick: bool, folder: Path) -> None:
-    from pisco.cli.folders import writable
     from pisco.data import load
+    from pisco.experiments.folders import writable
 
     writable(folder)
     if figure.needs:

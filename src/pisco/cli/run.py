@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pisco.cli.completion import experiments, listed
 from pisco.cli.console import note, out, progress_bar, say, say_json, table, use_compilation_cache
 from pisco.cli.results import add_endings
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
 
 def run(
-    experiment: Annotated[str | None, typer.Argument(help="A TOML file, or the name of a preset.")] = None,
+    experiment: Annotated[
+        str | None, typer.Argument(help="A TOML file, or the name of a preset.", autocompletion=experiments)
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be given often."),
@@ -29,7 +32,10 @@ def run(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
-    engine: Annotated[str | None, typer.Option(help="How rounds are run; see `pisco list engines`.")] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option(help="How rounds are run; see `pisco list engines`.", autocompletion=listed("engines")),
+    ] = None,
     devices: Annotated[
         int | None, typer.Option(help="Engine sharded: devices of this process (default: all).")
     ] = None,
@@ -60,11 +66,11 @@ def run(
 
       pisco run a9a --engine sharded --devices 4
     """
-    from pisco.cli.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
     from pisco.cli.processes import together
     from pisco.cli.watch import watching
     from pisco.errors import InputError
     from pisco.experiments import load
+    from pisco.experiments.folders import CHECKPOINTS, claim, finished, keep, release, reopen, unused
 
     overrides = list(settings or ())
     overrides += [] if seeds is None else [f"run.seeds={seeds}"]
@@ -134,9 +140,9 @@ def run(
 
 
 def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
-    """The experiment with a number for `local_lr = "auto"`, which its folder records."""
-    from pisco.cli.folders import record
+    """The experiment with a number for `local_lr = "auto"`."""
     from pisco.errors import InputError
+    from pisco.experiments.folders import with_step
 
     if not alone:
         raise InputError(
@@ -144,8 +150,7 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
             "every process the number that its config.toml holds"
         )
     note("picking algorithm.local_lr by trial runs…")
-    config = config.resolved()
-    record(folder, config)
+    config = with_step(folder, config)
     note(f"picked algorithm.local_lr = {config.algorithm.taken_by('name')['local_lr']:g}")
     return config
 

@@ -18,7 +18,7 @@ FIRST, LATER = 200, 200
 
 
 class Frames:
-    """Every agent's error at some rounds of the first run: the first ones all, later ones ever more sparsely.
+    """Every agent's error at some rounds of the watched runs: the first ones all, later ones ever more sparsely.
 
     >>> frames = Frames()
     >>> for k in range(10_000):
@@ -71,18 +71,18 @@ class Frames:
             self.rounds, self.errors = rounds[:count], errors[:count]
 
 
-def about_agents(problem: Problem, network: Network, frames: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Links, places, labels and frames by name; empty for more agents than a picture can show.
+def about_agents(problem: Problem, network: Network) -> dict[str, np.ndarray]:
+    """Links, places and labels by name; empty for more agents than a picture can show.
 
     >>> import pisco
     >>> world = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
-    >>> sorted(about_agents(world, pisco.Network.path(2), {}))
+    >>> sorted(about_agents(world, pisco.Network.path(2)))
     ['edges', 'num_agents', 'positions']
     """
     graph = network.graph
     if graph.num_agents > AGENTS_UP_TO:
         return {}
-    known = dict(frames) | {"num_agents": np.asarray(graph.num_agents)}
+    known = {"num_agents": np.asarray(graph.num_agents)}
     if graph.num_edges <= LINKS_UP_TO:
         known["edges"] = graph.edges
     if graph.positions is not None:

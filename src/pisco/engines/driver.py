@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
 from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
+from pisco.engines.sizes import check_sizes
 from pisco.errors import InputError, check_number
 from pisco.metrics import with_running_mean
 from pisco.networks.rounds import Links
@@ -56,7 +57,8 @@ class Outcome:
 class _History:
     """Rows so far: the measured rounds, their metrics and the links used between them."""
 
-    def __init__(self, runs: int):
+    def __init__(self, runs: int, watched: Sequence[int]):
+        self.watched = list(watched)
         self.rounds: list[int] = []
         self.rows: list[dict[str, np.ndarray]] = []
         self.links: list[np.ndarray] = []
@@ -67,9 +69,9 @@ class _History:
         self.rounds, self.rows, self.links = [0], [self._without_agents(0, row)], [self.since.copy()]
 
     def _without_agents(self, round_index: int, row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What an engine says of each agent is kept for the first run and some rounds only."""
+        """What an engine says of each agent is kept for the watched runs and some rounds only."""
         if AGENT_ERRORS in row:
-            self.frames.add(round_index, row[AGENT_ERRORS][0])
+            self.frames.add(round_index, row[AGENT_ERRORS][self.watched])
         return {name: values for name, values in row.items() if name != AGENT_ERRORS}
 
     def add(self, done: int, stride: int, rows: dict[str, np.ndarray], links: Links) -> None:
@@ -202,8 +204,12 @@ def drive(
     checkpoints: Path | None = None,
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
+    watched: Sequence[int] = (0,),
 ) -> Outcome:
-    """Run a job to its last round, or to Ctrl-C; what was computed is always returned."""
+    """Run a job to its last round, or to Ctrl-C; what was computed is always returned.
+
+    `watched` are the runs whose agents are looked at one by one.
+    """
     for name, value in (("rounds", rounds), ("eval_every", eval_every), ("chunk_rounds", chunk_rounds)):
         check_number(name, value, low=1, integer=True)
     rounds, eval_every, chunk_rounds = int(rounds), int(eval_every), int(chunk_rounds)
@@ -212,8 +218,9 @@ def drive(
     for sentence in filter(None, sentences):
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
-    shapes = carry_shapes(job)
+    shapes, chunk_rounds = carry_shapes(job), min(chunk_rounds, rounds)
     check_state_metrics(job.problem, shapes.state)
+    check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
@@ -223,7 +230,7 @@ def drive(
     engine.group.check_same(
         lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume}
     )
-    history, done, states = _History(len(job.runs)), 0, None
+    history, done, states = _History(len(job.runs), watched), 0, None
     if resume:
         if checkpoints is None:
             raise InputError("resume needs the folder of the checkpoints; pass checkpoint=")
@@ -239,6 +246,11 @@ def drive(
     if states is None:
         states = engine.start(job)
         history.start(engine.measure(job, states))
+        for run, loss in zip(job.runs, history.rows[0]["loss"], strict=True):
+            if not np.isfinite(loss):
+                raise InputError(
+                    f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one"
+                )
 
     def save() -> None:
         assert checkpoints is not None

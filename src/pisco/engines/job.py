@@ -93,7 +93,7 @@ class Job:
     @cached_property
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
-        start = self.problem.start
+        start, draws = self.problem.start, self.problem.draws_start
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -101,7 +101,7 @@ class Job:
             "batch_size": self.batch_size,
             "problem": self.problem.name,
             "loss": identity_of(self.problem.loss),
-            "start": identity_of(start) if callable(start) else _digest(start),
+            "start": identity_of(start) if draws else _digest(start),
             "metrics": [metric.column for metric in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),

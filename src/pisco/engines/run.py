@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from pisco.engines.agents import about_agents
 from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
+from pisco.engines.progress import followed
 from pisco.engines.scan import ScanEngine
 from pisco.engines.sharded import ShardedEngine
+from pisco.engines.sizes import usual_eval_every
 from pisco.errors import InputError, choose
 from pisco.metrics import by_column
 from pisco.networks.network import Network
@@ -29,6 +32,10 @@ ENGINES: dict[str, Callable[[], Engine]] = {
     "sharded": ShardedEngine,
 }
 
+SEEDS_UP_TO = 100_000
+WATCHED_UP_TO = 20
+"""Points of a sweep whose agents are looked at one by one."""
+
 
 def run(
     algorithm: Algorithm,
@@ -38,12 +45,12 @@ def run(
     rounds: int,
     batch_size: int | None = None,
     seed: int | Sequence[int] = 0,
-    eval_every: int = 1,
+    eval_every: int | None = None,
     engine: str | Engine = "scan",
     chunk_rounds: int = 100,
     checkpoint: str | Path | None = None,
     resume: bool = False,
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
 ) -> Result:
     """Train `problem` with `algorithm` over `network`.
 
@@ -54,13 +61,15 @@ def run(
       rounds: communication rounds.
       batch_size: samples per gradient, drawn with replacement; None takes all of an agent's samples.
       seed: one seed, or several: then every array of the result leads with the seeds.
-      eval_every: rounds between two measurements (round 0 and the last one are always measured).
+      eval_every: rounds between two measurements (round 0 and the last one are always measured); None measures as
+        often as looks at no more samples than training does (`pisco.engines.sizes.usual_eval_every`).
       engine: "scan" (compiled, the default), "sharded" (all devices of all processes), "debug" (plain
         Python), or an engine object.
       chunk_rounds: rounds between two looks from Python: progress, checkpoints, Ctrl-C.
       checkpoint: a folder to keep checkpoints in.
       resume: continue from the newest checkpoint there, if there is one.
-      progress: called after every chunk.
+      progress: True shows the rounds and the loss, in a terminal and in a notebook; a function is called with a
+        `Progress` after every chunk.
 
     Divergence is no error: see `Result.diverged_at`. After Ctrl-C the rounds so far come back with
     `Result.interrupted` set.
@@ -75,26 +84,31 @@ def run(
     seeds = _seeds(seed if several else [seed])  # pyright: ignore[reportArgumentType]
     _check_kinds(algorithm, problem, network)
     job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
+    if eval_every is None:
+        eval_every = usual_eval_every(algorithm, problem, network, batch_size)
     settings = _settings(job, algorithm, network.server, rounds, eval_every)
 
+    known = about_agents(problem, network)
+
     def result(outcome: Outcome) -> Result:
-        made = _result(outcome, slice(None) if several else 0, settings, seeds, problem)
-        return replace(made, agents=about_agents(problem, network, outcome.frames))
+        return _result(outcome, slice(None) if several else 0, settings, seeds, problem, known)
 
-    def tell(news: Progress) -> None:
-        assert progress is not None
-        progress(replace(news, so_far=lambda: result(news.so_far())))
+    with followed(progress, rounds, problem.name) as follower:
 
-    outcome = drive(
-        _engine(engine),
-        job,
-        rounds=rounds,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-        checkpoints=None if checkpoint is None else Path(checkpoint),
-        resume=resume,
-        progress=None if progress is None else tell,
-    )
+        def tell(news: Progress) -> None:
+            assert follower is not None
+            follower(replace(news, so_far=lambda: result(news.so_far())))
+
+        outcome = drive(
+            _engine(engine),
+            job,
+            rounds=rounds,
+            eval_every=eval_every,
+            chunk_rounds=chunk_rounds,
+            checkpoints=None if checkpoint is None else Path(checkpoint),
+            resume=resume,
+            progress=None if follower is None else tell,
+        )
     return result(outcome)
 
 
@@ -109,7 +123,7 @@ def sweep(
     eval_every: int = 1,
     engine: str | Engine = "scan",
     chunk_rounds: int = 100,
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
 ) -> list[Result]:
     """Many runs of one program: every (algorithm, server schedule) with every seed, one result per point.
 
@@ -130,30 +144,38 @@ def sweep(
         _check_kinds(point[0], problem, network)
     runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)
     job = Job(problem, network, runs, batch_size)
-    outcome = drive(
-        _engine(engine),
-        job,
-        rounds=rounds,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-        progress=progress,
-    )
-    results = []
+    with followed(progress, rounds, problem.name) as follower:
+        outcome = drive(
+            _engine(engine),
+            job,
+            rounds=rounds,
+            eval_every=eval_every,
+            chunk_rounds=chunk_rounds,
+            progress=follower,
+            watched=range(0, len(runs), len(seeds))[:WATCHED_UP_TO],
+        )
+    results, known = [], about_agents(problem, network)
     for index, (algorithm, server) in enumerate(points):
         which = slice(index * len(seeds), (index + 1) * len(seeds))
         settings = _settings(job, algorithm, server, rounds, eval_every)
-        results.append(_result(outcome, which, settings, seeds, problem))
+        results.append(_result(outcome, which, settings, seeds, problem, known, index))
     return results
 
 
 def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise InputError(f"seed is {seeds!r}, expected a whole number or several, as in [0, 1, 2]")
+    if isinstance(seeds, Sized) and len(seeds) > SEEDS_UP_TO:
+        raise InputError(f"{len(seeds):,} seeds are too many for one call; give at most {SEEDS_UP_TO:,}")
     seeds = list(seeds)
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise InputError(f"seed is {seed!r}, expected a whole number")
-    return tuple(int(seed) for seed in seeds)
+    numbers = tuple(int(seed) for seed in seeds)
+    for seed, times in Counter(numbers).items():
+        if times > 1:
+            raise InputError(f"seed {seed} is given {times} times; give different ones, as in [0, 1, 2]")
+    return numbers
 
 
 def _check_kinds(algorithm: Any, problem: Any, network: Any) -> None:
@@ -188,10 +210,19 @@ def _settings(
 
 
 def _result(
-    outcome: Outcome, which: int | slice, settings: dict[str, Any], seeds: tuple[int, ...], problem: Problem
+    outcome: Outcome,
+    which: int | slice,
+    settings: dict[str, Any],
+    seeds: tuple[int, ...],
+    problem: Problem,
+    about: dict[str, np.ndarray],
+    point: int = 0,
 ) -> Result:
     import jax
 
+    frames = outcome.frames
+    if frames and point < frames["frame_errors"].shape[1]:
+        about = about | frames | {"frame_errors": frames["frame_errors"][:, point]}
     return Result(
         params=jax.tree.map(lambda leaf: leaf[which], outcome.params),
         history={name: values[which] for name, values in outcome.history.items()},
@@ -202,4 +233,5 @@ def _result(
         interrupted=outcome.interrupted,
         seconds=outcome.seconds,
         metrics=by_column(problem.metrics),
+        agents=about,
     )

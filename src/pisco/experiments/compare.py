@@ -72,6 +72,7 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
     """The experiment with another method: shared hyperparameters stay, the rest are the method's own."""
     row = choose("algorithm", method, ALGORITHMS)
     tables = base.to_dict()
+    tables["run"].setdefault("eval_every", 1)  # targets are met in the very round
     kept = {k: v for k, v in tables["algorithm"].items() if k in row.hyperparameters}
     if "local_steps" in row.hyperparameters:
         # PISCO counts the steps before the communication step, the others every gradient step of a round.
@@ -113,6 +114,9 @@ def compare(
     """
     if not methods:
         raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
+    for method in methods:
+        if list(methods).count(method) > 1:
+            raise InputError(f"{method} is named more than once; name every algorithm once")
     for bound in targets.values():
         check_number("a target", bound)
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}

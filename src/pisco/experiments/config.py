@@ -20,7 +20,8 @@ from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.driver import Progress
 from pisco.engines.job import Engine
-from pisco.engines.run import ENGINES, run
+from pisco.engines.run import ENGINES, SEEDS_UP_TO, run
+from pisco.engines.sizes import COUNTS_UP_TO, usual_eval_every
 from pisco.errors import choose
 from pisco.networks.network import Network
 from pisco.problems.problem import Problem
@@ -43,8 +44,10 @@ from pisco.types import Algorithm
 def _seeds(value: Any) -> Any:
     numbers = value if isinstance(value, list) else [value]
     whole = all(isinstance(number, int) and not isinstance(number, bool) for number in numbers)
-    if not numbers or not whole or min(numbers) < 0 or value == 0:
-        raise ValueError("expected how many seeds, at least 1, or a list of seeds, as in [0, 1, 2]")
+    if isinstance(value, int) and value > SEEDS_UP_TO:
+        raise ValueError(f"expected at most {SEEDS_UP_TO:,} seeds")
+    if not numbers or not whole or min(numbers) < 0 or value == 0 or len(set(numbers)) < len(numbers):
+        raise ValueError("expected how many seeds, at least 1, or a list of different seeds, as in [0, 1, 2]")
     return value
 
 
@@ -77,11 +80,11 @@ class ProblemTable(Choices):
 class RunTable(Table):
     """`[run]`: how long, on which batches, how often measured."""
 
-    rounds: Count
+    rounds: Annotated[Count, Field(le=COUNTS_UP_TO)]
     batch_size: BatchSize = None
     seed: Seed = 0
     seeds: Annotated[int | list[int] | None, BeforeValidator(_seeds)] = None
-    eval_every: Count = 1
+    eval_every: Count | None = None
     chunk_rounds: Count = 100
     engine: str = "scan"
     dtype: Literal["float32", "float64"] = "float32"
@@ -115,8 +118,9 @@ class Config(Table):
             import jax
 
             jax.config.update("jax_enable_x64", True)  # before the first array is made
-        network = self.network.build()
-        return self.problem.build(self.network.agents, self.run.dtype), network
+        # The problem first: it knows at once when there are more agents than samples.
+        problem = self.problem.build(self.network.agents, self.run.dtype)
+        return problem, self.network.build()
 
     def build(self) -> tuple[Algorithm, Problem, Network]:
         """The three nouns, ready for `pisco.run`."""
@@ -145,7 +149,7 @@ class Config(Table):
         *,
         checkpoint: str | Path | None = None,
         resume: bool = False,
-        progress: Callable[[Progress], None] | None = None,
+        progress: bool | Callable[[Progress], None] | None = None,
         engine: str | Engine | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> Result:
@@ -158,7 +162,9 @@ class Config(Table):
                 checkpoint=checkpoint, resume=resume, progress=progress, engine=engine
             )
         algorithm, problem, network = self.build()
-        seeds = self.run.seed_or_seeds()
+        seeds, eval_every = self.run.seed_or_seeds(), self.run.eval_every
+        if eval_every is None:
+            eval_every = usual_eval_every(algorithm, problem, network, self.run.batch_size)
         if warn is not None and self.run.engine == "scan":
             from pisco.planning.steps import check_step
 
@@ -168,7 +174,7 @@ class Config(Table):
                 network,
                 rounds=self.run.rounds,
                 batch_size=self.run.batch_size,
-                eval_every=self.run.eval_every,
+                eval_every=eval_every,
                 chunk_rounds=self.run.chunk_rounds,
                 seed=seeds if isinstance(seeds, int) else seeds[0],
             )
@@ -181,7 +187,7 @@ class Config(Table):
             rounds=self.run.rounds,
             batch_size=self.run.batch_size,
             seed=seeds,
-            eval_every=self.run.eval_every,
+            eval_every=eval_every,
             engine=engine or self.run.engine,
             chunk_rounds=self.run.chunk_rounds,
             checkpoint=checkpoint,

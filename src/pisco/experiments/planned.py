@@ -57,7 +57,7 @@ def plan_config(
         batch_size=config.run.batch_size,
         target=target,
         prices=prices,
-        eval_every=config.run.eval_every,
+        eval_every=config.run.eval_every or 1,
         local_steps=_local_steps(config),
         probabilities=probabilities,
         seconds=seconds,
@@ -75,6 +75,7 @@ def _local_steps(config: Config) -> int:
 def planned_config(config: Config, setting: Setting, own_weights: str) -> Config:
     """The experiment with a setting put in place; weights with options of their own stay as they are."""
     tables = config.to_dict()
+    tables["run"].setdefault("eval_every", 1)  # as it was planned
     tables["algorithm"] = {
         "name": "pisco-one-exchange" if setting.one_exchange else "pisco",
         "local_lr": float(f"{setting.local_lr:.4g}"),

@@ -80,7 +80,7 @@ def tune(
         rounds=config.run.rounds,
         batch_size=config.run.batch_size,
         seeds=seeds,
-        eval_every=config.run.eval_every,
+        eval_every=config.run.eval_every or 1,
         engine=config.run.engine,
         chunk_rounds=config.run.chunk_rounds,
         progress=progress,

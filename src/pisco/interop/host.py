@@ -53,8 +53,9 @@ def problem(*agents: Local, name: str = "problem") -> Problem:
     >>> np.round(result.params, 3).tolist()
     [2.0, 2.0]
     """
-    if not agents:
-        raise InputError("there are no agents; give at least one")
+    if not agents or not all(isinstance(each, Local) for each in agents):
+        given = ", ".join(type(each).__name__ for each in agents) or "nothing"
+        raise InputError(f"problem(…) got {given}, expected agents, as in problem(Local(…), Local(…))")
     first = agents[0].start(0)
     for path, leaf in jax.tree_util.tree_leaves_with_path(first):
         kept = jax.dtypes.canonicalize_dtype(leaf.dtype)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.errors import InputError, check_number
+from pisco.memory import check_fits
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -89,6 +90,12 @@ def count(name: str, value: Any, low: int = 1) -> int:
         raise InputError(f"{name} is {value!r}, expected a whole number")
     check_number(name, value, low=low, integer=True)
     return int(value)
+
+
+def make_room(agents: int, edges: float, edge_bytes: int = 200) -> None:
+    """Refuse a graph that, with its weights, this machine cannot hold, before any of it is built."""
+    what = f"a network of {agents:,} agents and {edges:,.0f} edges"
+    check_fits(what, 150 * agents + edge_bytes * edges, "use fewer agents or a sparser graph")
 
 
 def _normalised(num_agents: int, edges: Any) -> np.ndarray:

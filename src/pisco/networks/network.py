@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.display import card
 from pisco.errors import InputError, check_number, choose
 from pisco.networks import graphs, spectral
 from pisco.networks import weights as weighting
@@ -57,7 +58,7 @@ class Network:
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
     ):
-        check_number("gossip_steps", gossip_steps, low=0, integer=True)
+        check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
         self.varying, self.sampling = varying, sampling
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
@@ -205,6 +206,14 @@ class Network:
             raise InputError(
                 f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
             )
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
+        facts |= {"degrees": f"{self.graph.degrees.min()} to {self.graph.degrees.max()}"}
+        facts |= {"weights": self.weights_name, "server": self.server}
+        if self.num_agents <= 500:  # a large graph's takes a while
+            facts["mixing rate λ_w"] = f"{self.mixing_rate:.4g}"
+        return card(f"Network: {self.graph.name}", facts)
 
     def __repr__(self) -> str:
         varying = f"varying={self.varying.__name__}, " if self.varying else ""

@@ -15,7 +15,7 @@ from pisco.data import Dataset
 from pisco.errors import InputError, check_number
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition
+from pisco.problems.supervised import Partition, check_dataset
 from pisco.types import Key, Params
 
 CHANNELS = (32, 64, 128)
@@ -161,6 +161,7 @@ def cnn(
       dtype: of the parameters.
       compute: dtype of the network's passes, "bfloat16" for speed on an accelerator; None is that of the parameters.
     """
+    check_dataset(dataset)
     check_number("dropout", dropout, low=0, high=0.99)
     shape = dataset.features.shape
     if len(shape) != 4 or shape[1] != shape[2] or shape[1] % 8:

@@ -13,7 +13,7 @@ import numpy as np
 from pisco.data import Dataset
 from pisco.errors import InputError, check_number
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, agent_data, class_labels, split, tested
+from pisco.problems.supervised import Partition, agent_data, check_dataset, class_labels, split, tested
 
 
 @jax.custom_jvp
@@ -72,6 +72,7 @@ def logistic(
     >>> pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     Problem(logistic on a9a: 10 agents, 32560 samples)
     """
+    check_dataset(dataset)
     check_number("rho", rho, low=0)
     if dataset.features.ndim != 2:
         raise InputError(f"features have shape {dataset.features.shape}, expected (samples, features)")

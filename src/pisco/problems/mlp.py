@@ -14,7 +14,7 @@ from pisco.data import Dataset
 from pisco.errors import check_number
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition
+from pisco.problems.supervised import Partition, check_dataset
 from pisco.types import Key, Params
 
 
@@ -65,6 +65,7 @@ def mlp(
     >>> mlp(toy, agents=2, hidden=3)
     Problem(mlp on toy: 2 agents, 4 samples)
     """
+    check_dataset(dataset)
     check_number("hidden", hidden, low=1, integer=True)
     inputs = int(np.prod(dataset.features.shape[1:]))
     start = _Start(inputs, hidden, len(np.unique(dataset.labels)), jnp.dtype(dtype).name)

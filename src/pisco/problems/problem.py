@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.display import card
 from pisco.errors import InputError, check_number
 from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
+from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.types import Key, Params
 
 Batch = Any
@@ -26,7 +28,7 @@ class Problem:
     Args:
       loss: `loss(params, batch, key)` for a batch whose leaves lead with the samples: either one loss per sample
         or their mean. `key` is None when the loss is evaluated rather than trained on (no dropout then).
-      init: the start x⁰, a pytree, or a function of a key that draws one.
+      init: the start x⁰, a pytree of arrays (a module that is one too), or a function of a key that draws one.
       data: a list with one pytree of arrays per agent (sizes may differ), or one pytree whose leaves lead with
         (agents, samples).
       test: a pytree of test samples, for `metrics`.
@@ -61,14 +63,16 @@ class Problem:
             ("eval_samples", 1 if eval_samples is None else eval_samples),
         ):
             check_number(option, value, low=1, integer=True)
-        flat, sizes = _flatten_agents(data)
+        flat, sizes = flatten_agents(data)
         self.loss = loss
-        self.start = init
-        self.data = jax.tree.map(jnp.asarray, flat)
+        arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(init))
+        self.draws_start = callable(init) and not arrays  # a module may be a tree of arrays and callable
+        self.start = init if self.draws_start else as_arrays("the start", init)
+        self.data = as_arrays("data", flat)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
-        self.test = None if test is None else jax.tree.map(jnp.asarray, test)
-        self.num_test = 0 if test is None else _common_length("test", test)
+        self.test = None if test is None else as_arrays("test data", test)
+        self.num_test = 0 if test is None else common_length("test", test)
         self.metrics = as_metrics(metrics or ())
         self.max_size = int(max(sizes))
         self.min_size = int(min(sizes))
@@ -76,9 +80,6 @@ class Problem:
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
-        _check_finite("data", flat)
-        if test is not None:
-            _check_finite("test data", test)
         self.per_sample = self._check_loss()
         self._check_metrics()
 
@@ -92,9 +93,17 @@ class Problem:
         """Samples of all agents together."""
         return jax.tree.leaves(self.data)[0].shape[0]
 
+    @property
+    def num_measured(self) -> int:
+        """Samples that one measurement looks at: those of the loss, and the test samples where there are metrics."""
+        tested = jax.tree.leaves(self.test)[0].shape[0] if self.metrics else 0
+        if self.eval_samples is None:
+            return self.num_samples + tested
+        return int(np.minimum(self.sizes, self.eval_samples).sum()) + tested
+
     def init(self, key: Key) -> Params:
         """The start x⁰ of one agent."""
-        drawn = self.start(key) if callable(self.start) else self.start
+        drawn = self.start(key) if self.draws_start else self.start
         return jax.tree.map(jnp.asarray, drawn)
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
@@ -186,9 +195,10 @@ class Problem:
                 raise InputError(
                     f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats"
                 )
-        batch = _some(self.data)
         try:
-            out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, batch)
+            out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, _some(self.data))
+            if getattr(out, "shape", None) == ():
+                self._check_mean()
         except InputError:
             raise
         except Exception as error:
@@ -203,6 +213,26 @@ class Problem:
                 f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean"
             )
         return shape == (PROBE,)
+
+    def _check_mean(self) -> None:
+        """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
+        rows = np.linspace(0, self.num_samples - 1, min(self.num_samples, 4)).astype(int)
+        start, loss = (
+            self.init(jax.random.key(0)),
+            jax.jit(lambda params, batch: self.loss(params, batch, None)),
+        )
+
+        def at(copies: int) -> float:
+            return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(rows, copies)], self.data)))
+
+        once, twice = at(1), at(2)
+        step = twice - once
+        # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
+        if abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step):
+            raise InputError(
+                f"loss returns a sum: {once:.4g} for {len(rows)} samples, {twice:.4g} for the same ones twice; "
+                "return their mean, as in jnp.mean(…), or one loss a sample"
+            )
 
     def _check_metrics(self) -> None:
         """Refuse metrics that cannot be used."""
@@ -232,14 +262,23 @@ class Problem:
                     "expected one value a sample, and one number from its reduce"
                 )
 
+    def _repr_html_(self) -> str:
+        shapes = jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0)))
+        facts: dict[str, Any] = {"agents": self.num_agents, "parameters": f"{sum(x.size for x in shapes):,}"}
+        facts |= {
+            "samples": f"{self.num_samples:,}",
+            "of an agent": f"{self.min_size:,} to {self.max_size:,}",
+        }
+        return card(f"Problem: {self.name}", facts | {"looked at to measure": f"{self.num_measured:,}"})
+
     def __repr__(self) -> str:
         return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"
 
     def tree_flatten(self):
-        fixed = (self.loss, self.start if callable(self.start) else None, self.metrics, self.max_size)
+        fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
         fixed += (self.name, self.per_sample, self.num_test)
-        start = None if callable(self.start) else self.start
+        start = None if self.draws_start else self.start
         return (self.data, self.sizes, self.offsets, self.test, start), fixed
 
     @classmethod
@@ -247,9 +286,8 @@ class Problem:
         self = object.__new__(cls)
         self.data, self.sizes, self.offsets, self.test, start = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
-        self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample, self.num_test = aux[
-            5:
-        ]
+        self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
+        self.num_test, self.draws_start = aux[10], drawn is not None
         self.start = start if drawn is None else drawn
         return self
 
@@ -260,53 +298,3 @@ PROBE = 7
 
 def _some(data: Any) -> Any:
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), data)
-
-
-def _flatten_agents(data: Any) -> tuple[Any, list[int]]:
-    """All agents' samples one after the other, and how many each has."""
-    if isinstance(data, list):
-        if not data:
-            raise InputError("data has no agents; give one pytree of arrays per agent")
-        sizes = [_common_length(f"agent {i}'s data", part) for i, part in enumerate(data)]
-        shapes = {jax.tree.structure(part) for part in data}
-        if len(shapes) > 1:
-            raise InputError("agents' data have different structures; give every agent the same fields")
-        inner = {tuple(np.shape(leaf)[1:] for leaf in jax.tree.leaves(part)) for part in data}
-        if len(inner) > 1:
-            raise InputError(f"agents' samples have different shapes, {sorted(inner)}; give all the same")
-        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves]), *data), sizes
-    arrays = jax.tree.map(np.asarray, data)
-    leaves = jax.tree.leaves(arrays)
-    if not leaves or any(leaf.ndim < 2 for leaf in leaves):
-        raise InputError(
-            "data needs leaves that lead with (agents, samples); or give a list with one entry per agent"
-        )
-    leading = {leaf.shape[:2] for leaf in leaves}
-    if len(leading) > 1:
-        raise InputError(f"data leaves lead with different (agents, samples): {sorted(leading)}")
-    ((agents, samples),) = leading
-    if not agents or not samples:
-        raise InputError(
-            f"data has {agents} agents with {samples} samples each; every agent needs at least one"
-        )
-    return jax.tree.map(lambda x: x.reshape(agents * samples, *x.shape[2:]), arrays), [samples] * agents
-
-
-def _common_length(what: str, part: Any) -> int:
-    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(part)}
-    if len(lengths) != 1 or 0 in lengths:
-        raise InputError(
-            f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1"
-        )
-    return lengths.pop()
-
-
-def _check_finite(what: str, tree: Any) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        array = np.asarray(leaf)
-        if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array).all():
-            row = int(np.argwhere(~np.isfinite(array))[0][0])
-            where = jax.tree_util.keystr(path)
-            raise InputError(
-                f"{what}{where} holds NaN or infinity (first in row {row}); remove or fill such rows"
-            )

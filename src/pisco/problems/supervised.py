@@ -13,6 +13,15 @@ from pisco.errors import InputError, check_number, choose
 Partition = str | Callable[..., Sequence[np.ndarray]] | Sequence[np.ndarray]
 
 
+def check_dataset(dataset: Any) -> None:
+    """Refuse what is no data set, such as a bare array."""
+    if not isinstance(dataset, Dataset):
+        raise InputError(
+            f"the data set is of type {type(dataset).__name__}, expected a pisco.data.Dataset, as in "
+            'pisco.data.load("a9a") or pisco.data.Dataset("mine", features, labels)'
+        )
+
+
 def split(
     dataset: Dataset, agents: int, partition: Partition, options: Mapping[str, Any] | None = None
 ) -> list[np.ndarray]:

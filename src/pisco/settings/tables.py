@@ -18,6 +18,12 @@ from pisco.settings import options
 from pisco.types import Algorithm
 
 
+def _no_flag(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number")
+    return value
+
+
 def _at_least_one(number: int) -> int:
     if number < 1:
         raise ValueError("expected a whole number at least 1")
@@ -40,9 +46,10 @@ def _full_batch(value: Any) -> Any:
     return None if value == "full" or (value == 0 and not isinstance(value, bool)) else value
 
 
-Natural = Annotated[int, AfterValidator(_not_negative)]
-Count = Annotated[int, AfterValidator(_at_least_one)]
-Seed = Annotated[int, AfterValidator(_seed)]
+Whole = Annotated[int, BeforeValidator(_no_flag)]
+Natural = Annotated[Whole, AfterValidator(_not_negative)]
+Count = Annotated[Whole, AfterValidator(_at_least_one)]
+Seed = Annotated[Whole, AfterValidator(_seed)]
 BatchSize = Annotated[Count | None, BeforeValidator(_full_batch)]
 
 

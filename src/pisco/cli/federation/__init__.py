@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from pisco.cli.console import Command
 from pisco.cli.federation.changes import change, init
 from pisco.cli.federation.follow import status, try_
 from pisco.cli.federation.members import issue, request, revoke
@@ -29,5 +30,5 @@ def _installed() -> None:
 
 
 for _command in (init, issue, request, revoke, change, show, status):
-    app.command()(_command)
-app.command("try")(try_)
+    app.command(cls=Command)(_command)
+app.command("try", cls=Command)(try_)

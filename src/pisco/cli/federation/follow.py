@@ -76,8 +76,8 @@ def try_(
     require_tls13()
     from rich.live import Live
 
-    from pisco.cli.folders import unused
     from pisco.errors import InputError
+    from pisco.experiments.folders import unused
     from pisco.federation.runtime import loopback
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")

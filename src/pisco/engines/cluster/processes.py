@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -108,24 +107,9 @@ def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
             f"process {member.process} of {member.processes} could not join at {where} within {seconds:g} s "
             f"({str(error).splitlines()[0]}); start all processes, with the same coordinator"
         ) from error
-    with silent_stdout():  # gloo greets on stdout
-        group = Processes()
-        group.agree(False)
+    group = Processes()
+    group.agree(False)
     return group
-
-
-@contextmanager
-def silent_stdout() -> Iterator[None]:
-    """Nothing that this process or its libraries print on stdout is seen."""
-    sys.stdout.flush()
-    kept, nowhere = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        os.close(nowhere)
 
 
 class Processes:

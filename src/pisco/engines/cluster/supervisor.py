@@ -47,6 +47,7 @@ class Supervisor:
       max_failures: how often the job is started again.
       say: prints one line for the user.
       devices: accelerators of every process; process i sees those from i·devices on.
+      stdout: the file number that process 0 prints to; None is this process's own.
     """
 
     def __init__(
@@ -57,9 +58,10 @@ class Supervisor:
         max_failures: int,
         say: Callable[[str], None],
         devices: int = 1,
+        stdout: int | None = None,
     ):
         self.command, self.count, self.max_failures, self.say = command, count, max_failures, say
-        self.devices = devices
+        self.devices, self.stdout = devices, stdout
         self.children: list[_Child] = []
         self.asked = 0  # Ctrl-C so far
 
@@ -110,7 +112,7 @@ class Supervisor:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=log or self.stdout,
             stderr=log,
             env=os.environ | {"JAX_LOCAL_DEVICE_IDS": seen},
             start_new_session=True,  # Ctrl-C comes through us, once

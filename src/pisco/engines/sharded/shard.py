@@ -103,7 +103,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     placed = jax.tree.map(lambda x: x, problem)
     placed.data = jax.tree.map(samples, problem.data)
     placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
-    placed.start = problem.start if callable(problem.start) else whole(mesh, problem.start)
+    placed.start = problem.start if problem.draws_start else whole(mesh, problem.start)
     placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
     exchange = plan_block_gossip(job.network, blocks)

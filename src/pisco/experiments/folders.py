@@ -1,21 +1,57 @@
-"""Folders that results go to: claimed before anything is computed, and never overwritten."""
+"""Folders that runs live in: claimed before anything is computed, never overwritten, and gone on from."""
 
 from __future__ import annotations
 
 import itertools
 import tempfile
+import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from pisco.engines.checkpoint import newest_round
+from pisco.engines.driver import Progress
 from pisco.errors import InputError
-from pisco.experiments import Config, load
+from pisco.experiments.config import Config
+from pisco.experiments.loading import load
 from pisco.files import atomic_write
 from pisco.results import SUMMARY_FILE, Result
 
 CONFIG_FILE, CHECKPOINTS = "config.toml", "checkpoints"
 MAY_CHANGE = ("run.rounds", "run.chunk_rounds", "run.engine")
 """What a resumed run may set anew."""
+
+
+def resume(
+    folder: str | Path,
+    *,
+    rounds: int | None = None,
+    chunk_rounds: int | None = None,
+    engine: str | None = None,
+    progress: bool | Callable[[Progress], None] | None = None,
+) -> Result:
+    """Go on with the run that `pisco run … --out` began in a folder, and keep its result there.
+
+    From the newest whole checkpoint, to the same bits as a run that was never cut short; a run that is complete is
+    only read.
+
+    Args:
+      folder: such as "results/a9a".
+      rounds: prolong the run to so many rounds in all.
+      chunk_rounds: rounds between two looks from Python, if others than before.
+      engine: by name, if another than before.
+      progress: as for `pisco.run`.
+    """
+    folder = Path(folder)
+    changes = {"rounds": rounds, "chunk_rounds": chunk_rounds, "engine": engine}
+    config = reopen(folder, [f"run.{name}={value}" for name, value in changes.items() if value is not None])
+    whole = finished(folder, config)
+    if whole is not None:
+        return whole
+    config = with_step(folder, config)
+    result = config.execute(checkpoint=folder / CHECKPOINTS, resume=True, progress=progress)
+    keep(result, folder, config)
+    return result
 
 
 def writable(folder: Path, probe: str = ".pisco", content: bytes = b"") -> None:
@@ -27,7 +63,7 @@ def writable(folder: Path, probe: str = ".pisco", content: bytes = b"") -> None:
             (folder / probe).unlink()
     except OSError as error:
         raise InputError(
-            f"cannot write to {folder} ({error.strerror or error}); nothing was computed, take another --out"
+            f"cannot write to {folder} ({error.strerror or error}); nothing was computed, take another folder"
         ) from error
 
 
@@ -49,6 +85,14 @@ def claim(folder: Path, config: Config) -> None:
 def record(folder: Path, config: Config) -> None:
     """Keep the configuration in a folder that was claimed for it."""
     writable(folder, CONFIG_FILE, config.to_toml().encode())
+
+
+def with_step(folder: Path, config: Config) -> Config:
+    """The experiment with a number for `local_lr = "auto"`, which its folder records."""
+    if config.algorithm.is_auto:
+        config = config.resolved()
+        record(folder, config)
+    return config
 
 
 def release(folder: Path) -> None:
@@ -79,23 +123,29 @@ def reopen(folder: Path, overrides: list[str]) -> Config:
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key not in MAY_CHANGE:
             raise InputError(
-                f"--resume cannot change {key} from {old.get(key)!r} to {new.get(key)!r}, only "
-                f"{', '.join(MAY_CHANGE)}; start a new run with another --out"
+                f"a resumed run cannot change {key} from {old.get(key)!r} to {new.get(key)!r}, only "
+                f"{', '.join(MAY_CHANGE)}; start a new run in another folder"
             )
     done = newest_round(folder / CHECKPOINTS)
     if done is not None and config.run.rounds < done:
         raise InputError(
-            f"{folder} has got to round {done} already; give --set run.rounds={done} or more, or start a new run"
+            f"{folder} has got to round {done} already; give run.rounds={done} or more, or start a new run"
         )
     record(folder, config)
     return config
 
 
 def finished(folder: Path, config: Config) -> Result | None:
-    """The result of a folder, when it has all the rounds asked for."""
+    """The result of a folder, when it is whole and has all the rounds asked for."""
     if not (folder / SUMMARY_FILE).exists():
         return None
-    result = Result.load(folder)
+    try:
+        result = Result.load(folder)
+    except InputError as error:
+        if newest_round(folder / CHECKPOINTS) is None:
+            raise
+        warnings.warn(f"{error}; going on from its checkpoints", stacklevel=2)
+        return None
     done = result.rounds >= config.run.rounds or result.diverged
     return result if done and not result.interrupted else None
 
@@ -104,18 +154,18 @@ def keep(result: Result, folder: Path, config: Config) -> Path:
     """Save a result, if need be where temporary files go: hours of computing must not end on a full disk."""
     try:
         return result.save(folder, config=config.to_dict())
-    except OSError as error:
+    except (InputError, OSError) as error:
+        cause = error.__cause__ or error
+        said = f"cannot save to {folder} ({getattr(cause, 'strerror', None) or cause})"
         spare = Path(tempfile.mkdtemp(prefix="pisco-"))
         try:
             result.save(spare, config=config.to_dict())
-        except OSError:
+        except (InputError, OSError):
             raise InputError(
-                f"cannot save to {folder} ({error.strerror or error}); the checkpoints in "
-                f"{folder / CHECKPOINTS} are kept: free some space and type `pisco run --resume {folder}`"
+                f"{said}; the checkpoints in {folder / CHECKPOINTS} are kept: free some space and type "
+                f"`pisco run --resume {folder}`"
             ) from error
-        raise InputError(
-            f"cannot save to {folder} ({error.strerror or error}); the result was kept in {spare} instead"
-        ) from error
+        raise InputError(f"{said}; the result was kept in {spare} instead") from error
 
 
 def _flat(config: Config) -> dict[str, object]:

@@ -1,0 +1,85 @@
+"""A user's arrays on their way in: agents one after the other, lengths and values checked, nothing cut silently."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco.errors import InputError
+
+
+def as_arrays(what: str, tree: Any) -> Any:
+    """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits.
+
+    >>> as_arrays("data", {"id": np.array([7, 2**40 + 7])})
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: data['id'] holds 1099511627783 (in row 1), which int32 cannot; number them anew, or
+    keep 64 bits with jax.config.update("jax_enable_x64", True)
+    """
+
+    def leaf(path: Any, value: Any) -> jax.Array:
+        where, array = what + jax.tree_util.keystr(path), np.asarray(value)
+        if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
+            raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
+        kept = jax.dtypes.canonicalize_dtype(array.dtype)
+        whole = not jnp.issubdtype(kept, jnp.inexact)
+        if whole and kept == array.dtype:
+            return jnp.asarray(array)
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(kept, copy=False)
+            wrong = np.argwhere(cast != array if whole else ~np.isfinite(cast))
+        if not len(wrong):
+            return jnp.asarray(array)
+        row = f" (in row {wrong[0][0]})" if array.ndim else ""
+        if whole or np.isfinite(array[tuple(wrong[0])]):
+            raise InputError(
+                f"{where} holds {array[tuple(wrong[0])]}{row}, which {kept} cannot; number them anew, or "
+                'keep 64 bits with jax.config.update("jax_enable_x64", True)'
+            )
+        raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
+
+    return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
+def flatten_agents(data: Any) -> tuple[Any, list[int]]:
+    """All agents' samples one after the other, and how many each has."""
+    if isinstance(data, list):
+        if not data:
+            raise InputError("data has no agents; give one pytree of arrays per agent")
+        sizes = [common_length(f"agent {i}'s data", part) for i, part in enumerate(data)]
+        shapes = {jax.tree.structure(part) for part in data}
+        if len(shapes) > 1:
+            raise InputError("agents' data have different structures; give every agent the same fields")
+        inner = {tuple(np.shape(leaf)[1:] for leaf in jax.tree.leaves(part)) for part in data}
+        if len(inner) > 1:
+            raise InputError(f"agents' samples have different shapes, {sorted(inner)}; give all the same")
+        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves]), *data), sizes
+    arrays = jax.tree.map(np.asarray, data)
+    leaves = jax.tree.leaves(arrays)
+    if not leaves or any(leaf.ndim < 2 for leaf in leaves):
+        raise InputError(
+            "data needs leaves that lead with (agents, samples); or give a list with one entry per agent"
+        )
+    leading = {leaf.shape[:2] for leaf in leaves}
+    if len(leading) > 1:
+        raise InputError(f"data leaves lead with different (agents, samples): {sorted(leading)}")
+    ((agents, samples),) = leading
+    if not agents or not samples:
+        raise InputError(
+            f"data has {agents} agents with {samples} samples each; every agent needs at least one"
+        )
+    return jax.tree.map(lambda x: x.reshape(agents * samples, *x.shape[2:]), arrays), [samples] * agents
+
+
+def common_length(what: str, part: Any) -> int:
+    """How many samples the leaves hold, which must be the same number for all."""
+    lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(part)}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InputError(
+            f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1"
+        )
+    return lengths.pop()

@@ -1,0 +1,113 @@
+"""Small comforts: progress, how things look in a notebook, the tab key, and the demo's report."""
+
+import io
+import sys
+import types
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pisco
+from pisco.cli.main import app
+from pisco.errors import InputError
+
+WORLD = pisco.problems.quadratic(np.ones((4, 1, 1)), np.arange(4.0)[:, None])
+RULE, RING = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(4)
+
+
+def run(**options):
+    return pisco.run(RULE, WORLD, RING, rounds=20, chunk_rounds=1, **options)
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def test_progress_is_a_few_lines_in_a_file(capsys):
+    run(progress=True)
+    told = capsys.readouterr()
+    lines = told.err.splitlines()
+    assert len(lines) == 10 and lines[-1].startswith("quadratic: round 20 of 20, loss 0.6") and not told.out
+
+
+def test_progress_is_a_bar_in_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
+    run(progress=True)
+    assert "quadratic" in sys.stderr.getvalue() and "20/20" in sys.stderr.getvalue()
+    monkeypatch.setitem(sys.modules, "rich.console", None)  # not installed
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    run(progress=True)
+    assert sys.stderr.getvalue().count("\n") == 10
+
+
+def test_progress_is_one_line_in_a_notebook(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
+    pisco.sweep([(RULE, pisco.never())], WORLD, RING, rounds=20, chunk_rounds=5, progress=True)
+    told = capsys.readouterr()
+    assert told.out.count("\r") == 4 and told.out.count("\n") == 1 and not told.err
+
+
+def test_progress_may_be_nothing_or_a_function_of_ones_own(capsys):
+    for nothing in (None, False):
+        run(progress=nothing)
+    seen = []
+    run(progress=lambda news: seen.append(news.done))
+    assert seen == list(range(1, 21)) and capsys.readouterr() == ("", "")
+    with pytest.raises(InputError, match="progress is 'yes', expected True, False or a function"):
+        run(progress="yes")
+
+
+def test_notebooks_show_small_tables_in_which_text_stays_text():
+    evil = "<script>alert(1)</script>"
+    problem = pisco.Problem(
+        WORLD.loss, WORLD.start, [{"hessian": np.ones((1, 1, 1)), "minimizer": np.ones((1, 1))}], name=evil
+    )
+    network = pisco.Network(pisco.networks.graphs.Graph(1, [], evil))
+    result = pisco.run(RULE, problem, network, rounds=2)
+    for thing in (problem, network, result):
+        shown = thing._repr_html_()
+        assert shown.startswith("<table>") and "<script>" not in shown and "&lt;script&gt;" in shown
+        assert "http" not in shown and len(shown) < 3000
+    assert "mixing rate" in RING._repr_html_() and "<th>loss</th>" in result._repr_html_()
+
+
+def completed(words):
+    """What bash is offered for the last word of a line."""
+    line = ["pisco", *words.split(" ")]
+    environment = {"_PISCO_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line)}
+    done = CliRunner().invoke(
+        app, [], env=environment | {"COMP_CWORD": str(len(line) - 1)}, prog_name="pisco"
+    )
+    return done.stdout.split()
+
+
+def test_the_tab_key(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "quirks.toml").write_text("")
+    assert completed("run qui") == ["quick", "quirks.toml"]
+    assert completed("run ./q") == ["./quirks.toml"] and completed("run nowhere/q") == []
+    assert {"a9a", "mnist", "cifar10"} <= set(completed("tune "))
+    assert completed("run quick --engine s") == ["scan", "sharded"]
+    assert completed("compare a9a --algorithms pisco,scaf") == ["pisco,scaffold"]
+    assert completed("network er") == ["erdos-renyi"] and completed("network ring --weights fd") == ["fdla"]
+    assert completed("list gr") == ["graphs"] and completed("data mn") == ["mnist"]
+
+
+def test_a_sweep_tells_of_its_agents_so_that_a_report_can_draw_them(tmp_path):
+    from pisco.report.curves import page_numbers
+
+    points = [(pisco.algorithms.dsgd(local_lr=lr), pisco.bernoulli(p)) for lr, p in ((0.1, 0.0), (0.3, 0.5))]
+    swept = pisco.sweep(points, WORLD, RING, rounds=8, seeds=[3, 4])
+    for (rule, server), result in zip(points, swept, strict=True):
+        alone = pisco.run(rule, WORLD, RING.with_server(server), rounds=8, seed=[3, 4])
+        assert alone.agents.keys() == result.agents.keys()
+        for name, values in alone.agents.items():
+            np.testing.assert_array_equal(result.agents[name], values)
+    kept = pisco.Result.load(swept[1].save(tmp_path / "x"))
+    (shown,) = page_numbers([kept])["results"]
+    assert shown["network"]["frames"]["round"] == list(range(9))

@@ -1,0 +1,179 @@
+"""What users get wrong from Python, and what used to be taken silently: right, or one sentence."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco.errors import InputError
+from pisco.interop import host
+
+POINTS = np.arange(24.0, dtype=np.float32).reshape(3, 4, 2) / 10
+RULE, RING = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(3)
+
+
+def squares(params, batch, key):
+    return (batch @ params - 1) ** 2
+
+
+def small(loss=squares, init=None, data=POINTS, **options):
+    return pisco.Problem(loss, jnp.ones(2) if init is None else init, data, **options)
+
+
+def tried(**options):
+    return pisco.run(RULE, small(), RING, **({"rounds": 2} | options))
+
+
+# ---------------------------------------------------------------------------------- sums taken for means
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda p, b, k: squares(p, b, k).sum(),
+        lambda p, b, k: squares(p, b, k).sum() / 32,  # a batch size of long ago
+        lambda p, b, k: squares(p, b, k).sum() + 0.5 * jnp.vdot(p, p),
+        lambda p, b, k: squares(p.astype(jnp.bfloat16), b.astype(jnp.bfloat16), k).sum(),
+    ],
+)
+def test_a_sum_is_refused(loss):
+    with pytest.raises(InputError, match=r"loss returns a sum: .* return their mean, as in jnp\.mean"):
+        small(loss)
+
+
+def normalised(params, batch, key):
+    values = batch @ params
+    return (((values - values.mean()) / (values.std() + 1e-3) - 0.3) ** 2).mean()
+
+
+def contrastive(params, batch, key):
+    scores = jnp.outer(batch @ params, batch @ params)
+    return (jax.nn.logsumexp(scores, axis=1) - jnp.diag(scores)).mean()
+
+
+def with_dropout(params, batch, key):
+    kept = 1.0 if key is None else jax.random.bernoulli(key, 0.5, params.shape) * 2.0
+    return squares(params * kept, batch, key).mean()
+
+
+@pytest.mark.parametrize("loss", [normalised, contrastive, with_dropout, lambda p, b, k: 0 * b.sum()])
+def test_other_losses_of_a_whole_batch_are_not(loss):
+    assert not small(loss).per_sample
+
+
+def test_a_sum_from_another_framework_is_refused():
+    def value(params, rows):
+        return float(np.sum((rows - params) ** 2))
+
+    agent = host.Local(lambda seed: np.ones((), np.float32), lambda p, rows, seed: (0.0, p), value, 5)
+    with pytest.raises(InputError, match="loss returns a sum"):
+        host.problem(agent)
+
+
+# -------------------------------------------------------------------------------------- numbers as given
+
+
+def test_whole_numbers_are_kept_or_refused():
+    numbers = np.full((3, 4), 5, np.int64)
+    loss = lambda p, b, k: (p - b) ** 2  # noqa: E731
+    assert small(loss, jnp.zeros(()), numbers).data.tolist() == [5] * 12
+    numbers[1, 2] = 2**40 + 7
+    with pytest.raises(InputError, match=r"data\['n'\] holds 1099511627783 \(in row 6\), which int32 cannot"):
+        small(lambda p, b, k: (p - b["n"]) ** 2, jnp.zeros(()), {"n": numbers})
+    with pytest.raises(InputError, match=r"test data holds 4294967296 \(in row 0\), which uint32 cannot"):
+        small(test=np.full((2, 1), 2**32, np.uint64))
+    with pytest.raises(InputError, match=r"data holds 1e\+300 \(in row 0\), which float32 cannot"):
+        small(data=np.full((3, 4, 2), 1e300))
+    with jax.enable_x64(True):
+        assert int(small(loss, jnp.zeros(()), numbers).data[6]) == 2**40 + 7
+
+
+@pytest.mark.parametrize("init", [jnp.array([1.0, jnp.nan]), np.array([np.inf, 1.0]), np.array([1e300, 1.0])])
+def test_a_start_that_is_no_number_is_refused(init):
+    with pytest.raises(InputError, match=r"the start holds .*\(in row [01]\)"):
+        small(init=init)
+
+
+def test_a_drawn_start_that_is_no_number_is_refused():
+    problem = small(init=lambda key: jnp.full(2, jnp.nan))
+    with pytest.raises(InputError, match=r"the loss at the start is nan \(seed 3\)"):
+        pisco.run(RULE, problem, RING, rounds=2, seed=3)
+
+
+@jax.tree_util.register_pytree_node_class
+class Module:
+    """A model as frameworks have it: a tree of arrays that can be called."""
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def __call__(self, inputs):
+        return inputs @ self.weights
+
+    def tree_flatten(self):
+        return (self.weights,), None
+
+    @classmethod
+    def tree_unflatten(cls, aux, children):
+        return cls(*children)
+
+
+@pytest.mark.parametrize("engine", ["scan", "debug", "sharded"])
+def test_a_start_may_be_a_module_that_can_be_called(engine):
+    problem = small(lambda model, batch, key: (model(batch) - 1) ** 2, Module(jnp.ones(2)))
+    result = pisco.run(RULE, problem, RING, rounds=2, engine=engine)
+    np.testing.assert_allclose(result.params.weights, tried(engine=engine).params, rtol=1e-6)
+
+
+# --------------------------------------------------------------------------------------- one sentence each
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda: tried(seed=[0, 0]), "seed 0 is given 2 times; give different ones"),
+        (lambda: tried(rounds=True), "rounds is True, expected a number"),
+        (lambda: tried(eval_every=True), "eval_every is True, expected a number"),
+        (lambda: tried(chunk_rounds=False), "chunk_rounds is False, expected a number"),
+        (lambda: small(data=np.full((3, 4, 2), "red")), "data holds <U3 such as .*'red'.*, expected numbers"),
+        (lambda: small(init={"w": jnp.ones(2), "f": jnp.tanh}), r"the start\['f'\] holds object such as "),
+        (lambda: pisco.problems.logistic(POINTS, agents=2), "the data set is of type ndarray, expected"),
+        (lambda: pisco.problems.mlp([1, 2], agents=2), "the data set is of type list, expected"),
+        (lambda: pisco.problems.cnn(POINTS, agents=2), "the data set is of type ndarray, expected"),
+        (
+            lambda: pisco.compare(tried(), {"loss": 1.0}),
+            r"compare takes a list of results, as in compare\(\[",
+        ),
+        (lambda: pisco.compare(["a"], {"loss": 1.0}), "compare takes a list of results"),
+        (lambda: host.problem([1, 2]), r"got list, expected agents, as in problem\(Local"),
+        (lambda: host.problem(), "got nothing, expected agents"),
+    ],
+)
+def test_one_sentence(call, sentence):
+    with pytest.raises(InputError, match=sentence):
+        call()
+
+
+def test_places_that_cannot_be_written_are_one_sentence(tmp_path):
+    result = tried()
+    (tmp_path / "afile").write_text("mine")
+    with pytest.raises(InputError, match=r"cannot write .*afile \(File exists\); give another path"):
+        result.save(tmp_path / "afile")
+    with pytest.raises(InputError, match="cannot write /proc/x "):
+        result.save("/proc/x")
+    with pytest.raises(InputError, match=r"cannot write .* \(Is a directory\)"):
+        result.to_csv(tmp_path)
+    assert (tmp_path / "afile").read_text() == "mine"
+    with pytest.raises(InputError, match="afile is a file, expected the folder of a result"):
+        pisco.Result.load(tmp_path / "afile")
+
+
+def test_settings_are_as_strict_as_keywords():
+    from pisco.experiments import load
+
+    for setting in ("run.rounds=true", "run.eval_every=true", "network.agents=true"):
+        with pytest.raises(InputError, match=f"{setting.split('=')[0]} is True, expected a whole number"):
+            load("quick", [setting])
+    with pytest.raises(InputError, match=r"run\.seeds is \[0, 0\], expected .* different seeds"):
+        load("quick", ["run.seeds=[0, 0]"])
