@@ -13,6 +13,7 @@ import pisco
 SOURCE = Path(pisco.__file__).parent
 ORDER = [
     {"_version", "errors", "files"},
+    {"registry"},
     {"types", "tree"},
     {"algorithms", "networks", "data"},
     {"problems"},
@@ -26,7 +27,7 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors"), ("networks", "theory")}
+SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors")}
 
 
 def imports(path):

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, check_number
+from pisco.registry import Registry
 
 Rule = Callable[[Any, jax.Array, Any], Any]
 Observe = Callable[[], jax.Array]
@@ -283,11 +284,15 @@ def as_schedule(server: Schedule | Callable[[jax.Array, Any], Any]) -> Schedule:
     raise InputError(f"server is {server!r}, expected a schedule such as pisco.bernoulli(0.1)")
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "bernoulli": bernoulli,
-    "every": every,
-    "always": always,
-    "never": never,
-    "per_agent": per_agent,
-    "adaptive": adaptive,
-}
+SCHEDULES = Registry[Callable[..., Schedule]](
+    "server",
+    "pisco.schedules",
+    {
+        "bernoulli": bernoulli,
+        "every": every,
+        "always": always,
+        "never": never,
+        "per_agent": per_agent,
+        "adaptive": adaptive,
+    },
+)
