@@ -7,14 +7,12 @@ function of a Python file ("my_graphs.py:tree"), or, where a table reads them, a
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
-import json
 import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
@@ -25,11 +23,8 @@ from pisco.errors import InputError, suggest
 
 T = TypeVar("T")
 
-_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<function>\w+)")
-_BASIC = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
-
-
-# ------------------------------------------------------------------------------ keywords and their types
+_BASIC = {float: ("a number", "0.1"), int: ("a whole number", "1"), bool: ("true or false", "true")}
+_BASIC |= {str: ("a text", '"…"')}
 
 
 class Option(NamedTuple):
@@ -38,21 +33,17 @@ class Option(NamedTuple):
     type: Any
     default: Any
 
-    @property
-    def needed(self) -> bool:
-        return self.default is inspect.Parameter.empty
-
 
 def options(factory: Callable[..., Any]) -> dict[str, Option]:
     """What a factory takes by name, with its types resolved; `Any` where there is none, or one for type checkers alone.
 
     >>> def ring(agents: int, *, seed: int = 0): ...
-    >>> options(ring)["agents"]
-    Option(type=<class 'int'>, default=<class 'inspect._empty'>)
+    >>> options(ring)["seed"]
+    Option(type=<class 'int'>, default=0)
     """
     plain = inspect.unwrap(getattr(factory, "func", factory))
     function = plain.__init__ if inspect.isclass(plain) else plain
-    names = getattr(function, "__globals__", {})
+    written, names = getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})
 
     def resolved(annotation: Any) -> Any:
         try:
@@ -60,7 +51,6 @@ def options(factory: Callable[..., Any]) -> dict[str, Option]:
         except NameError:
             return Any
 
-    written = getattr(function, "__annotations__", {})
     return {
         name: Option(resolved(written.get(name, Any)), parameter.default)
         for name, parameter in inspect.signature(factory).parameters.items()
@@ -68,67 +58,50 @@ def options(factory: Callable[..., Any]) -> dict[str, Option]:
     }
 
 
-def fit(
-    what: str, known: Mapping[str, Option], given: Mapping[str, Any], *, table: str = ""
-) -> dict[str, Any]:
+def fit(what: str, known: Mapping[str, Option], given: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     """The keywords given, in their declared types; one that is unknown, missing or of another type is refused.
 
-    >>> fit("graph 'ring'", {"agents": Option(int, 10)}, {"agnets": 3})
+    >>> fit("dsgd", {"local_lr": Option(float, 1.0)}, {"local_lr": 1})
+    {'local_lr': 1.0}
+    >>> fit("dsgd", {"local_lr": Option(float, 1.0)}, {"locallr": 1})
     Traceback (most recent call last):
     ...
-    pisco.errors.InputError: graph 'ring' has no option 'agnets'; did you mean 'agents'?
+    pisco.errors.InputError: dsgd has no option 'locallr'; did you mean 'local_lr'?
     """
     for name in given:
         if name not in known:
-            hint = suggest(name, known) if known else "it has none"
-            raise InputError(f"{what} has no option {name!r}; {hint}")
-    for name, option in known.items():
-        if option.needed and name not in given:
             raise InputError(
-                f"{table}{name} is missing; {what} needs it, as in {table}{name} = {_example(option.type)}"
+                f"{what} has no option {name!r}; {suggest(name, known) if known else 'it has none'}"
             )
-    return {name: convert(f"{table}{name}", value, known[name].type) for name, value in given.items()}
-
-
-def convert(name: str, value: Any, kind: Any) -> Any:
-    """A value as the type that is declared for it; whole numbers pass for numbers, arrays as they are.
-
-    >>> convert("local_steps", 2.0, int), convert("local_lr", 1, float)
-    (2, 1.0)
-    >>> convert("local_steps", True, int)
-    Traceback (most recent call last):
-    ...
-    pisco.errors.InputError: local_steps is True, expected a whole number
-    """
-    fits, made = _converted(value, kind)
-    if not fits:
-        raise InputError(f"{name} is {value!r}, expected {_words(kind)}")
-    return made
+    for name, option in known.items():
+        if option.default is inspect.Parameter.empty and name not in given:
+            example = _BASIC.get(option.type, ("", "…"))[1]
+            raise InputError(f"{table}{name} is missing; {what} needs it, as in {table}{name} = {example}")
+    fitted = {name: _converted(value, known[name].type) for name, value in given.items()}
+    for name, (fits, _) in fitted.items():
+        if not fits:
+            raise InputError(f"{table}{name} is {given[name]!r}, expected {_words(known[name].type)}")
+    return {name: value for name, (_, value) in fitted.items()}
 
 
 def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
     """Whether a value is of a type, and what it becomes."""
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
-        return next((tried for tried in (_converted(value, part) for part in parts) if tried[0]), (False, None))
+        tried = [_converted(value, part) for part in parts]
+        return next((each for each in tried if each[0]), (False, None))
     if origin is Literal:
         return value in parts, value
-    if origin in (Sequence, list, tuple):
-        if isinstance(value, list | tuple) and parts:
-            each = [_converted(one, parts[0]) for one in value]
-            return all(fits for fits, _ in each), [one for _, one in each]
-        return not isinstance(value, str) and hasattr(value, "__len__"), value
-    if kind in (float, int) and isinstance(value, Real) and not isinstance(value, bool):
-        if kind is float:
-            return True, float(value)
-        whole = isinstance(value, Integral) or float(value).is_integer()
-        return whole, int(value) if whole else value
-    if kind is float:  # an array, or a value that is traced
+    if isinstance(value, bool):
+        return kind in (bool, Any), value
+    if kind is float and not isinstance(value, Real):  # an array, or a value that is traced
         return hasattr(value, "dtype") and value.dtype != bool, value
+    if kind is float or (kind is int and isinstance(value, float) and value.is_integer()):
+        return True, kind(value)  # pyright: ignore[reportArgumentType]
+    kind = Integral if kind is int else origin or kind
     free = kind is Any or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False)
-    if kind is int:
-        return False, value
-    return free or isinstance(value, kind), value
+    fits = free or (isinstance(value, kind) and not (origin and isinstance(value, str)))  # pyright: ignore[reportArgumentType]
+    return fits, int(value) if kind is Integral and fits else value
 
 
 def _words(kind: Any) -> str:
@@ -137,23 +110,26 @@ def _words(kind: Any) -> str:
     if origin in (typing.Union, UnionType):
         return " or ".join(_words(part) for part in parts if part is not NoneType)
     if origin is Literal:
-        return " or ".join(json.dumps(part) for part in parts)
-    if origin in (Sequence, list, tuple):
-        return "a list of numbers" if parts[:1] in ((float,), (int,)) else "a list"
-    return _BASIC.get(kind, f"a value of type {getattr(kind, '__name__', kind)}")
+        return " or ".join(f'"{part}"' for part in parts)
+    return _BASIC.get(kind, (f"an object of type {getattr(kind, '__name__', kind)}",))[0]
 
 
-def _example(kind: Any) -> str:
-    listed = {float: "0.1", int: "1", bool: "true", str: '"…"'}
-    return listed.get(kind, "[0.1, 0.2]" if typing.get_origin(kind) is Sequence else "…")
+def checked(what: str, factory: Callable[..., T]) -> Callable[..., T]:
+    """The same factory, which refuses keywords that it does not have."""
+    known = list(options(factory).items())
+
+    def call(*args: Any, **given: Any) -> T:
+        return factory(*args, **fit(what, dict(known[len(args) :]), given))
+
+    return functools.update_wrapper(call, factory, updated=())
 
 
 # ------------------------------------------------------------------------------------ files of Python
 
 
 def is_reference(name: Any) -> bool:
-    """Whether a name is one of the form "file.py:function"."""
-    return isinstance(name, str) and _REFERENCE.fullmatch(name) is not None
+    """Whether a name is of the form "file.py:function"."""
+    return isinstance(name, str) and re.fullmatch(r".+\.py:\w+", name) is not None
 
 
 def move(name: str, where: Callable[[Path], Path]) -> str:
@@ -162,31 +138,23 @@ def move(name: str, where: Callable[[Path], Path]) -> str:
     >>> move("my_algos.py:extra", lambda path: Path("/home/ann") / path)
     '/home/ann/my_algos.py:extra'
     """
-    found = _REFERENCE.fullmatch(name)
-    return f"{where(Path(found['file']))}:{found['function']}" if found else str(where(Path(name)))
-
-
-def here(path: Path, folder: Path | None = None) -> Path:
-    """An absolute path, from a folder or the current one."""
-    return ((folder or Path.cwd()) / path.expanduser()).resolve()
+    file, colon, function = name.rpartition(":") if is_reference(name) else (name, "", "")
+    return f"{where(Path(file))}{colon}{function}"
 
 
 def label(name: str) -> str:
-    """A name for tables and figures, without the folders before a file."""
-    return move(name, lambda path: Path(path.name)) if is_reference(name) else name
+    """A name without the folders before a file, for messages and tables."""
+    return move(name, lambda path: Path(path.name))
 
 
 def load_file(path: Path) -> ModuleType:
     """The module of a Python file, run once for as long as its text stays the same; it may import its neighbours."""
-    try:
-        return _run_file(here(path), path.expanduser().read_bytes())
-    except OSError as error:
-        raise InputError(f"there is no file {path} to read ({error.strerror}); check the path") from None
+    return _run_file(path, guarded(path, "reading it", path.read_bytes))
 
 
 @functools.cache
 def _run_file(path: Path, text: bytes) -> ModuleType:
-    module = ModuleType(f"{path.stem}-{path.parent}")  # a name that no import has
+    module = ModuleType(f"{path.stem} of {path.parent}")  # a name that no import has
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses look their classes up
     sys.path.insert(0, str(path.parent))
@@ -198,26 +166,28 @@ def _run_file(path: Path, text: bytes) -> ModuleType:
 
 
 def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
-    """What a function of a user's file returns; an error in it becomes a sentence with the line."""
+    """What a function returns that reads or runs a user's file; an error becomes a sentence, with the line if known."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; check the path")
     try:
         return function()
     except InputError:
         raise
     except Exception as error:
-        frames = reversed(traceback.extract_tb(error.__traceback__))
-        line = next((frame.lineno for frame in frames if frame.filename == str(path)), None)
-        line = error.lineno if isinstance(error, SyntaxError) else line
-        at = f", line {line}" if line else ""
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
         said = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{path}{at}: {what} fails ({type(error).__name__}: {said}); mend it") from error
+        at = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise InputError(f"{at}: {what} fails ({type(error).__name__}: {said}); mend it") from error
 
 
 def _from_file(kind: str, name: str) -> Any:
-    found = _REFERENCE.fullmatch(name)
-    assert found is not None
-    path, function = here(Path(found["file"])), found["function"]
-    module = load_file(path)
-    own = {key: value for key, value in vars(module).items() if callable(value) and key[0] != "_"}
+    file, _, function = name.rpartition(":")
+    path = Path(file).expanduser().resolve()
+    own = {
+        key: each for key, each in vars(load_file(path)).items() if callable(each) or not key.startswith("_")
+    }
     if function not in own:
         raise InputError(f"{path} defines no {kind} {function!r}; {suggest(function, own)}")
     if not inspect.isroutine(own[function]):
@@ -232,29 +202,18 @@ def _from_file(kind: str, name: str) -> Any:
 # ---------------------------------------------------------------------------------------------- tables
 
 
-def checked(what: str, factory: Callable[..., T]) -> Callable[..., T]:
-    """The same factory, which refuses keywords that it does not have."""
-    known = options(factory)
-
-    def call(*args: Any, **given: Any) -> T:
-        rest = dict(list(known.items())[len(args) :])
-        return factory(*args, **fit(what, rest, given))
-
-    return functools.update_wrapper(call, factory, updated=())
-
-
 class Registry(Mapping[str, T], Generic[T]):
     """A table of what can be named. A row may be the "module:function" of something that is imported when asked for.
 
-    kind: what messages call a row.
-    group: of entry points.
-    adopt: makes a row of what was found, from its name in messages and itself; the factory, checked, unless given.
-    suffixes, read: files of data that stand for a row, and the factory for one, `read(path, …)`.
+    Args:
+      kind: what messages call a row.
+      group: of entry points.
+      rows: ours, by name.
+      adopt: makes a row of what was found, from its name in messages and itself; the factory, checked, unless given.
+      suffixes: of files of data that this table reads.
+      read: their factory, `read(path, …)`.
 
-    >>> table = Registry("graph", "pisco.graphs", {"ring": lambda *, agents: agents})
-    >>> table["ring"](agents=3)
-    3
-    >>> table["rnig"]
+    >>> Registry("graph", "pisco.graphs", {"ring": lambda *, agents: agents})["rnig"]
     Traceback (most recent call last):
     ...
     pisco.errors.InputError: unknown graph 'rnig'; did you mean 'ring'?
@@ -266,9 +225,9 @@ class Registry(Mapping[str, T], Generic[T]):
         group: str,
         rows: Mapping[str, Any],
         *,
-        adopt: Callable[[str, Any], T] = checked,  # type: ignore[assignment]
+        adopt: Callable[[str, Any], Any] = checked,
         suffixes: tuple[str, ...] = (),
-        read: Callable[..., Any] | None = None,
+        read: Callable[..., Any] = lambda path: path,
     ):
         self.kind, self.group, self.rows = kind, group, dict(rows)
         self.adopt, self.suffixes, self.read = adopt, suffixes, read
@@ -277,34 +236,37 @@ class Registry(Mapping[str, T], Generic[T]):
         return self.adopt(f"{self.kind} {label(name)!r}", self._find(name))
 
     def _find(self, name: str) -> Any:
-        if name in self.rows:
-            row = self.rows[name]
+        row = self.rows.get(name)
+        if row is not None:
             return EntryPoint(name, row, self.group).load() if isinstance(row, str) else row
         if is_reference(name):
             return _from_file(self.kind, name)
         if self.is_data(name):
-            assert self.read is not None
             return functools.partial(self.read, Path(name).expanduser())
-        for entry in entry_points(group=self.group, name=str(name)):
+        for entry in entry_points(group=self.group, name=name):
             try:
                 return entry.load()
             except Exception as error:
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
                 raise InputError(
-                    f"{self.kind} {name!r} of {entry.value} cannot be loaded ({type(error).__name__}: {error}); "
-                    "mend or remove that package"
+                    f"{self.kind} {name!r} cannot be loaded from {entry.value} ({said})"
                 ) from error
-        own = f', or your own, as in "{name}:function"' if str(name).endswith(".py") else ""
-        raise InputError(f"unknown {self.kind} {name!r}; {suggest(str(name), self)}{own}")
+        own = f', or your own, as in "{name}:function"' if name.endswith(".py") else ""
+        raise InputError(f"unknown {self.kind} {name!r}; {suggest(name, self)}{own}")
+
+    @property
+    def _others(self) -> set[str]:
+        return entry_points(group=self.group).names
 
     def is_data(self, name: Any) -> bool:
         """Whether a name is that of a file of data which this table reads."""
-        return isinstance(name, str) and name not in self.rows and Path(name).suffix in self.suffixes
+        return isinstance(name, str) and Path(name).suffix in self.suffixes
 
     def __contains__(self, name: object) -> bool:
-        return name in set(self) or is_reference(name) or self.is_data(name)
+        return name in self.rows or is_reference(name) or self.is_data(name) or name in self._others
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys([*self.rows, *entry_points(group=self.group).names]))
+        return iter(dict.fromkeys([*self.rows, *self._others]))
 
     def __len__(self) -> int:
-        return len(set(self))
+        return sum(1 for _ in self)

@@ -194,8 +194,8 @@ def _signature(factory: Callable[..., Pair]) -> _Signature:
     for name, option in known.items():
         if option.type is Any:
             raise InputError(
-                f"{factory.__name__} gives {name} no type that is known there; write {name}: float for a number that may change without "
-                "compiling again, int, bool or str for what shapes the program"
+                f"{factory.__name__} gives {name} no type that is known there; write {name}: float for a number that "
+                "may change without compiling again, int, bool or str for what shapes the program"
             )
     traced = (name for name, option in known.items() if option.type in (float, jax.Array, Algorithm))
     return _Signature(known, tuple(name for name in traced if name not in static))

@@ -159,7 +159,11 @@ def build(name: str, **hyperparameters: Any) -> Algorithm:
     pisco.errors.InputError: algorithm 'dsgd' has no option 'locallr'; did you mean 'local_lr'?
     """
     method = ALGORITHMS[name]
-    made = method.factory(**method.fixed, **fit(f"algorithm {name!r}", method.hyperparameters, hyperparameters))
+    made = method.factory(
+        **method.fixed, **fit(f"algorithm {name!r}", method.hyperparameters, hyperparameters)
+    )
     if not isinstance(made, Algorithm):
-        raise InputError(f"algorithm {name!r} is a {type(made).__name__}; put @pisco.algorithm above its factory")
+        raise InputError(
+            f"algorithm {name!r} is a {type(made).__name__}; put @pisco.algorithm above its factory"
+        )
     return made

@@ -110,7 +110,6 @@ def compare(
     """
     from pisco.algorithms import ALGORITHMS
     from pisco.cli.folders import writable
-    from pisco.errors import choose
     from pisco.experiments import compare as comparing
     from pisco.experiments.tune import GRID, RULE
     from pisco.report.compare_plot import Line, plot_comparison
@@ -120,7 +119,7 @@ def compare(
     methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
     prices, chosen = comparing.Prices(price_server, price_gossip), _numbers(grid) or GRID
     for method in methods:
-        choose("algorithm", method, ALGORITHMS)
+        _ = ALGORITHMS[method]
     writable(folder)
     use_compilation_cache()
     with progress_bar(base.run.rounds, "") as progress:

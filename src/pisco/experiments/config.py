@@ -61,9 +61,13 @@ class ProblemTable(Choices):
     @model_validator(mode="after")
     def _known(self) -> ProblemTable:
         known = registry.options(PARTITIONS[self.partition])
-        registry.fit(f"partition {self.partition!r}", known, {"labels": (), "agents": 1} | self.partition_options)
+        registry.fit(
+            f"partition {self.partition!r}", known, {"labels": (), "agents": 1} | self.partition_options
+        )
         if self.dataset is None and "dataset" in registry.options(PROBLEMS[self.name]):
-            raise InputError('problem.dataset is missing; name a dataset or a file, as in problem.dataset = "a9a"')
+            raise InputError(
+                'problem.dataset is missing; name a dataset or a file, as in problem.dataset = "a9a"'
+            )
         return self
 
     def build(self, agents: int, dtype: str) -> Problem:

@@ -9,7 +9,6 @@ from typing import Any
 from pisco.data.registry import DATASETS
 from pisco.errors import InputError, suggest
 from pisco.experiments.config import Config
-from pisco.registry import here
 from pisco.settings import options, toml
 
 PRESETS = Path(__file__).parent / "presets"
@@ -108,11 +107,11 @@ def _overridden(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
 
 def _located(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the paths of files absolute: a stored configuration may be read from another folder."""
-    tables = options.moved(tables, lambda path: here(path, folder))
+    tables = options.moved(tables, lambda path: (folder / path.expanduser()).resolve())
     problem = tables.get("problem")
     named = problem.get("dataset") if isinstance(problem, dict) else None
     if isinstance(problem, dict) and isinstance(named, str) and named and named not in DATASETS:
-        path = here(Path(named), folder)
+        path = (folder / Path(named).expanduser()).resolve()
         if path.exists() or len(Path(named).parts) > 1 or path.suffix:
             problem["dataset"] = str(path)
     return tables

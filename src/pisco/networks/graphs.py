@@ -234,7 +234,11 @@ def small_world(agents: int, neighbours: int = 4, rewire: float = 0.1, seed: int
     """Watts–Strogatz: a ring of links to the `neighbours` nearest, each rewired with probability `rewire`."""
     import networkx as nx
 
-    n, neighbours, seed = count("agents", agents), count("neighbours", neighbours, low=2), count("seed", seed, low=0)
+    n, neighbours, seed = (
+        count("agents", agents),
+        count("neighbours", neighbours, low=2),
+        count("seed", seed, low=0),
+    )
     check_number("rewire", rewire, low=0, high=1)
     if neighbours % 2 or neighbours >= n:
         raise InputError(f"neighbours is {neighbours}, expected an even number below n = {n}")

@@ -97,7 +97,7 @@ def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], 
     """After other choices were made, forget what only earlier ones took; `kept` are the keys just set."""
 
     def taken(choice: Choice, settings: Mapping[str, Any]) -> set[str]:
-        name = settings.get(choice.key)
+        name = str(settings.get(choice.key))
         return set(choice.options(name)) if name in choice.registry else set()
 
     now = {name for choice in choices(table) for name in taken(choice, settings)}
@@ -112,7 +112,7 @@ def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], 
 
 
 def moved(tables: Mapping[str, Any], where: Callable[[Path], Path]) -> dict[str, Any]:
-    """The same tables with every file that they name put elsewhere: Python anywhere, graphs and weights by their keys."""
+    """The same tables with every file that they name put elsewhere: Python, graphs and weights."""
 
     def each(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -136,4 +136,6 @@ def files(tables: Mapping[str, Any]) -> dict[Path, str]:
     try:
         return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
     except OSError as error:
-        raise InputError(f"there is no file {error.filename} to read ({error.strerror}); check the path") from None
+        raise InputError(
+            f"there is no file {error.filename} to read ({error.strerror}); check the path"
+        ) from None

@@ -130,7 +130,7 @@ class NetworkTable(Choices):
                 if choice.options(name) and set(choice.options(name)) <= set(given):
                     given = given | {"server": name}
                     break
-        weights = given.get("weights")
+        weights = str(given.get("weights"))
         if "graph" not in given and WEIGHTS.is_data(weights):
             given = {"graph": weights} | given
         if "agents" not in given and GRAPHS.is_data(given.get("graph")):
