@@ -90,8 +90,7 @@ def tracking_start(params, key, grad, mix):
     [
         (rule(clipped_over_the_stack), "one agent alone", "works on the whole stack"),
         (rule(first_agent_leads), "agents permuted", "looks at an agent's place"),
-        (rule(mixes_in_a_loop), "costs counted", "a round sends 3 messages, 1 are counted"),
-        (rule(mixes_in_a_loop), "in a federation", "inside"),
+        (rule(mixes_in_a_loop), "costs counted", "calls `mix` inside scan; call it directly in `round`"),
         (rule(branches_on_a_number), "state", "use jnp.where"),
         (rule(loses_the_dtype), "state", "goes into a round as bfloat16[4, 2, 3] and comes out as float32"),
         (rule(draws_by_itself), "same seed, same bits", "the round's key alone"),
@@ -99,10 +98,10 @@ def tracking_start(params, key, grad, mix):
         (rule(lambda lr, state, *_: state, lambda params, *_: params), "state", "without `params`"),
         (
             rule(forgets_the_tracker, tracking_start, Needs(doubly_stochastic=True)),
-            "tracking",
+            "mean tracked",
             "mean(tracker) is not mean(grads)",
         ),
-        (rule(forgets_the_tracker, tracking_start), "tracking", "Needs(doubly_stochastic=True)"),
+        (rule(forgets_the_tracker, tracking_start), "mean tracked", "Needs(doubly_stochastic=True)"),
     ],
 )
 def test_a_mistake_is_caught_and_named(broken, check, words):

@@ -42,17 +42,17 @@ def options(factory: Callable[..., Any]) -> dict[str, Option]:
     Option(type=<class 'int'>, default=0)
     """
     plain = inspect.unwrap(getattr(factory, "func", factory))
-    function = plain.__init__ if inspect.isclass(plain) else plain
-    written, names = getattr(function, "__annotations__", {}), getattr(function, "__globals__", {})
+    names = getattr(plain, "__globals__", None) or vars(sys.modules[plain.__module__])
 
-    def resolved(annotation: Any) -> Any:
+    def resolved(written: Any) -> Any:
+        written = Any if written is inspect.Parameter.empty else written
         try:
-            return typing.get_type_hints(SimpleNamespace(__annotations__={"type": annotation}), names)["type"]
+            return typing.get_type_hints(SimpleNamespace(__annotations__={"type": written}), names)["type"]
         except NameError:
             return Any
 
     return {
-        name: Option(resolved(written.get(name, Any)), parameter.default)
+        name: Option(resolved(parameter.annotation), parameter.default)
         for name, parameter in inspect.signature(factory).parameters.items()
         if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     }

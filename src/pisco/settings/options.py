@@ -121,7 +121,7 @@ def moved(tables: Mapping[str, Any], where: Callable[[Path], Path]) -> dict[str,
             return [each(one) for one in value]
         return registry.move(value, where) if registry.is_reference(value) else value
 
-    out = each(tables)
+    out = {key: value if isinstance(value, str) else each(value) for key, value in tables.items()}
     for choice in CHOICES:
         table = out.get(choice.table)
         if isinstance(table, dict) and choice.registry.is_data(table.get(choice.key)):
