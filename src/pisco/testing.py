@@ -25,8 +25,7 @@ from pisco.tree import mean_over_agents, num_bytes, stack_agents
 from pisco.types import Algorithm, HasInner, HasParams, StartMix
 
 AGENTS, ROUNDS = 4, 2
-EVERYBODY, ALONE = np.arange(AGENTS), np.eye(AGENTS)
-W = (Network.ring(AGENTS).weights.toarray() + ALONE) / 2
+W = (Network.ring(AGENTS).weights.toarray() + np.eye(AGENTS)) / 2
 START = {"layers": [np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)], "scale": np.float32(0.5)}
 MINIMA = jax.tree.map(lambda x: np.random.default_rng(x.size).normal(size=(AGENTS, *x.shape)), START)
 SCALES = (1e-3, 1.0, 1e3)
@@ -88,7 +87,7 @@ def check_algorithm(rule: Algorithm | str, **hyperparameters: Any) -> Report:
 
 
 class _Agents(NamedTuple):
-    """Agents with quadratics of their own, gradients that depend on the key, and weights."""
+    """Agents with quadratics of their own and gradients that depend on the key, and the weights between them."""
 
     numbers: Any
     minima: Any
@@ -107,17 +106,11 @@ class _Agents(NamedTuple):
     def apply(self, tree: Any) -> Any:
         return jax.tree.map(lambda x: jnp.tensordot(self.weights.T.astype(x.dtype), x, 1), tree)
 
-
-class _Mix(RoundMix):
-    """A round in which everybody gossips; agents keep their numbers wherever they stand."""
-
-    def __init__(self, agents: _Agents, apply: Callable[[Any], Any] | None = None):
-        everyone = jnp.ones(agents.numbers.shape, bool)
-        super().__init__(apply or agents.apply, everyone, 1.0, ~everyone)
-        self.numbers = agents.numbers
-
-    def each(self, function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
-        return each_agent(function, key, tree, self.numbers)
+    def mix(self, apply: Callable[[Any], Any] | None = None) -> RoundMix:
+        everyone = jnp.ones(self.numbers.shape, bool)
+        mix = RoundMix(apply or self.apply, everyone, 1.0, ~everyone)
+        mix.each = lambda function, key, tree: each_agent(function, key, tree, self.numbers)
+        return mix
 
 
 class _Trial:
@@ -126,13 +119,13 @@ class _Trial:
     def __init__(self, rule: Algorithm):
         self.rule, self.traces, self.compiled = rule, 0, jax.jit(self.trajectory)
 
-    def agents(self, numbers: np.ndarray = EVERYBODY, weights: np.ndarray = W, scale: float = 1.0) -> _Agents:
-        minima = jax.tree.map(lambda x: np.float32(scale * x[numbers]), MINIMA)
-        return _Agents(numbers, minima, weights, jax.random.key(7))
+    def agents(self, numbers: Any = range(AGENTS), weights: Any = W, scale: float = 1.0) -> _Agents:
+        minima = jax.tree.map(lambda x: np.float32(scale * x[list(numbers)]), MINIMA)
+        return _Agents(np.array(numbers), minima, weights, jax.random.key(7))
 
     def trajectory(self, rule: Algorithm, agents: _Agents) -> Any:
         self.traces += 1
-        params, mix = stack_agents(jax.tree.map(jnp.asarray, START), len(agents.numbers)), _Mix(agents)
+        params, mix = stack_agents(jax.tree.map(jnp.asarray, START), len(agents.numbers)), agents.mix()
         start = rule.init(params, agents.key, agents.grad, StartMix(agents.apply, agents.apply))
 
         def one_round(state: Any, k: Any) -> Any:
@@ -147,40 +140,44 @@ class _Trial:
 
 def _state(trial: _Trial) -> str:
     """Fields, shapes and dtypes, traced with parameters of two dtypes."""
-    agents, key = trial.agents(), jax.random.key(0)
 
-    def shaped(x: Any) -> jax.ShapeDtypeStruct:
+    def same(tree: Any, key: Any = None) -> Any:
+        return tree
+
+    def like(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((AGENTS, *x.shape), jnp.bfloat16 if x.ndim else jnp.float32)
 
-    def traced(function: Callable[..., Any], state: Any, mix: Any) -> Any:
-        return jax.eval_shape(
-            lambda rule, s: function(rule)(s, key, lambda p, key: p, mix), trial.rule, state
-        )
-
-    params = jax.tree.map(shaped, START)
-    first = traced(lambda rule: rule.init, params, StartMix(agents.apply, agents.apply))
+    key, mix, params = jax.random.key(0), trial.agents().mix(), jax.tree.map(like, START)
+    first = jax.eval_shape(
+        lambda rule: rule.init(_zeros(params), key, same, StartMix(same, same)), trial.rule
+    )
     if not isinstance(first, HasParams):
         return f"init returns a {type(first).__name__} without `params`; make the state a NamedTuple with that field"
-    last = traced(lambda rule: rule.round, first, _Mix(agents))
+    last = jax.eval_shape(lambda rule: rule.round(_zeros(first), key, same, mix), trial.rule)
     if jax.tree.structure(first) != jax.tree.structure(last):
         return "round returns a state of another structure than init; return the same fields"
     for (path, now), then in zip(jax.tree.leaves_with_path(last), jax.tree.leaves(first), strict=True):
-        where = f"{jax.tree_util.keystr(path)} of the state"
+        where, before, after = jax.tree_util.keystr(path), _shape(then), _shape(now)
         if now.shape[:1] != (AGENTS,):
-            return f"{where} has shape {now.shape}, not one entry for each agent; lead with the agents"
-        if (now.shape, now.dtype) != (then.shape, then.dtype):
-            return (
-                f"{where} goes into a round as {then.dtype}{list(then.shape)} and comes out as {now.dtype}"
-                f"{list(now.shape)}; cast step sizes to each leaf's dtype, as pisco.tree does"
-            )
+            return f"{where} of the state is {after}, not one entry for each agent; lead with the agents"
+        if before != after:
+            return f"{where} goes into a round as {before} and comes out as {after}; cast steps as pisco.tree does"
     kept = jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, last.params, params))
     return "" if kept else "`params` of the state have not the dtypes of the start; keep them"
 
 
+def _zeros(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
+
+
+def _shape(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}"
+
+
 def _permuted(trial: _Trial) -> str:
     order = np.array([2, 0, 3, 1])
-    other = trial.after(order, W[np.ix_(order, order)])
-    return _differs(jax.tree.map(lambda x: x[order], trial.after()), other) and (
+    plain = jax.tree.map(lambda x: x[order], trial.after())
+    return _differs(plain, trial.after(order, W[np.ix_(order, order)])) and (
         "agents numbered otherwise come to another state: the rule looks at an agent's place; leave the leading axis "
         "alone (pisco.tree, jax.tree.map, jax.vmap, mix.each)"
     )
@@ -188,16 +185,15 @@ def _permuted(trial: _Trial) -> str:
 
 def _alone(trial: _Trial) -> str:
     for scale in SCALES:
-        together = trial.after(EVERYBODY, ALONE, scale)
-        for agent in EVERYBODY:
-            one = jax.tree.map(lambda x, i=agent: x[i : i + 1], together)
-            where = _differs(one, trial.after(np.array([agent]), np.eye(1), scale))
-            if where:
-                return (
-                    f"an agent comes to another {where} among others than alone, though nothing is exchanged: the rule "
-                    "works on the whole stack (a norm, a mean, an optimizer over all agents at once); write it for one "
-                    "agent and use jax.vmap or mix.each"
-                )
+        together = trial.after(range(AGENTS), np.eye(AGENTS), scale)
+        single = [trial.after([agent], np.eye(1), scale) for agent in range(AGENTS)]
+        where = _differs(together, jax.tree.map(lambda *leaves: np.concatenate(leaves), *single))
+        if where:
+            return (
+                f"an agent comes to another {where} among others than alone, though nothing is exchanged: the rule works "
+                "on the whole stack (a norm, a mean, an optimizer over all agents at once); write it for one agent and "
+                "use jax.vmap or mix.each"
+            )
     return ""
 
 
@@ -216,7 +212,7 @@ def _tracked(trial: _Trial) -> str:
 
 def _costs(trial: _Trial) -> str:
     agents, state = trial.agents(), trial.after()
-    mix = _Mix(agents, lambda tree: exchange(tree, "mix"))
+    mix = agents.mix(lambda tree: exchange(tree, "mix"))
     cut = Stages(
         lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state
     )  # as in a federation
@@ -225,7 +221,7 @@ def _costs(trial: _Trial) -> str:
     return (
         ""
         if sent == counted
-        else f"a round sends {sent} bytes a link, {counted} are counted; call mix alike always"
+        else f"a round sends {sent} bytes a link, {counted} are counted; mix alike always"
     )
 
 
@@ -234,14 +230,18 @@ def _compiled(trial: _Trial) -> str:
     fixed = numbers - {*trial.rule.traced, *getattr(trial.rule.factory, "static", ())}
     if fixed:
         return f"{min(fixed)} is a number whose type is not float, so every value compiles again; annotate it float"
-    trial.after()
-    before = trial.traces
-    trial.compiled(jax.tree.map(lambda x: 0.9 * x, trial.rule), trial.agents())
+    traces = [
+        (trial.compiled(rule, trial.agents()), trial.traces)[1] for rule in (trial.rule, _shrunk(trial.rule))
+    ]
     return (
         ""
-        if trial.traces == before
+        if traces[0] == traces[1]
         else "other values of its numbers compile again; give what it holds an __eq__"
     )
+
+
+def _shrunk(rule: Algorithm) -> Algorithm:
+    return jax.tree.map(lambda x: 0.9 * x, rule)
 
 
 def _same_bits(trial: _Trial) -> str:
@@ -254,8 +254,7 @@ def _same_bits(trial: _Trial) -> str:
 
 def _engines(trial: _Trial) -> str:
     with jax.disable_jit():
-        plain = trial.trajectory(trial.rule, trial.agents())
-    where = _differs(trial.after(), plain)
+        where = _differs(trial.after(), trial.trajectory(trial.rule, trial.agents()))
     return (
         where
         and f"compiled and in plain Python it comes to another {where}; keep no Python state between rounds"
