@@ -57,7 +57,7 @@ def test_top_k_runs_over_all_leaves_together():
     [
         ("topk", "unknown compressor 'topk'; did you mean 'top-k'"),
         ({"name": "top-k", "frac": 0.1}, "compressor 'top-k' has no option 'frac'; did you mean 'fraction'"),
-        ({"name": "top-k", "fraction": 0}, "fraction is 0, expected a number greater than 0"),
+        ({"name": "top-k", "fraction": 0}, "fraction is 0.0, expected a number greater than 0"),
         ({"name": "random-k", "count": 0}, "count is 0"),
         ({"name": "quantize", "bits": 1}, "bits is 1"),
     ],

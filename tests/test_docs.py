@@ -120,6 +120,8 @@ def test_shell_blocks_name_real_commands_and_options(page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=named)
 def test_experiment_files_run(page, tmp_path):
+    own = "".join(code for _, code in blocks(page, "python"))
+    (tmp_path / "my_things.py").write_text(own)  # what a page defines, its files may name
     for _, text in blocks(page, "toml"):
         (tmp_path / "mine.toml").write_text(text)
         config = load(tmp_path / "mine.toml", ["run.rounds=1"])

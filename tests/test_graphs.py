@@ -114,7 +114,7 @@ def test_from_edges_and_adjacency():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: graphs.ring(0), "n is 0"),
+        (lambda: graphs.ring(0), "agents is 0"),
         (lambda: graphs.ring(2.5), "whole number"),
         (lambda: graphs.ring(float("inf")), "whole number"),
         (lambda: graphs.ring("ten"), "expected a number"),
@@ -141,7 +141,10 @@ def test_from_edges_and_adjacency():
         (lambda: graphs.from_networkx(nx.DiGraph([(0, 1)])), "directed"),
         (lambda: graphs.from_networkx(7), "the graph is 7"),
         (lambda: GRAPHS["ring"](agents=3, seed=1), "no option 'seed'; known: agents"),
-        (lambda: GRAPHS["erdos-renyi"](agents=3), "needs the option 'prob'"),
+        (
+            lambda: GRAPHS["erdos-renyi"](agents=3),
+            "prob is missing; graph 'erdos-renyi' needs it, as in prob = 0.1",
+        ),
         (lambda: GRAPHS["grid"](agents=7), "a prime"),
         (lambda: GRAPHS["grid"](agents=12, rows=5), "divisor"),
         (lambda: GRAPHS["hypercube"](agents=6), "4 or 8"),

@@ -69,7 +69,6 @@ ORDER = {
 
 EXCEPTIONS = {
     ("results", "report"): "a result opens its report when somebody asks for a plot",
-    ("networks", "theory"): "weights for a step size are chosen by PISCO's formula",
     ("federation", "cli"): "members on this machine are started by the command line",
 }
 """Rooms that know one above them, and why."""

@@ -210,4 +210,4 @@ def test_unknown_option_by_name():
 
 
 def test_step_weights_average_exactly_where_that_is_as_fast():
-    assert weights.pisco_step(graphs.complete(5)).toarray() == pytest.approx(np.full((5, 5), 0.2))
+    assert WEIGHTS["pisco-step"](graphs.complete(5)).toarray() == pytest.approx(np.full((5, 5), 0.2))

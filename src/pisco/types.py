@@ -9,11 +9,13 @@ and a single agent in a process of its own: engines differ only in the `grad` an
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, Protocol, runtime_checkable
+from typing import Any, NamedTuple, ParamSpec, Protocol, overload, runtime_checkable
 
 import jax
+
+from pisco.errors import InputError
+from pisco.registry import Option, fit, options
 
 __all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "StartMix", "algorithm"]
 
@@ -127,9 +129,8 @@ class Pair(NamedTuple):
 class Algorithm:
     """An update rule with its hyperparameters.
 
-    A pytree whose leaves are the hyperparameters that its factory annotates as `float` (and those of an `Algorithm`
-    that it wraps), so step sizes can be traced and batched without compiling again; the others (`local_steps: int`,
-    …) are structure.
+    A pytree whose leaves are the traced hyperparameters (see `algorithm`; those of an `Algorithm` that it wraps among
+    them), so step sizes can change and be batched without compiling again. The others are structure.
 
     >>> from pisco import algorithms
     >>> algorithms.dsgd(local_lr=0.1)
@@ -175,32 +176,58 @@ class Algorithm:
         listed = ", ".join(f"{name}={value!r}" for name, value in self.hyperparameters.items())
         return f"{self.name}({listed})"
 
+    @property
+    def traced(self) -> tuple[str, ...]:
+        """The hyperparameters that are leaves."""
+        return _signature(self.factory).traced
+
     def tree_flatten_with_keys(self):
-        traced = _traced_names(self.factory)
-        children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in traced]
-        fixed = tuple((k, v) for k, v in self.hyperparameters.items() if k not in traced)
+        children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in self.traced]
+        fixed = tuple((k, v) for k, v in self.hyperparameters.items() if k not in self.traced)
         return children, (self.factory, fixed)
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         factory, fixed = aux
-        values = dict(fixed) | dict(zip(_traced_names(factory), children, strict=True))
-        return cls(factory, {name: values[name] for name in inspect.signature(factory).parameters})
+        known = _signature(factory)
+        values = dict(fixed) | dict(zip(known.traced, children, strict=True))
+        return cls(factory, {name: values[name] for name in known.options})
+
+
+class _Signature(NamedTuple):
+    options: dict[str, Option]
+    traced: tuple[str, ...]
 
 
 @functools.cache
-def _traced_names(factory: Callable[..., Pair]) -> tuple[str, ...]:
-    parameters = inspect.signature(factory).parameters.values()
-    return tuple(p.name for p in parameters if p.annotation in (float, "float", Algorithm, "Algorithm"))
+def _signature(factory: Callable[..., Pair]) -> _Signature:
+    """A factory's hyperparameters, and which of them are traced."""
+    known, static = options(factory), getattr(factory, "static", ())
+    for name, option in known.items():
+        if option.type is Any:
+            raise InputError(
+                f"{factory.__name__} gives {name} no type that is known there; write {name}: float for a number that "
+                "may change without compiling again, int, bool or str for what shapes the program"
+            )
+    traced = (name for name, option in known.items() if option.type in (float, jax.Array, Algorithm))
+    return _Signature(known, tuple(name for name in traced if name not in static))
 
 
 P = ParamSpec("P")
 
 
-def algorithm(factory: Callable[P, Pair]) -> Callable[P, Algorithm]:
+@overload
+def algorithm(factory: Callable[P, Pair]) -> Callable[P, Algorithm]: ...
+@overload
+def algorithm(*, static: tuple[str, ...]) -> Callable[[Callable[P, Pair]], Callable[P, Algorithm]]: ...
+
+
+def algorithm(factory: Any = None, *, static: tuple[str, ...] = ()) -> Any:
     """Turn a factory of keyword-only hyperparameters into one that returns an `Algorithm`.
 
-    The factory runs once here, so that its checks speak at once.
+    The factory runs once here, so that its checks speak at once. Hyperparameters of type `float`, `jax.Array` or
+    `Algorithm` are traced: other values do not compile again. Those of other types shape the program, and so do numbers
+    named in `static`, as in `@algorithm(static=("power",))`.
 
     >>> @algorithm
     ... def descent(*, local_lr: float):
@@ -211,14 +238,25 @@ def algorithm(factory: Callable[P, Pair]) -> Callable[P, Algorithm]:
     ...     return Pair(init, one_round)
     >>> descent(local_lr=0.5)
     descent(local_lr=0.5)
+    >>> descent(lr=0.5)
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: descent has no option 'lr'; known: local_lr
     """
-    signature = inspect.signature(factory)
+    if factory is None:
+        return functools.partial(algorithm, static=static)
+    factory.static = static
 
     @functools.wraps(factory)
-    def build(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        made = Algorithm(factory, dict(bound.arguments))
+    def build(*args: Any, **given: Any) -> Algorithm:
+        known = _signature(factory).options
+        if args:
+            first = next(iter(known), "local_lr")
+            raise InputError(
+                f"{factory.__name__} takes its hyperparameters by name, as in {factory.__name__}({first}={args[0]!r})"
+            )
+        defaults = {name: option.default for name, option in known.items()}
+        made = Algorithm(factory, defaults | fit(factory.__name__, known, given))
         _ = made._pair
         return made
 

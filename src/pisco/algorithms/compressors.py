@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from pisco.errors import InputError, check_number, choose, suggest
+from pisco.errors import InputError, check_number
+from pisco.registry import Registry
 from pisco.types import Compressor, Key
 
 __all__ = ["Identity", "Quantize", "RandomK", "TopK", "compressor"]
@@ -132,12 +133,11 @@ class Quantize:
         return math.ceil(bits / 8)
 
 
-COMPRESSORS: dict[str, Callable[..., Compressor]] = {
-    "identity": Identity,
-    "top-k": TopK,
-    "random-k": RandomK,
-    "quantize": Quantize,
-}
+COMPRESSORS = Registry[Callable[..., Compressor]](
+    "compressor",
+    "pisco.compressors",
+    {"identity": Identity, "top-k": TopK, "random-k": RandomK, "quantize": Quantize},
+)
 
 
 def compressor(given: Compressor | str | Mapping[str, Any]) -> Compressor:
@@ -151,14 +151,7 @@ def compressor(given: Compressor | str | Mapping[str, Any]) -> Compressor:
     if not isinstance(given, Mapping):
         return given
     options = {key: value for key, value in given.items() if key != "name"}
-    factory = choose("compressor", str(given.get("name", "")), COMPRESSORS)
-    known = factory.__dataclass_fields__  # type: ignore[attr-defined]
-    for option in options:
-        if option not in known:
-            raise InputError(
-                f"compressor {given['name']!r} has no option {option!r}; {suggest(option, known)}"
-            )
-    return factory(**options)
+    return COMPRESSORS[str(given.get("name", ""))](**options)
 
 
 def _check_fraction(fraction: float, count: int | None) -> None:

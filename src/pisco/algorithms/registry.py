@@ -1,11 +1,11 @@
 """Published methods by name: an update rule, what the name fixes of it, and the network it is defined on.
 
-Adding a method is one file with its update rule, one row here and one entry in the docs.
+Adding a method is one file with its update rule, one row here and one entry in the docs. Methods from elsewhere are
+entry points of the group `pisco.algorithms`, or named as "my_algos.py:extra".
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +19,8 @@ from pisco.algorithms.kgt import kgt
 from pisco.algorithms.momentum import momentum_dsgd
 from pisco.algorithms.pisco import pisco
 from pisco.algorithms.scaffold import scaffold
-from pisco.errors import InputError, check_number, choose, suggest
+from pisco.errors import InputError, check_number
+from pisco.registry import Option, Registry, fit, options
 from pisco.types import Algorithm
 
 
@@ -65,10 +66,16 @@ class Method:
     """Network settings of the published method; a configuration that sets its own wins."""
 
     @property
-    def hyperparameters(self) -> dict[str, inspect.Parameter]:
+    def hyperparameters(self) -> dict[str, Option]:
         """The hyperparameters left to the caller."""
-        parameters = inspect.signature(self.factory).parameters
-        return {name: p for name, p in parameters.items() if name not in self.fixed}
+        return {name: option for name, option in options(self.factory).items() if name not in self.fixed}
+
+
+def _method(what: str, found: Any) -> Method:
+    """A row as it is, or around a factory from elsewhere, described by the first line of its docstring."""
+    if isinstance(found, Method):
+        return found
+    return Method(found, ((found.__doc__ or "").strip().splitlines() or [what])[0].rstrip(".:"))
 
 
 GOSSIP = {"server": "never"}
@@ -84,7 +91,7 @@ CLUSTERED = {
     "reporters": 2,
 }
 
-ALGORITHMS: dict[str, Method] = {
+_ROWS = {
     "pisco": Method(pisco, "local gradient tracking, two exchanges a round (the paper's Algorithm 1)"),
     "pisco-one-exchange": Method(
         pisco, "PISCO with parameters and tracker in one message", {"one_exchange": True}
@@ -138,23 +145,25 @@ ALGORITHMS: dict[str, Method] = {
     "beer": Method(compressed_beer, "compressed gradient tracking", {}, GOSSIP),
 }
 
+ALGORITHMS = Registry[Method]("algorithm", "pisco.algorithms", _ROWS, adopt=_method)
+
 
 def build(name: str, **hyperparameters: Any) -> Algorithm:
-    """The method called `name` with these hyperparameters.
+    """The method called `name`, or the one in a file of yours ("my_algos.py:extra"), with these hyperparameters.
 
     >>> build("dsgt", local_lr=0.1)
     dsgt(local_lr=0.1, combine_first=False)
     >>> build("dsgd", locallr=0.1)
     Traceback (most recent call last):
     ...
-    pisco.errors.InputError: algorithm 'dsgd' has no hyperparameter 'locallr'; did you mean 'local_lr'?
+    pisco.errors.InputError: algorithm 'dsgd' has no option 'locallr'; did you mean 'local_lr'?
     """
-    method = choose("algorithm", name, ALGORITHMS)
-    for given in hyperparameters:
-        if given not in method.hyperparameters:
-            known = suggest(given, method.hyperparameters)
-            raise InputError(f"algorithm {name!r} has no hyperparameter {given!r}; {known}")
-    for needed, parameter in method.hyperparameters.items():
-        if parameter.default is inspect.Parameter.empty and needed not in hyperparameters:
-            raise InputError(f"algorithm {name!r} needs `{needed}`; set algorithm.{needed}")
-    return method.factory(**method.fixed, **hyperparameters)
+    method = ALGORITHMS[name]
+    made = method.factory(
+        **method.fixed, **fit(f"algorithm {name!r}", method.hyperparameters, hyperparameters)
+    )
+    if not isinstance(made, Algorithm):
+        raise InputError(
+            f"algorithm {name!r} is a {type(made).__name__}; put @pisco.algorithm above its factory"
+        )
+    return made

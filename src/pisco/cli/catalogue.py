@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,69 +42,40 @@ def list_names(
         for row, words in rows.items():
             shown.add_row(row, words)
         out().print(shown)
+    say('Your own: "my_file.py:function" in place of a name, or a package with entry points.')
 
 
-def _algorithms() -> dict[str, str]:
-    from pisco.algorithms.registry import ALGORITHMS
-
-    return {
-        name: f"{method.summary}; settings: {', '.join(method.hyperparameters)}"
-        for name, method in ALGORITHMS.items()
-    }
-
-
-def _with_settings(kind: str, documents: Mapping[str, Callable[..., Any]]) -> dict[str, str]:
-    from pisco.settings.options import CHOICES
-
-    rows = next(choice.rows for choice in CHOICES if choice.kind == kind)
-    out = {}
-    for name, parameters in rows.items():
-        settings = f"settings: {', '.join(parameters)}" if parameters else ""
-        out[name] = "; ".join(filter(None, [_first_line(documents[name]), settings]))
-    return out
-
-
-def _first_line(thing: Callable[..., Any]) -> str:
+def _first_line(thing: Any) -> str:
     lines = (inspect.getdoc(thing) or "").splitlines()
     return lines[0].rstrip(".:") if lines else ""
 
 
-def _graphs() -> dict[str, str]:
-    from pisco.networks import graphs
+def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str]]:
+    """The rows of a registry with their settings, but for those that are `taken` by others."""
 
-    documented = {name: getattr(graphs, name.replace("-", "_")) for name in graphs.GRAPHS}
-    return _with_settings("graph", documented)
+    def rows() -> dict[str, str]:
+        from pisco.errors import InputError
+        from pisco.registry import options
 
+        found, listed = getattr(importlib.import_module(f"pisco.{module}"), name), {}
+        for row in found:
+            try:
+                thing = found[row]
+            except InputError as error:  # of another package
+                listed[row] = str(error)
+                continue
+            known = thing.hyperparameters if hasattr(thing, "hyperparameters") else options(thing)
+            settings = ", ".join(option for option in known if option not in taken)
+            words = getattr(thing, "summary", None) or _first_line(thing)
+            listed[row] = "; ".join(filter(None, [words, settings and f"settings: {settings}"]))
+        return listed
 
-def _weights() -> dict[str, str]:
-    from pisco.networks.weights import WEIGHTS
-
-    return _with_settings("weights", WEIGHTS)
-
-
-def _schedules() -> dict[str, str]:
-    from pisco.networks.schedules import SCHEDULES
-
-    return _with_settings("server", SCHEDULES)
-
-
-def _problems() -> dict[str, str]:
-    from pisco.problems.registry import PROBLEMS
-
-    return _with_settings("problem", PROBLEMS)
-
-
-def _partitions() -> dict[str, str]:
-    from pisco.data import PARTITIONS
-
-    return {name: _first_line(split) for name, split in PARTITIONS.items()}
+    return rows
 
 
 def _datasets() -> dict[str, str]:
-    from pisco.data import DATASETS
-
     own = {"FILE": "your own LIBSVM text or .npz with features and labels"}
-    return {name: _first_line(load) for name, load in DATASETS.items()} | own
+    return _registry("data.registry", "DATASETS")() | own
 
 
 def _presets() -> dict[str, str]:
@@ -124,13 +96,16 @@ def _metrics() -> dict[str, str]:
     return {name: metric.title for name, metric in METRICS.items()}
 
 
+_DATA = ("dataset", "agents", "partition", "partition_options", "dtype")
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
-    "algorithms": _algorithms,
-    "graphs": _graphs,
-    "weights": _weights,
-    "schedules": _schedules,
-    "partitions": _partitions,
-    "problems": _problems,
+    "algorithms": _registry("algorithms.registry", "ALGORITHMS"),
+    "compressors": _registry("algorithms.compressors", "COMPRESSORS"),
+    "graphs": _registry("networks.graphs", "GRAPHS", "agents"),
+    "weights": _registry("networks.weights", "WEIGHTS", "graph"),
+    "schedules": _registry("networks.schedules", "SCHEDULES"),
+    "varying": _registry("networks.varying", "VARYING"),
+    "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents"),
+    "problems": _registry("problems.registry", "PROBLEMS", *_DATA),
     "datasets": _datasets,
     "presets": _presets,
     "engines": _engines,
@@ -167,13 +142,11 @@ def data(
         return
     from pisco.cli.console import key_values
     from pisco.data import PARTITIONS, load, plot_labels
-    from pisco.errors import choose
 
     dataset = load(name)
     say(repr(dataset))
     if partition is not None:
-        split = choose("partition", partition, PARTITIONS)
-        parts = split(dataset.labels, agents=agents, **key_values(options))
+        parts = PARTITIONS[partition](dataset.labels, agents=agents, **key_values(options))
         plot_labels(dataset.labels, parts, picture, title=f"{dataset.name}, partition {partition}")
         sizes = [len(part) for part in parts]
         say(f"{agents} agents hold {min(sizes)} to {max(sizes)} samples each")

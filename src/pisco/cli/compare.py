@@ -116,7 +116,6 @@ def compare(
       pisco compare a9a --algorithms pisco,pisco-one-exchange,dsgd --rounds 300
     """
     from pisco.algorithms import ALGORITHMS
-    from pisco.errors import choose
     from pisco.experiments import compare as comparing
     from pisco.experiments.folders import writable
     from pisco.experiments.tune import GRID, RULE
@@ -128,7 +127,7 @@ def compare(
     methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
     prices, chosen = comparing.Prices(price_server, price_gossip), _numbers(grid) or GRID
     for method in methods:
-        choose("algorithm", method, ALGORITHMS)
+        _ = ALGORITHMS[method]
     writable(folder)
     use_compilation_cache()
     with progress_bar(base.run.rounds, "") as progress:

@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
 from pisco.cli.catalogue import data, list_names
+from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
@@ -95,6 +96,7 @@ for _name, _command in {
     "plan": plan,
     "compare": compare,
     "tune": tune,
+    "check": check,
     "reproduce": reproduce,
     "network": network,
     "plot": plot,

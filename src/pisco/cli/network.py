@@ -18,9 +18,15 @@ PROBABILITIES = (0.0, 0.01, 0.1, 0.316, 1.0)
 
 def network(
     family: Annotated[
-        str, typer.Argument(help="A graph; see `pisco list graphs`.", autocompletion=listed("graphs"))
+        str,
+        typer.Argument(
+            help="A graph (`pisco list graphs`), or a file such as roads.graphml.",
+            autocompletion=listed("graphs"),
+        ),
     ],
-    agents: Annotated[int, typer.Option("--agents", "-n", help="How many agents.")] = 10,
+    agents: Annotated[
+        int | None, typer.Option("--agents", "-n", help="How many agents (default: 10, or as a file has).")
+    ] = None,
     weights: Annotated[
         str,
         typer.Option("--weights", "-w", help="See `pisco list weights`.", autocompletion=listed("weights")),
@@ -46,12 +52,15 @@ def network(
       pisco network erdos-renyi --agents 10 --prob 0.3 --seed 12 --option lazy=true
     """
     from pisco.networks.drawing import DRAW_UP_TO, draw
+    from pisco.networks.graphs import GRAPHS
     from pisco.report.style import save
     from pisco.settings.tables import NetworkTable, checked
 
     named = {"prob": prob, "rows": rows, "seed": seed}
     given = {name: value for name, value in named.items() if value is not None} | key_values(options)
-    settings = {"graph": family, "agents": agents, "weights": weights} | given
+    settings = {"graph": family, "weights": weights} | given
+    if agents is not None or not GRAPHS.is_data(family):
+        settings["agents"] = 10 if agents is None else agents
     built = checked(NetworkTable, settings, "network").build()
     numbers = _numbers(built)
     if as_json:
@@ -63,8 +72,8 @@ def network(
             f"warning: {built.graph.name} has {numbers['components']} components, so agents can only agree "
             "through the server; use another seed, more edges, or a server schedule"
         )
-    if picture is not None or agents <= DRAW_UP_TO:
-        picture = picture or Path(f"{family}-{agents}.png")
+    if picture is not None or built.num_agents <= DRAW_UP_TO:
+        picture = picture or Path(f"{Path(family).stem}-{built.num_agents}.png")
         save(draw(built.graph, built.weights), picture)
         (note if as_json else say)(f"picture: {picture}")
 

@@ -6,14 +6,14 @@ agent is left without one. Those that draw at random are deterministic for a see
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from pisco.data.dataset import check_labels
-from pisco.errors import InputError, check_number, suggest
+from pisco.errors import InputError, check_number
+from pisco.registry import Registry
 
 Parts = list[np.ndarray]
 
@@ -149,29 +149,11 @@ def label_counts(labels: Any, parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.array(counts, np.int64).reshape(len(parts), len(values))
 
 
-def _named(function: Callable[..., Parts]) -> Callable[..., Parts]:
-    """The same split under one keyword signature: agents, seed, and the options the split has."""
-    options = set(inspect.signature(function).parameters) - {"labels", "agents", "seed"}
-    seeded = "seed" in inspect.signature(function).parameters
-
-    def split(labels: Any, *, agents: int, seed: int = 0, **chosen: Any) -> Parts:
-        for name in chosen:
-            if name not in options:
-                hint = suggest(name, options) if options else "it has no options"
-                raise InputError(f"unknown option {name!r} of the partition {function.__name__!r}; {hint}")
-        return function(labels, agents, **chosen, **({"seed": seed} if seeded else {}))
-
-    split.__doc__ = function.__doc__
-    return split
-
-
-PARTITIONS: dict[str, Callable[..., Parts]] = {
-    "sorted": _named(sorted_even),
-    "by_label": _named(by_label),
-    "iid": _named(iid),
-    "dirichlet": _named(dirichlet),
-    "shards": _named(shards),
-}
+PARTITIONS = Registry[Callable[..., Parts]](
+    "partition",
+    "pisco.partitions",
+    {"sorted": sorted_even, "by_label": by_label, "iid": iid, "dirichlet": dirichlet, "shards": shards},
+)
 
 
 def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:

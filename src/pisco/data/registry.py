@@ -10,13 +10,16 @@ from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz
 from pisco.data.storage import Record
 from pisco.errors import InputError, suggest
+from pisco.registry import Registry
 
-DATASETS: dict[str, Callable[[], Dataset]] = {"a9a": a9a.load, "mnist": mnist.load, "cifar10": cifar10.load}
+DATASETS = Registry[Callable[[], Dataset]](
+    "dataset", "pisco.datasets", {"a9a": a9a.load, "mnist": mnist.load, "cifar10": cifar10.load}
+)
 _RECORDS = (a9a.record, mnist.record, cifar10.record)
 
 
 def load(name_or_path: str | Path) -> Dataset:
-    """Load a dataset by name (`DATASETS`) or from a file, .npz or LIBSVM text.
+    """Load a dataset by name (`DATASETS`), from a file (.npz or LIBSVM text), or by "my_data.py:function".
 
     As LIBSVM's own files are named, a file with `.t` added beside a LIBSVM file is taken as its test part.
 
@@ -32,7 +35,10 @@ def load(name_or_path: str | Path) -> Dataset:
             f"the dataset is {name_or_path!r}, expected a name ({', '.join(DATASETS)}) or a path"
         )
     if name_or_path in DATASETS:
-        return DATASETS[str(name_or_path)]()
+        loaded = DATASETS[str(name_or_path)]()
+        if not isinstance(loaded, Dataset):
+            raise InputError(f"{name_or_path} gives a {type(loaded).__name__}, expected a pisco.data.Dataset")
+        return loaded
     path = Path(name_or_path).expanduser()
     if path.suffix == ".npz":
         return load_npz(path)

@@ -21,12 +21,14 @@ from pisco.algorithms.registry import ALGORITHMS, compressed_pisco
 from pisco.costs import Prices
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_number
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
 from pisco.files import atomic_write
+from pisco.registry import is_reference, label, move
 from pisco.results import Result
+from pisco.settings import options
 from pisco.targets import USUAL as USUAL_TARGETS
 from pisco.targets import Targets, reached
 
@@ -70,8 +72,7 @@ def _mean(values: np.ndarray) -> float | None:
 
 def method_config(base: Config, method: str, *, own_network: bool = True) -> Config:
     """The experiment with another method: shared hyperparameters stay, the rest are the method's own."""
-    row = choose("algorithm", method, ALGORITHMS)
-    tables = base.to_dict()
+    row, tables = ALGORITHMS[method], base.to_dict()
     tables["run"].setdefault("eval_every", 1)  # targets are met in the very round
     kept = {k: v for k, v in tables["algorithm"].items() if k in row.hyperparameters}
     if "local_steps" in row.hyperparameters:
@@ -80,13 +81,14 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
         kept["local_steps"] = (
             1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
         )
-    tables["algorithm"] = {"name": method} | kept
-    if tables["algorithm"].get("local_lr", "auto") == "auto":
+    name = move(method, lambda path: path.expanduser().resolve()) if is_reference(method) else method
+    tables["algorithm"] = {"name": name} | kept
+    if tables["algorithm"].get("local_lr", "auto") == "auto" and "local_lr" in row.hyperparameters:
         tables["algorithm"]["local_lr"] = 0.1  # replaced by tuning
     if own_network:
         replace(tables, {"network": dict(row.network)})
-    tables["name"] = method
-    return Config.from_dict(tables, f"{method} on {base.name or 'the experiment'}")
+    tables["name"] = label(method)
+    return Config.from_dict(tables, f"{label(method)} on {base.name or 'the experiment'}")
 
 
 def _uncounted(method: str) -> int:
@@ -121,13 +123,14 @@ def compare(
         check_number("a target", bound)
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}
     for config in configs.values():
-        check_needs(config.algorithm.build(), config.network.build())
+        check_needs(config.algorithm.with_step(1.0).build(), config.network.build())
     tell = started or (lambda method, stage: None)
     entries = []
     for method, config in configs.items():
+        place = folder / label(method).replace(":", "-")
         config = config.model_copy(update={"run": config.run.model_copy(update={"seeds": list(seeds)})})
         key = _key(config, targets, grid, tuning_seeds)
-        entry = _kept(folder / method, key, method, config)
+        entry = _kept(place, key, label(method), config)
         if entry is None:
             tell(method, "tuning")
             try:
@@ -139,8 +142,8 @@ def compare(
             result = chosen.execute(progress=progress)
             if result.interrupted:
                 break
-            entry = Entry(method, chosen, tuned, result)
-            _keep(folder / method, key, entry)
+            entry = Entry(label(method), chosen, tuned, result)
+            _keep(place, key, entry)
         else:
             tell(method, "kept")
         entries.append(entry)
@@ -150,7 +153,8 @@ def compare(
 def _key(config: Config, targets: Targets, grid: Sequence[float], tuning_seeds: Sequence[int]) -> str:
     tables = config.to_dict()
     tables["algorithm"].pop("local_lr")
-    facts = [__version__, tables, dict(targets), list(grid), list(tuning_seeds)]
+    facts = [__version__, tables, list(options.files(tables).values())]
+    facts += [dict(targets), list(grid), list(tuning_seeds)]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()[:16]
 
 

@@ -16,13 +16,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from pisco import registry
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.driver import Progress
 from pisco.engines.job import Engine
 from pisco.engines.run import ENGINES, SEEDS_UP_TO, run
 from pisco.engines.sizes import COUNTS_UP_TO, usual_eval_every
-from pisco.errors import choose
+from pisco.errors import InputError, choose
 from pisco.networks.network import Network
 from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
@@ -56,25 +57,31 @@ class ProblemTable(Choices):
 
     table = "problem"
     name: str = "logistic"
-    dataset: str
+    dataset: str | None = None
     partition: str = "sorted"
     partition_options: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _known(self) -> ProblemTable:
-        choose("partition", self.partition, PARTITIONS)
+        known = registry.options(PARTITIONS[self.partition])
+        registry.fit(
+            f"partition {self.partition!r}", known, {"labels": (), "agents": 1} | self.partition_options
+        )
+        if self.dataset is None and "dataset" in registry.options(PROBLEMS[self.name]):
+            raise InputError(
+                'problem.dataset is missing; name a dataset or a file, as in problem.dataset = "a9a"'
+            )
         return self
 
     def build(self, agents: int, dtype: str) -> Problem:
-        """Load the data and hand it out."""
-        return choose("problem", self.name, PROBLEMS)(
-            load_dataset(self.dataset),
-            agents=agents,
-            partition=self.partition,
-            partition_options=self.partition_options,
-            dtype=dtype,
-            **self.taken_by("name"),
-        )
+        """Load the data and hand it out; a problem is given what it takes."""
+        factory = PROBLEMS[self.name]
+        takes, data = registry.options(factory), {"agents": agents, "dtype": dtype}
+        data |= {"partition": self.partition, "partition_options": self.partition_options}
+        if self.dataset is not None and "dataset" in takes:
+            data["dataset"] = load_dataset(self.dataset)
+        data = {name: value for name, value in data.items() if name in takes}
+        return factory(**data, **self.taken_by("name"))
 
 
 class RunTable(Table):

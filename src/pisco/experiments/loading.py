@@ -32,15 +32,12 @@ def load(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
     path = _find(path_or_preset)
     tables = _read(path)
     tables.setdefault("name", path.stem)
-    _override(tables, overrides)
-    return Config.from_dict(tables, str(path_or_preset))
+    return Config.from_dict(_overridden(tables, overrides), str(path_or_preset))
 
 
 def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
     """The tables of a file; `base` names another one whose settings it changes."""
-    tables = toml.read(path)
-    if path.parent != PRESETS:
-        _locate_dataset(tables, path.parent)
+    tables = _located(toml.read(path), path.parent)
     named = tables.pop("base", None)
     if named is None:
         return tables
@@ -60,9 +57,9 @@ def replace(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Put other settings in place, and forget what only the choices before took."""
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(tables.get(name), dict):
-            tables[name] = tables[name] | value
+            before, tables[name] = tables[name], tables[name] | value
             if any(choice.key in value for choice in options.choices(name)):
-                options.drop_stale(name, tables[name], set(value))
+                options.drop_stale(name, tables[name], before, set(value))
         else:
             tables[name] = value
 
@@ -84,8 +81,9 @@ def _find(path_or_preset: str | Path) -> Path:
     )
 
 
-def _override(tables: dict[str, Any], overrides: Sequence[str]) -> None:
+def _overridden(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     changed: dict[str, set[str]] = {}
+    before = {name: dict(table) if isinstance(table, dict) else {} for name, table in tables.items()}
     for text in overrides:
         where, equals, value = text.partition("=")
         *parents, last = [part.strip() for part in where.split(".")]
@@ -98,22 +96,22 @@ def _override(tables: dict[str, Any], overrides: Sequence[str]) -> None:
                 raise InputError(f"{where.strip()} cannot be set: {parent} is a value, not a table")
         table[last] = toml.value(value.strip())
         changed.setdefault(parents[0] if parents else "", set()).add(parents[1] if len(parents) > 1 else last)
+    tables = _located(tables, Path.cwd()) if changed else tables
     for table, keys in changed.items():
         if any(choice.key in keys for choice in options.choices(table)):
-            options.drop_stale(table, tables[table], keys)
+            options.drop_stale(table, tables[table], before.get(table, {}), keys)
         if table == "problem" and "partition" in keys and "partition_options" not in keys:
             tables[table].pop("partition_options", None)
-    if "dataset" in changed.get("problem", ()):
-        _locate_dataset(tables, Path.cwd())
+    return tables
 
 
-def _locate_dataset(tables: dict[str, Any], folder: Path) -> None:
-    """Make the path of a data file absolute: a stored configuration may be read from another folder."""
+def _located(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Make the paths of files absolute: a stored configuration may be read from another folder."""
+    tables = options.moved(tables, lambda path: (folder / path.expanduser()).resolve())
     problem = tables.get("problem")
-    if not isinstance(problem, dict):
-        return
-    named = problem.get("dataset")
-    if isinstance(named, str) and named and named not in DATASETS:
-        path = folder / Path(named).expanduser()
+    named = problem.get("dataset") if isinstance(problem, dict) else None
+    if isinstance(problem, dict) and isinstance(named, str) and named and named not in DATASETS:
+        path = (folder / Path(named).expanduser()).resolve()
         if path.exists() or len(Path(named).parts) > 1 or path.suffix:
-            problem["dataset"] = str(path.resolve())
+            problem["dataset"] = str(path)
+    return tables

@@ -53,7 +53,8 @@ def points(config: Config, grid: Sequence[float]) -> list[tuple[Any, Any]]:
         raise InputError(
             f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
         )
-    return [(config.algorithm.with_step(lr).build(), config.network.schedule()) for lr in grid]
+    server = config.network.schedule()  # one object: a user's own may equal no other
+    return [(config.algorithm.with_step(lr).build(), server) for lr in grid]
 
 
 def tune(

@@ -3,7 +3,7 @@
 KIT/key.pem           the private key, mode 600; it never leaves this folder
 KIT/cert.pem          who this is, signed by the authority
 KIT/ca.pem            the authority's certificate
-KIT/federation.toml   the plan
+KIT/federation.toml   the plan, and beside it the files that it names
 KIT/revoked.pem       whose certificates no longer count
 """
 

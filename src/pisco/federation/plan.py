@@ -11,6 +11,7 @@
 
 The file holds the weights themselves, not only the rule that made them, so that no two machines work them out
 differently; `[network]` is kept to weigh anew when the roster changes. Agents bring their data and nothing else.
+Files that the plan names, such as `name = "my_algos.py:extra"`, lie beside it, and `[files]` has the SHA-256 of each.
 An agent's `index` is its own for good: batches depend on (seed, index, round) alone.
 """
 
@@ -25,11 +26,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
+from pisco import registry
 from pisco.errors import InputError, choose
 from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name, Seconds, Triple
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
-from pisco.settings import toml
+from pisco.settings import options, toml
 from pisco.settings.tables import (
     AlgorithmTable,
     BatchSize,
@@ -66,7 +68,7 @@ class Federation(Table):
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `server_address`; the tables `algorithm`, `problem` (None: every agent brings a
     module) and `network`; `roster`; `weights`, the founding roster's matrix W as (row, column, value); `changes` of
-    the roster.
+    the roster; `files` that the tables name, with their SHA-256.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -92,6 +94,7 @@ class Federation(Table):
     roster: list[Member]
     weights: list[Triple]
     changes: list[Change] = Field(default_factory=list)
+    files: dict[str, str] = Field(default_factory=dict)
 
     @classmethod
     def create(
@@ -125,7 +128,6 @@ class Federation(Table):
         if isinstance(agents, int):
             agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
         roster = [{"name": each, "index": i, "address": at} for i, (each, at) in enumerate(agents.items())]
-        links = checked(NetworkTable, {**(network or {}), "agents": len(roster)}, "the network")
         tables = {
             "name": name,
             "rounds": rounds,
@@ -134,18 +136,30 @@ class Federation(Table):
             "problem": None if problem is None else dict(problem),
             "network": {**(network or {}), "agents": len(roster)},
             "roster": roster,
-            "weights": _triples(links.build().weights, range(len(roster))),
             **settings,
         }
+        tables = options.moved(tables, lambda path: path.expanduser().resolve())
+        links = checked(NetworkTable, tables["network"], "the network")
+        tables["weights"] = _triples(links.build().weights, range(len(roster)))
+        tables["files"] = {path.name: sha for path, sha in options.files(tables).items()}
         return checked(cls, tables, "the federation")
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:
         """Read a federation file; the first mistake is one `InputError`."""
-        return checked(cls, toml.read(Path(path)), str(path), "`pisco federation init` writes whole files")
+        folder = Path(path).resolve().parent
+        tables = options.moved(toml.read(Path(path)), lambda file: folder / file.name)
+        for file, sha in options.files(tables).items():
+            if (tables.get("files") or {}).get(file.name) != sha:
+                raise InputError(
+                    f"{file} is not the file that the plan was made with; copy the coordinator's {file.name} there"
+                )
+        return checked(cls, tables, str(path), "`pisco federation init` writes whole files")
 
     def save(self, path: str | Path) -> None:
-        """Write the file; whoever reads it meanwhile sees the old one or the new one."""
+        """Write the file, and beside it those that it names; whoever reads one meanwhile sees it old or new."""
+        for file in options.files(self.model_dump()):
+            atomic_write(Path(path).parent / file.name, file.read_bytes())
         atomic_write(Path(path), self.to_toml().encode())
 
     def to_toml(self) -> str:
@@ -153,9 +167,9 @@ class Federation(Table):
         return toml.write(self._tables())
 
     def _tables(self) -> dict[str, Any]:
-        tables = self.model_dump(exclude_none=True)
+        tables = options.moved(self.model_dump(exclude_none=True), lambda file: Path(file.name))
         tables.setdefault("batch_size", "full")
-        return tables
+        return tables if self.files else {name: value for name, value in tables.items() if name != "files"}
 
     @functools.cached_property
     def hash(self) -> str:
@@ -274,7 +288,7 @@ class Federation(Table):
             weights = _triples(links.build().weights, sorted(present))
         entry = {"round": round_index, "action": action, "name": name, "index": index}
         entry |= {"address": address, "weights": weights}
-        tables = self._tables()
+        tables = self.model_dump(exclude_none=True)
         tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
         return checked(Federation, tables, "the federation")
 
@@ -358,6 +372,6 @@ def _one_agent(table: ProblemTable, dataset: Dataset, dtype: str) -> Problem:
         blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
         features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])
     whole = Dataset(dataset.name, features, labels, dataset.test_features, dataset.test_labels)
-    return choose("problem", table.name, PROBLEMS)(
-        whole, agents=1, partition=[np.arange(dataset.num_samples)], dtype=dtype, **table.taken_by("name")
-    )
+    data = {"dataset": whole, "agents": 1, "partition": [np.arange(dataset.num_samples)], "dtype": dtype}
+    factory, takes = PROBLEMS[table.name], registry.options(PROBLEMS[table.name])
+    return factory(**{key: each for key, each in data.items() if key in takes}, **table.taken_by("name"))

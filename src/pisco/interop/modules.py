@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
-import sys
 from pathlib import Path
-from typing import Any
 
 from pisco.errors import InputError
 from pisco.problems.problem import Problem
+from pisco.registry import guarded, load_file
 
 FUNCTION = "agent"
 
@@ -21,24 +19,14 @@ def load_problem(path: str | Path, data: str | Path | None = None) -> Problem:
       path: a Python file that defines `agent(data)`, or `agent()` if it finds its data by itself.
       data: handed on as a `Path`.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(
-            f"there is no file {path}; --module takes a Python file that defines {FUNCTION}(data)"
-        )
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file; --module takes one that defines {FUNCTION}(data)")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)  # where dataclasses and pickles look their classes up
-    _guarded(path, "loading it", lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
-    function = getattr(module, FUNCTION, None)
+    path = Path(path).resolve()
+    function = getattr(load_file(path), FUNCTION, None)
     if not callable(function):
         raise InputError(f"{path} defines no function {FUNCTION}; add one that returns a pisco.Problem")
     takes = len(inspect.signature(function).parameters)
     if data is not None and not takes:
         raise InputError(f"{FUNCTION}() of {path} takes no data; leave --data out, or give it a parameter")
-    made = _guarded(path, f"{FUNCTION}()", lambda: function(*([data and Path(data)] if takes else [])))
+    made = guarded(path, f"{FUNCTION}()", lambda: function(*([data and Path(data)] if takes else [])))
     if not isinstance(made, Problem):
         raise InputError(
             f"{FUNCTION}() of {path} returns {type(made).__name__}, expected a pisco.Problem "
@@ -49,21 +37,3 @@ def load_problem(path: str | Path, data: str | Path | None = None) -> Problem:
             f"{FUNCTION}() of {path} returns a problem of {made.num_agents} agents, expected this one's data alone"
         )
     return made
-
-
-def _guarded(path: Path, what: str, function: Any) -> Any:
-    try:
-        return function()
-    except InputError:
-        raise
-    except Exception as error:
-        line = next((f.lineno for f in reversed(_frames(error)) if f.filename == str(path)), None)
-        at = f", line {line}" if line else ""
-        said = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{path}{at}: {what} fails ({type(error).__name__}: {said}); mend it") from error
-
-
-def _frames(error: BaseException) -> list[Any]:
-    import traceback
-
-    return list(traceback.extract_tb(error.__traceback__))

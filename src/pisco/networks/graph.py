@@ -13,6 +13,7 @@ from pisco.errors import InputError, check_number
 from pisco.memory import check_fits
 
 if TYPE_CHECKING:
+    import networkx as nx
     from scipy.sparse import csr_array
 
 
@@ -82,6 +83,51 @@ class Graph:
     @cached_property
     def is_connected(self) -> bool:
         return int(self.components().max()) == 0
+
+
+def from_edges(edges: Any, num_agents: int | None = None, name: str = "graph") -> Graph:
+    """A graph from pairs of agents; without `num_agents`, as many as the largest number asks for."""
+    if num_agents is None:
+        pairs = np.asarray(edges)
+        if pairs.size == 0 or not np.issubdtype(pairs.dtype, np.integer):
+            raise InputError(
+                "edges has no agent numbers to count agents by; pass num_agents and integer pairs"
+            )
+        num_agents = max(int(pairs.max()) + 1, 1)
+    return Graph(num_agents, edges, name)
+
+
+def from_adjacency(matrix: Any, name: str = "graph") -> Graph:
+    """An edge wherever a symmetric matrix, dense or sparse, is not zero; the diagonal is ignored."""
+    from scipy.sparse import coo_array, issparse
+
+    if not issparse(matrix):
+        matrix = np.asarray(matrix)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"the adjacency matrix has shape {matrix.shape}, expected n × n")
+    entries = coo_array(matrix)
+    there = entries.data != 0
+    i, j = (index[there].astype(np.int64) for index in entries.coords)
+    n = matrix.shape[0]
+    upper, lower = np.unique((i * n + j)[i < j]), np.unique((j * n + i)[i > j])
+    one_way = np.setxor1d(upper, lower)
+    if len(one_way):
+        a, b = divmod(int(one_way[0]), n)
+        raise InputError(f"the adjacency matrix links agents {a} and {b} one way only; make it symmetric")
+    return Graph(n, np.stack(np.divmod(upper, n), axis=1), name)
+
+
+def from_networkx(graph: nx.Graph, name: str | None = None) -> Graph:
+    """A graph from a `networkx.Graph`: agents are its nodes in their order, self loops are dropped."""
+    import networkx as nx
+
+    if not isinstance(graph, nx.Graph):
+        raise InputError(f"the graph is {graph!r}, expected a Graph or an undirected networkx graph")
+    if graph.is_directed():
+        raise InputError("the networkx graph is directed; pass graph.to_undirected()")
+    agent = {node: i for i, node in enumerate(graph)}
+    pairs = [(agent[a], agent[b]) for a, b in graph.edges() if a != b]
+    return Graph(len(agent), pairs, name or graph.name or "graph")
 
 
 def count(name: str, value: Any, low: int = 1) -> int:

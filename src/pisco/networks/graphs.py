@@ -14,16 +14,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pisco.errors import InputError, check_number, choose
-from pisco.networks.graph import Graph, count, make_room
-from pisco.networks.registry import checked
-
-if TYPE_CHECKING:
-    import networkx as nx
+from pisco.networks.files import GRAPH_FILES, read_graph
+from pisco.networks.graph import Graph, count, from_adjacency, from_edges, from_networkx, make_room
+from pisco.registry import Registry
 
 __all__ = [
     "GRAPHS",
@@ -63,9 +60,9 @@ def _link(i: np.ndarray, j: np.ndarray) -> np.ndarray:
 # ------------------------------------------------------------------------------------- fixed families
 
 
-def ring(n: int) -> Graph:
+def ring(agents: int) -> Graph:
     """A cycle: agent i is linked to i ± 1 mod n. λ₂ = 4 sin²(π/n), λ_max = 4 sin²(π⌊n/2⌋/n)."""
-    n = count("n", n)
+    n = count("agents", agents)
     if n <= 2:
         return path(n)
     make_room(n, n)
@@ -74,9 +71,9 @@ def ring(n: int) -> Graph:
     return Graph(n, _link(i, (i + 1) % n), f"ring of {n}", _circle(n), extremes)
 
 
-def path(n: int) -> Graph:
+def path(agents: int) -> Graph:
     """A line of agents. λ₂ = 4 sin²(π/2n), λ_max = 4 cos²(π/2n)."""
-    n = count("n", n)
+    n = count("agents", agents)
     make_room(n, n)
     i = np.arange(n - 1)
     angle = math.pi / (2 * n)
@@ -84,17 +81,17 @@ def path(n: int) -> Graph:
     return Graph(n, _link(i, i + 1), f"path of {n}", np.stack([np.arange(n), np.zeros(n)], axis=1), extremes)
 
 
-def complete(n: int) -> Graph:
+def complete(agents: int) -> Graph:
     """Every pair linked: λ₂ = λ_max = n, so one gossip round is an exact average."""
-    n = count("n", n)
+    n = count("agents", agents)
     make_room(n, n * n / 2)
     edges = np.stack(np.triu_indices(n, 1), axis=1)
     return Graph(n, edges, f"complete graph of {n}", _circle(n), (float(n), float(n)) if n > 1 else None)
 
 
-def star(n: int) -> Graph:
+def star(agents: int) -> Graph:
     """Agent 0 linked to all others. λ₂ = 1, λ_max = n."""
-    n = count("n", n)
+    n = count("agents", agents)
     if n <= 2:
         return path(n)
     make_room(n, n)
@@ -145,9 +142,9 @@ def hypercube(dim: int) -> Graph:
     return Graph(len(agent), _stack(edges), f"hypercube of {2**dim}", None, (2.0, 2.0 * dim) if dim else None)
 
 
-def exponential(n: int) -> Graph:
+def exponential(agents: int) -> Graph:
     """The static exponential graph: agent i is linked to i ± 2^k mod n for every 2^k < n."""
-    n = count("n", n)
+    n = count("agents", agents)
     make_room(n, n * math.log2(n))
     i = np.arange(n)
     hops = [_link(i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())]
@@ -210,15 +207,15 @@ def clusters(
 # ------------------------------------------------------------------------------------ random families
 
 
-def erdos_renyi(n: int, prob: float, seed: int = 0, *, connected: bool = False) -> Graph:
-    """Each pair linked with probability `prob`: exactly `networkx.erdos_renyi_graph(n, prob, seed)`.
+def erdos_renyi(agents: int, prob: float, seed: int = 0, *, connected: bool = False) -> Graph:
+    """Each pair linked with probability `prob`: exactly `networkx.erdos_renyi_graph(agents, prob, seed)`.
 
     connected: take the first connected graph among seed, seed + 1, …
 
     >>> erdos_renyi(10, 0.3, seed=12)
     Graph(Erdős–Rényi(10, 0.3) of seed 12, 10 agents, 15 edges)
     """
-    n, seed = count("n", n), count("seed", seed, low=0)
+    n, seed = count("agents", agents), count("seed", seed, low=0)
     check_number("prob", prob, low=0, high=1)
     make_room(n, prob * n * n / 2)
     if n > PAIRS_UP_TO:
@@ -250,11 +247,15 @@ def _linked_pairs(n: int, prob: float, seed: int) -> np.ndarray:
     return np.stack([i, flat - row_starts[i] + i + 1], axis=1)
 
 
-def small_world(n: int, neighbours: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
+def small_world(agents: int, neighbours: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
     """Watts–Strogatz: a ring of links to the `neighbours` nearest, each rewired with probability `rewire`."""
     import networkx as nx
 
-    n, neighbours, seed = count("n", n), count("neighbours", neighbours, low=2), count("seed", seed, low=0)
+    n, neighbours, seed = (
+        count("agents", agents),
+        count("neighbours", neighbours, low=2),
+        count("seed", seed, low=0),
+    )
     check_number("rewire", rewire, low=0, high=1)
     if neighbours % 2 or neighbours >= n:
         raise InputError(f"neighbours is {neighbours}, expected an even number below n = {n}")
@@ -264,11 +265,11 @@ def small_world(n: int, neighbours: int = 4, rewire: float = 0.1, seed: int = 0)
     return Graph(n, list(drawn.edges), name, _circle(n))
 
 
-def random_regular(n: int, degree: int = 4, seed: int = 0) -> Graph:
+def random_regular(agents: int, degree: int = 4, seed: int = 0) -> Graph:
     """A random graph in which every agent has `degree` neighbours: an expander, almost surely."""
     import networkx as nx
 
-    n, degree, seed = count("n", n), count("degree", degree, low=0), count("seed", seed, low=0)
+    n, degree, seed = count("agents", agents), count("degree", degree, low=0), count("seed", seed, low=0)
     if degree >= n:
         raise InputError(f"degree is {degree}, expected at most n − 1 = {n - 1}")
     if n * degree % 2:
@@ -276,54 +277,6 @@ def random_regular(n: int, degree: int = 4, seed: int = 0) -> Graph:
     make_room(n, n * degree / 2, edge_bytes=700)
     edges = list(nx.random_regular_graph(degree, n, seed=seed).edges)
     return Graph(n, edges, f"random {degree}-regular({n}) of seed {seed}")
-
-
-# -------------------------------------------------------------------------------- from something else
-
-
-def from_edges(edges: Any, num_agents: int | None = None, name: str = "graph") -> Graph:
-    """A graph from pairs of agents; without `num_agents`, as many as the largest number asks for."""
-    if num_agents is None:
-        pairs = np.asarray(edges)
-        if pairs.size == 0 or not np.issubdtype(pairs.dtype, np.integer):
-            raise InputError(
-                "edges has no agent numbers to count agents by; pass num_agents and integer pairs"
-            )
-        num_agents = max(int(pairs.max()) + 1, 1)
-    return Graph(num_agents, edges, name)
-
-
-def from_adjacency(matrix: Any, name: str = "graph") -> Graph:
-    """An edge wherever a symmetric matrix, dense or sparse, is not zero; the diagonal is ignored."""
-    from scipy.sparse import coo_array, issparse
-
-    if not issparse(matrix):
-        matrix = np.asarray(matrix)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"the adjacency matrix has shape {matrix.shape}, expected n × n")
-    entries = coo_array(matrix)
-    there = entries.data != 0
-    i, j = (index[there].astype(np.int64) for index in entries.coords)
-    n = matrix.shape[0]
-    upper, lower = np.unique((i * n + j)[i < j]), np.unique((j * n + i)[i > j])
-    one_way = np.setxor1d(upper, lower)
-    if len(one_way):
-        a, b = divmod(int(one_way[0]), n)
-        raise InputError(f"the adjacency matrix links agents {a} and {b} one way only; make it symmetric")
-    return Graph(n, np.stack(np.divmod(upper, n), axis=1), name)
-
-
-def from_networkx(graph: nx.Graph, name: str | None = None) -> Graph:
-    """A graph from a `networkx.Graph`: agents are its nodes in their order, self loops are dropped."""
-    import networkx as nx
-
-    if not isinstance(graph, nx.Graph):
-        raise InputError(f"the graph is {graph!r}, expected a Graph or an undirected networkx graph")
-    if graph.is_directed():
-        raise InputError("the networkx graph is directed; pass graph.to_undirected()")
-    agent = {node: i for i, node in enumerate(graph)}
-    pairs = [(agent[a], agent[b]) for a, b in graph.edges() if a != b]
-    return Graph(len(agent), pairs, name or graph.name or "graph")
 
 
 # ------------------------------------------------------------------------- by name, for configurations
@@ -347,14 +300,17 @@ def _shape(family: str, agents: int, rows: int | None) -> tuple[int, int]:
 
 
 def _grid(*, agents: int, rows: int | None = None) -> Graph:
+    """A rectangular lattice."""
     return grid(*_shape("grid", agents, rows))
 
 
 def _torus(*, agents: int, rows: int | None = None) -> Graph:
+    """A lattice that wraps around in both directions."""
     return torus(*_shape("torus", agents, rows))
 
 
 def _hypercube(*, agents: int) -> Graph:
+    """A power of two of agents, linked where their binary numbers differ in one digit."""
     agents = count("agents", agents)
     if agents & (agents - 1):
         below = 1 << (agents.bit_length() - 1)
@@ -365,6 +321,7 @@ def _hypercube(*, agents: int) -> Graph:
 
 
 def _clusters(*, agents: int, clusters: int, inner: str = "complete", bridges: int = 0) -> Graph:
+    """Groups of agents, disconnected from each other unless there are bridges."""
     agents, parts = count("agents", agents), count("clusters", clusters)
     if agents % parts:
         raise InputError(f"clusters is {parts}, expected a divisor of agents = {agents}")
@@ -374,39 +331,23 @@ def _clusters(*, agents: int, clusters: int, inner: str = "complete", bridges: i
 _cluster_graph = clusters  # `clusters` is also the name of the option
 
 
-def _erdos_renyi(*, agents: int, prob: float, seed: int = 0, connected: bool = False) -> Graph:
-    return erdos_renyi(agents, prob, seed, connected=connected)
-
-
-def _small_world(*, agents: int, neighbours: int = 4, rewire: float = 0.1, seed: int = 0) -> Graph:
-    return small_world(agents, neighbours, rewire, seed)
-
-
-def _random_regular(*, agents: int, degree: int = 4, seed: int = 0) -> Graph:
-    return random_regular(agents, degree, seed)
-
-
-def _sized(build: Callable[[int], Graph]) -> Callable[..., Graph]:
-    def sized(*, agents: int) -> Graph:
-        return build(count("agents", agents))
-
-    return sized
-
-
-GRAPHS = checked(
+GRAPHS = Registry[Callable[..., Graph]](
     "graph",
+    "pisco.graphs",
     {
-        "ring": _sized(ring),
-        "path": _sized(path),
-        "complete": _sized(complete),
-        "star": _sized(star),
+        "ring": ring,
+        "path": path,
+        "complete": complete,
+        "star": star,
         "grid": _grid,
         "torus": _torus,
         "hypercube": _hypercube,
-        "exponential": _sized(exponential),
+        "exponential": exponential,
         "clusters": _clusters,
-        "erdos-renyi": _erdos_renyi,
-        "small-world": _small_world,
-        "random-regular": _random_regular,
+        "erdos-renyi": erdos_renyi,
+        "small-world": small_world,
+        "random-regular": random_regular,
     },
+    suffixes=GRAPH_FILES,
+    read=read_graph,
 )

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.display import card
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_number
 from pisco.networks import graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
@@ -19,6 +19,8 @@ from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling
 from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
 from pisco.networks.varying import Varying, fixed
+from pisco.registry import checked
+from pisco.registry import options as known_options
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -62,7 +64,7 @@ class Network:
         self.varying, self.sampling = varying, sampling
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
-        rule = choose("weights", weights, weighting.WEIGHTS) if isinstance(weights, str) else weights
+        rule = weighting.WEIGHTS[weights] if isinstance(weights, str) else weights
         if graph is None and callable(rule):
             raise InputError(f"weights={weights!r} needs a graph; pass one, or pass the matrix itself")
         if graph is not None and not isinstance(graph, Graph):
@@ -77,64 +79,54 @@ class Network:
         self.graph: Graph = _graph_of(self.weights) if graph is None else graph
         self._check()
 
-    # One line per family, so that editors complete them.
+    # The families in short, so that editors complete them; `options` are the keywords above.
 
     @classmethod
-    def ring(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def ring(cls, agents: int, **options: Any) -> Network:
         """Agents on a circle."""
-        return cls(graphs.ring(agents), weights=weights, server=server, varying=varying)
+        return cls._on(graphs.ring(agents), options)
 
     @classmethod
-    def path(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def path(cls, agents: int, **options: Any) -> Network:
         """Agents on a line."""
-        return cls(graphs.path(agents), weights=weights, server=server, varying=varying)
+        return cls._on(graphs.path(agents), options)
 
     @classmethod
-    def complete(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def complete(cls, agents: int, **options: Any) -> Network:
         """Everybody linked to everybody."""
-        return cls(graphs.complete(agents), weights=weights, server=server, varying=varying)
+        return cls._on(graphs.complete(agents), options)
 
     @classmethod
-    def star(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def star(cls, agents: int, **options: Any) -> Network:
         """Agent 0 linked to all others."""
-        return cls(graphs.star(agents), weights=weights, server=server, varying=varying)
+        return cls._on(graphs.star(agents), options)
 
     @classmethod
-    def grid(
-        cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def grid(cls, rows: int, cols: int, **options: Any) -> Network:
         """A rectangular lattice."""
-        return cls(graphs.grid(rows, cols), weights=weights, server=server, varying=varying)
+        return cls._on(graphs.grid(rows, cols), options)
 
     @classmethod
-    def torus(
-        cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def torus(cls, rows: int, cols: int, **options: Any) -> Network:
         """A lattice that wraps around."""
-        return cls(graphs.torus(rows, cols), weights=weights, server=server, varying=varying)
+        return cls._on(graphs.torus(rows, cols), options)
 
     @classmethod
-    def erdos_renyi(
-        cls, agents: int, prob: float, *, seed: int = 0, weights: Any = "metropolis", server: Any = None
-    ) -> Network:
+    def erdos_renyi(cls, agents: int, prob: float, *, seed: int = 0, **options: Any) -> Network:
         """Every pair linked with probability `prob`."""
-        return cls(graphs.erdos_renyi(agents, prob, seed), weights=weights, server=server)
+        return cls._on(graphs.erdos_renyi(agents, prob, seed), options)
 
     @classmethod
-    def named(
-        cls, family: str, agents: int, *, weights: Any = "metropolis", server: Any = None, **options: Any
-    ) -> Network:
-        """Any family of `graphs.GRAPHS` by name, with its own options."""
-        factory = choose("graph", family, graphs.GRAPHS)
-        return cls(factory(agents=agents, **options), weights=weights, server=server)
+    def named(cls, graph: str, agents: int | None = None, **options: Any) -> Network:
+        """A family by name, a file such as "roads.graphml", or "my_graphs.py:tree", with the options that each has."""
+        build, own = graphs.GRAPHS[graph], known_options(cls)
+        given = {name: value for name, value in options.items() if name not in own}
+        given |= {} if agents is None else {"agents": agents}
+        return cls._on(build(**given), {name: value for name, value in options.items() if name in own})
+
+    @classmethod
+    def _on(cls, graph: Graph, options: dict[str, Any]) -> Network:
+        return checked("a network", cls)(graph, **options)
 
     @property
     def num_agents(self) -> int:

@@ -18,6 +18,7 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, check_number
+from pisco.registry import Registry
 
 Observe = Callable[[], jax.Array]
 
@@ -312,11 +313,15 @@ def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) ->
     return who.shape
 
 
-SCHEDULES: dict[str, Callable[..., Schedule]] = {
-    "bernoulli": bernoulli,
-    "every": every,
-    "always": always,
-    "never": never,
-    "per_agent": per_agent,
-    "adaptive": adaptive,
-}
+SCHEDULES = Registry[Callable[..., Schedule]](
+    "server",
+    "pisco.schedules",
+    {
+        "bernoulli": bernoulli,
+        "every": every,
+        "always": always,
+        "never": never,
+        "per_agent": per_agent,
+        "adaptive": adaptive,
+    },
+)

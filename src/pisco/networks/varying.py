@@ -17,6 +17,7 @@ import numpy as np
 from pisco.errors import InputError, check_number
 from pisco.networks import weights as weighting
 from pisco.networks.mixing import Dense, Edges, Operator, choose_operator
+from pisco.registry import Registry
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -205,11 +206,20 @@ def function_of_round(function: Callable[[jax.Array, Any], jax.Array]) -> Varyin
     return _named(build, f"function_of_round({getattr(function, '__name__', 'function')})")
 
 
-VARYING: dict[str, Callable[..., Varying]] = {
-    "edge_dropout": edge_dropout,
-    "random_matching": random_matching,
-    "one_peer_exponential": one_peer_exponential,
-}
+def none() -> None:
+    """The same weights in every round."""
+
+
+VARYING = Registry[Callable[..., Varying | None]](
+    "varying",
+    "pisco.varying",
+    {
+        "none": none,
+        "edge_dropout": edge_dropout,
+        "random_matching": random_matching,
+        "one_peer_exponential": one_peer_exponential,
+    },
+)
 
 
 def fixed(weights: csr_array) -> Fixed:

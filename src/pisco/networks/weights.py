@@ -11,15 +11,17 @@ Every rule returns W = I − B·diag(w)·Bᵀ as SciPy CSR, with B the incidence
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pisco.errors import InputError
 from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
+from pisco.networks.files import MATRIX_FILES, read_matrix
 from pisco.networks.graph import Graph
-from pisco.networks.registry import checked
 from pisco.networks.spectral import laplacian_extremes
+from pisco.registry import Registry
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
@@ -206,21 +208,16 @@ def _tidy(found: np.ndarray) -> np.ndarray:
     return np.where(np.abs(found) < 1e-8, 0.0, found)
 
 
-def _pisco_step(
-    graph: Graph, *, condition: float = 10.0, one_exchange: bool = False, lazy: bool = False
-) -> csr_array:
-    from pisco.theory.step_weights import pisco_step
-
-    return pisco_step(graph, condition=condition, one_exchange=one_exchange, lazy=lazy)
-
-
-WEIGHTS = checked(
+WEIGHTS = Registry[Callable[..., Any]](
     "weights",
+    "pisco.weights",
     {
         "fdla": fdla,
         "metropolis": metropolis,
         "max-degree": max_degree,
         "best-constant": best_constant,
-        "pisco-step": _pisco_step,
+        "pisco-step": "pisco.theory.step_weights:pisco_step",
     },
+    suffixes=MATRIX_FILES,
+    read=lambda path, graph: read_matrix(path),
 )

@@ -8,5 +8,8 @@ from pisco.problems.cnn import cnn
 from pisco.problems.logistic import logistic
 from pisco.problems.mlp import mlp
 from pisco.problems.problem import Problem
+from pisco.registry import Registry
 
-PROBLEMS: dict[str, Callable[..., Problem]] = {"logistic": logistic, "mlp": mlp, "cnn": cnn}
+PROBLEMS = Registry[Callable[..., Problem]](
+    "problem", "pisco.problems", {"logistic": logistic, "mlp": mlp, "cnn": cnn}
+)

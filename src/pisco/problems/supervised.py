@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pisco.data import PARTITIONS, Dataset
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_number
 
 Partition = str | Callable[..., Sequence[np.ndarray]] | Sequence[np.ndarray]
 
@@ -28,8 +28,7 @@ def split(
     """The sample indices of every agent: by a named rule, by your own function, or as given."""
     check_number("agents", agents, low=1, integer=True)
     if isinstance(partition, str):
-        rule = choose("partition", partition, PARTITIONS)
-        parts = rule(dataset.labels, agents=agents, **dict(options or {}))
+        parts = PARTITIONS[partition](dataset.labels, agents=agents, **dict(options or {}))
     else:
         parts = partition(dataset.labels, agents=agents) if callable(partition) else partition
     parts = [np.asarray(part) for part in parts]

@@ -1,71 +1,64 @@
 """Settings that belong to a named choice (a method, a graph, a problem): read off the factory's signature.
 
-So a new row of a registry brings its own settings, and configurations need no edit.
+So a new row of a registry, or a user's own factory, brings its own settings, and configurations need no edit.
 """
 
 from __future__ import annotations
 
-import inspect
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from pydantic import TypeAdapter, ValidationError
-
+from pisco import registry
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.errors import InputError, choose, suggest
+from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.schedules import SCHEDULES
 from pisco.networks.varying import VARYING
 from pisco.networks.weights import WEIGHTS
 from pisco.problems.registry import PROBLEMS
-
-Parameters = Mapping[str, inspect.Parameter]
+from pisco.registry import Option, Registry
 
 AUTO = "auto"
 """A step size that is picked before the run (`pisco.planning.auto_step`)."""
 
 
 class Choice(NamedTuple):
-    """A setting that picks a row of a registry, and which settings the rows bring along."""
+    """A setting that picks a row of a registry; `taken` are the row's keywords that other settings fill in."""
 
-    kind: str
     table: str
     key: str
-    rows: Mapping[str, Parameters]
+    registry: Registry[Any]
+    taken: tuple[str, ...] = ()
+
+    def options(self, name: str) -> dict[str, Option]:
+        """The settings that a row brings along."""
+        known = registry.options(self.registry[name])
+        return {key: option for key, option in known.items() if key not in self.taken}
 
 
-def _rows(factories: Mapping[str, Callable[..., Any]], *taken: str) -> dict[str, Parameters]:
-    """The parameters of every factory but those that other settings fill in."""
-    rows = {}
-    for name, factory in factories.items():
-        parameters = inspect.signature(factory).parameters
-        rows[name] = {n: p for n, p in parameters.items() if n not in taken}
-    return rows
+class _AlgorithmChoice(Choice):
+    """Of a method some hyperparameters are fixed by its name, and the step size may be left open."""
 
+    def options(self, name: str) -> dict[str, Option]:
+        known = dict(self.registry[name].hyperparameters)
+        if "local_lr" in known:
+            known["local_lr"] = known["local_lr"]._replace(type=float | Literal["auto"])
+        return known
+
+
+DATA = ("dataset", "agents", "partition", "partition_options", "dtype")
+"""What a problem may take beside its own settings."""
 
 CHOICES = (
-    Choice("algorithm", "algorithm", "name", {n: m.hyperparameters for n, m in ALGORITHMS.items()}),
-    Choice(
-        "problem",
-        "problem",
-        "name",
-        _rows(PROBLEMS, "dataset", "agents", "partition", "partition_options", "dtype"),
-    ),
-    Choice("graph", "network", "graph", _rows(GRAPHS, "agents")),
-    Choice("weights", "network", "weights", _rows(WEIGHTS, "graph")),
-    Choice("server", "network", "server", _rows(SCHEDULES)),
-    Choice("varying", "network", "varying", {"none": {}} | _rows(VARYING)),
+    _AlgorithmChoice("algorithm", "name", ALGORITHMS),
+    Choice("problem", "name", PROBLEMS, DATA),
+    Choice("network", "graph", GRAPHS, ("agents",)),
+    Choice("network", "weights", WEIGHTS, ("graph",)),
+    Choice("network", "server", SCHEDULES),
+    Choice("network", "varying", VARYING),
 )
-
-# By the text of the annotation: evaluating it may need modules that only type checkers import.
-_TYPES: dict[str, tuple[Any, str]] = {
-    "float": (float, "a number"),
-    "int": (int, "a whole number"),
-    "int | None": (int, "a whole number"),
-    "bool": (bool, "true or false"),
-    "str": (str, "a text"),
-    "Sequence[float]": (list[float], "a list of numbers"),
-}
 
 
 def choices(table: str) -> list[Choice]:
@@ -75,24 +68,23 @@ def choices(table: str) -> list[Choice]:
 
 def fit(table: str, fixed: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """Check the settings that the choices in `fixed` bring along, and give them their declared types."""
-    known: dict[str, inspect.Parameter] = {}
-    for choice in choices(table):
-        known |= choose(choice.kind, fixed[choice.key], choice.rows)
+    brought = [(choice, choice.options(fixed[choice.key])) for choice in choices(table)]
+    known = {name for _, own in brought for name in own}
     for name in given:
         if name not in known:
             raise InputError(unknown(table, name, [*fixed, *known], fixed))
-    for name, parameter in known.items():
-        if parameter.default is parameter.empty and name not in given:
-            raise InputError(
-                f"{table}.{name} is missing; set it, as in {table}.{name} = {_example(parameter)}"
-            )
-    return {name: _typed(f"{table}.{name}", value, known[name]) for name, value in given.items()}
+    fitted = {}
+    for choice, own in brought:
+        what = f"{choice.registry.kind} {registry.label(fixed[choice.key])!r}"
+        mine = {name: value for name, value in given.items() if name in own}
+        fitted |= registry.fit(what, own, mine, table=f"{table}.")
+    return fitted
 
 
 def unknown(table: str, name: str, known: Iterable[str], fixed: Mapping[str, Any]) -> str:
     """What to say of a setting that the chosen rows do not have."""
     for choice in choices(table):
-        owners = [row for row, parameters in choice.rows.items() if name in parameters]
+        owners = [row for row in choice.registry.rows if name in choice.options(row)]
         if owners:
             return (
                 f"{table}.{name} does not go with {choice.key} = {fixed[choice.key]!r} "
@@ -101,29 +93,49 @@ def unknown(table: str, name: str, known: Iterable[str], fixed: Mapping[str, Any
     return f"{table}.{name} is not a setting; {suggest(name, known)}"
 
 
-def drop_stale(table: str, settings: dict[str, Any], kept: set[str]) -> None:
-    """After other choices were made, forget what only the earlier ones took; `kept` are the keys just set."""
-    taken = {name for c in choices(table) for name in c.rows.get(str(settings.get(c.key)), ())}
+def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], kept: set[str]) -> None:
+    """After other choices were made, forget what only earlier ones took; `kept` are the keys just set."""
+
+    def taken(choice: Choice, settings: Mapping[str, Any]) -> set[str]:
+        name = str(settings.get(choice.key))
+        return set(choice.options(name)) if name in choice.registry else set()
+
+    now = {name for choice in choices(table) for name in taken(choice, settings)}
     for choice in choices(table):
         if choice.key in kept:
-            ever = {name for parameters in choice.rows.values() for name in parameters}
-            for name in (ever - taken - kept) & settings.keys():
+            ever = {name for row in choice.registry.rows for name in choice.options(row)}
+            for name in ((ever | taken(choice, before)) - now - kept) & settings.keys():
                 del settings[name]
 
 
-def _typed(where: str, value: Any, parameter: inspect.Parameter) -> Any:
-    kind, words = _TYPES.get(str(parameter.annotation), (Any, "another value"))
-    if where == "algorithm.local_lr":
-        if value == AUTO:
-            return value
-        words = 'a number or "auto"'
+# -------------------------------------------------------------------------------- files that settings name
+
+
+def moved(tables: Mapping[str, Any], where: Callable[[Path], Path]) -> dict[str, Any]:
+    """The same tables with every file that they name put elsewhere: Python, graphs and weights."""
+
+    def each(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {key: each(one) for key, one in value.items()}
+        if isinstance(value, list):
+            return [each(one) for one in value]
+        return registry.move(value, where) if registry.is_reference(value) else value
+
+    out = {key: value if isinstance(value, str) else each(value) for key, value in tables.items()}
+    for choice in CHOICES:
+        table = out.get(choice.table)
+        if isinstance(table, dict) and choice.registry.is_data(table.get(choice.key)):
+            table[choice.key] = registry.move(table[choice.key], where)
+    return out
+
+
+def files(tables: Mapping[str, Any]) -> dict[Path, str]:
+    """Every file that settings name, with its SHA-256."""
+    found: list[Path] = []
+    moved(tables, lambda path: (found.append(path), path)[1])
     try:
-        return TypeAdapter(kind).validate_python(value)
-    except ValidationError:
-        raise InputError(f"{where} is {value!r}, expected {words}") from None
-
-
-def _example(parameter: inspect.Parameter) -> str:
-    return {"float": "0.1", "int": "1", "str": '"…"', "Sequence[float]": "[0.1, 0.2]"}.get(
-        str(parameter.annotation), "…"
-    )
+        return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+    except OSError as error:
+        raise InputError(
+            f"there is no file {error.filename} to read ({error.strerror}); check the path"
+        ) from None

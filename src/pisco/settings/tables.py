@@ -7,13 +7,14 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from pisco.algorithms.registry import build as build_algorithm
-from pisco.errors import InputError, choose, suggest
+from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.network import Network
 from pisco.networks.sampling import sample_groups
-from pisco.networks.schedules import SCHEDULES, Schedule
+from pisco.networks.schedules import SCHEDULES, Schedule, as_schedule
 from pisco.networks.varying import VARYING
 from pisco.networks.weights import WEIGHTS
+from pisco.registry import label
 from pisco.settings import options
 from pisco.types import Algorithm
 
@@ -75,7 +76,7 @@ class Choices(Table):
     def taken_by(self, key: str) -> dict[str, Any]:
         """The settings that the choice made by `key` takes."""
         choice = next(choice for choice in options.choices(self.table) if choice.key == key)
-        names = choice.rows[getattr(self, key)]
+        names = choice.options(getattr(self, key))
         return {n: v for n, v in (self.__pydantic_extra__ or {}).items() if n in names}
 
 
@@ -100,6 +101,9 @@ class AlgorithmTable(Choices):
 
     def with_step(self, local_lr: float) -> AlgorithmTable:
         """The same with another η_l."""
+        (choice,) = options.choices("algorithm")
+        if "local_lr" not in choice.options(self.name):
+            raise InputError(f"algorithm {self.name!r} has no `local_lr` to set; call its step size that")
         return self.model_copy(update={"local_lr": float(local_lr)})
 
     @model_validator(mode="after")
@@ -123,14 +127,22 @@ class NetworkTable(Choices):
 
     @model_validator(mode="before")
     @classmethod
-    def _infer_server(cls, given: Any) -> Any:
-        """A value that one schedule alone takes names that schedule."""
-        if not isinstance(given, dict) or "server" in given:
+    def _infer(cls, given: Any) -> Any:
+        """A value that one schedule alone takes names that schedule; a file of links or weights has its agents."""
+        if not isinstance(given, dict):
             return given
-        (choice,) = (choice for choice in options.choices("network") if choice.key == "server")
-        for name, parameters in choice.rows.items():
-            if parameters and set(parameters) <= set(given):
-                return given | {"server": name}
+        if "server" not in given:
+            (choice,) = (choice for choice in options.choices("network") if choice.key == "server")
+            for name in choice.registry.rows:
+                if choice.options(name) and set(choice.options(name)) <= set(given):
+                    given = given | {"server": name}
+                    break
+        weights = str(given.get("weights"))
+        if "graph" not in given and WEIGHTS.is_data(weights):
+            given = {"graph": weights} | given
+        if "agents" not in given and GRAPHS.is_data(given.get("graph")):
+            read = WEIGHTS[weights](None).shape[0] if given["graph"] == weights else None
+            given = given | {"agents": read or GRAPHS[given["graph"]]().num_agents}
         return given
 
     @model_validator(mode="after")
@@ -140,30 +152,37 @@ class NetworkTable(Choices):
 
     def schedule(self) -> Schedule:
         """When the server is reached."""
-        return choose("server", self.server, SCHEDULES)(**self.taken_by("server"))
+        return as_schedule(SCHEDULES[self.server](**self.taken_by("server")))
 
     def build(self, weights: Any = None) -> Network:
         """Graph, weights and schedule together; on a matrix already made, if one is given."""
         given = (None, weights) if weights is not None else self._links()
-        return Network(
+        made = Network(
             given[0],
             weights=given[1],
             server=self.schedule(),
-            varying=None if self.varying == "none" else VARYING[self.varying](**self.taken_by("varying")),
+            varying=VARYING[self.varying](**self.taken_by("varying")),
             sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
         )
+        if made.num_agents != self.agents:
+            raise InputError(
+                f"network.agents is {self.agents}, but {label(self.graph)} has {made.num_agents}; make both the same"
+            )
+        return made
 
     def _links(self) -> tuple[Any, Any]:
         """The graph, and its rule of weights by name or as a function."""
-        graph = choose("graph", self.graph, GRAPHS)(agents=self.agents, **self.taken_by("graph"))
-        rule, chosen = choose("weights", self.weights, WEIGHTS), self.taken_by("weights")
+        rule, chosen = WEIGHTS[self.weights], self.taken_by("weights")
+        if self.graph == self.weights:  # a file of weights has the links in it
+            return None, rule(None)
+        graph = GRAPHS[self.graph](agents=self.agents, **self.taken_by("graph"))
 
         def weigh(graph: Any) -> Any:
             return rule(graph, **chosen)
 
-        weigh.__name__ = f"{self.weights}({', '.join(chosen)})"
+        weigh.__name__ = f"{label(self.weights)}({', '.join(chosen)})"
         return graph, weigh if chosen else self.weights
 
     def groups(self) -> list[int]:

@@ -51,7 +51,7 @@ def init(
     """
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.engines.job import check_needs
-    from pisco.errors import InputError, choose
+    from pisco.errors import InputError
     from pisco.federation.authority import Authority
     from pisco.federation.plan import Federation
 
@@ -59,7 +59,7 @@ def init(
         raise InputError(
             f"{folder} holds a federation already; choose another folder, or `pisco federation change` it"
         )
-    taken = choose("algorithm", algorithm, ALGORITHMS).hyperparameters
+    taken = ALGORITHMS[algorithm].hyperparameters
     start = {"local_lr": 0.05, "local_steps": 1}
     tables: dict[str, Any] = {
         "algorithm": {"name": algorithm} | {key: value for key, value in start.items() if key in taken},

@@ -1,0 +1,46 @@
+"""`pisco check`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pisco.cli.console import key_values, out, say, say_json, table
+
+USUAL = {"local_lr": 0.05, "local_steps": 2}
+
+
+def check(
+    algorithm: Annotated[str, typer.Argument(help="A file and a factory in it, as in my_algos.py:extra.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="A hyperparameter; may be given often."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Check that an update rule of your own keeps what every engine relies on.
+
+    Exit codes: 0 all checks pass, 1 some do not, 2 the rule cannot be built.
+
+    Example:
+
+      pisco check my_algos.py:extra --set local_lr=0.1
+    """
+    from pisco.algorithms.registry import ALGORITHMS
+    from pisco.testing import check_algorithm
+
+    usual = {key: value for key, value in USUAL.items() if key in ALGORITHMS[algorithm].hyperparameters}
+    report = check_algorithm(algorithm, **usual | key_values(settings))
+    if as_json:
+        say_json(
+            {"rule": report.rule, "passed": report.passed, "checks": [c._asdict() for c in report.checks]}
+        )
+    else:
+        shown = table(report.rule, "check", "")
+        for each in report.checks:
+            shown.add_row(each.name, each.broken or "passes")
+        out().print(shown)
+        say("all checks pass" if report.passed else "some checks fail; the rule may be wrong without a sign")
+    if not report.passed:
+        raise typer.Exit(1)

@@ -1,0 +1,272 @@
+"""Names to factories, and the one check of what a factory is given.
+
+A name is a row of our own table, an entry point that another package declares in the table's group (`pisco.graphs`), a
+function of a Python file ("my_graphs.py:tree"), or, where a table reads them, a file of data ("roads.graphml").
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from numbers import Integral, Real
+from pathlib import Path
+from types import ModuleType, NoneType, SimpleNamespace, UnionType
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
+
+from pisco.errors import InputError, suggest
+
+T = TypeVar("T")
+
+_BASIC = {float: ("a number", "0.1"), int: ("a whole number", "1"), bool: ("true or false", "true")}
+_BASIC |= {str: ("a text", '"…"')}
+
+
+class Option(NamedTuple):
+    """One keyword of a factory: its type, and its default (`inspect.Parameter.empty` where it has none)."""
+
+    type: Any
+    default: Any
+
+
+def options(factory: Callable[..., Any]) -> dict[str, Option]:
+    """What a factory takes by name, with its types resolved; `Any` where there is none, or one for type checkers alone.
+
+    >>> def ring(agents: int, *, seed: int = 0): ...
+    >>> options(ring)["seed"]
+    Option(type=<class 'int'>, default=0)
+    """
+    plain = inspect.unwrap(getattr(factory, "func", factory))
+    names = getattr(plain, "__globals__", None) or vars(sys.modules[plain.__module__])
+
+    def resolved(written: Any) -> Any:
+        written = Any if written is inspect.Parameter.empty else written
+        try:
+            return typing.get_type_hints(SimpleNamespace(__annotations__={"type": written}), names)["type"]
+        except NameError:
+            return Any
+
+    return {
+        name: Option(resolved(parameter.annotation), parameter.default)
+        for name, parameter in inspect.signature(factory).parameters.items()
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    }
+
+
+def fit(what: str, known: Mapping[str, Option], given: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+    """The keywords given, in their declared types; one that is unknown, missing or of another type is refused.
+
+    >>> fit("dsgd", {"local_lr": Option(float, 1.0)}, {"local_lr": 1})
+    {'local_lr': 1.0}
+    >>> fit("dsgd", {"local_lr": Option(float, 1.0)}, {"locallr": 1})
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: dsgd has no option 'locallr'; did you mean 'local_lr'?
+    """
+    for name in given:
+        if name not in known:
+            raise InputError(
+                f"{what} has no option {name!r}; {suggest(name, known) if known else 'it has none'}"
+            )
+    for name, option in known.items():
+        if option.default is inspect.Parameter.empty and name not in given:
+            example = _BASIC.get(option.type, ("", "…"))[1]
+            raise InputError(f"{table}{name} is missing; {what} needs it, as in {table}{name} = {example}")
+    fitted = {name: _converted(value, known[name].type) for name, value in given.items()}
+    for name, (fits, _) in fitted.items():
+        if not fits:
+            raise InputError(f"{table}{name} is {given[name]!r}, expected {_words(known[name].type)}")
+    return {name: value for name, (_, value) in fitted.items()}
+
+
+def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
+    """Whether a value is of a type, and what it becomes."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        tried = [_converted(value, part) for part in parts]
+        return next((each for each in tried if each[0]), (False, None))
+    if origin is Literal:
+        return value in parts, value
+    if isinstance(value, bool):
+        return kind in (bool, Any), value
+    if kind is float and not isinstance(value, Real):  # an array, or a value that is traced
+        return hasattr(value, "dtype") and value.dtype != bool, value
+    if kind is float or (kind is int and isinstance(value, float) and value.is_integer()):
+        return True, kind(value)  # pyright: ignore[reportArgumentType]
+    kind = Integral if kind is int else origin or kind
+    free = kind is Any or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False)
+    fits = free or (isinstance(value, kind) and not (origin and isinstance(value, str)))  # pyright: ignore[reportArgumentType]
+    return fits, int(value) if kind is Integral and fits else value
+
+
+def _words(kind: Any) -> str:
+    """A type for people."""
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, UnionType):
+        return " or ".join(_words(part) for part in parts if part is not NoneType)
+    if origin is Literal:
+        return " or ".join(f'"{part}"' for part in parts)
+    return _BASIC.get(kind, (f"an object of type {getattr(kind, '__name__', kind)}",))[0]
+
+
+def checked(what: str, factory: Callable[..., T]) -> Callable[..., T]:
+    """The same factory, which refuses keywords that it does not have."""
+    known = list(options(factory).items())
+
+    def call(*args: Any, **given: Any) -> T:
+        return factory(*args, **fit(what, dict(known[len(args) :]), given))
+
+    return functools.update_wrapper(call, factory, updated=())
+
+
+# ------------------------------------------------------------------------------------ files of Python
+
+
+def is_reference(name: Any) -> bool:
+    """Whether a name is of the form "file.py:function"."""
+    return isinstance(name, str) and re.fullmatch(r".+\.py:\w+", name) is not None
+
+
+def move(name: str, where: Callable[[Path], Path]) -> str:
+    """The same name with its file put elsewhere.
+
+    >>> move("my_algos.py:extra", lambda path: Path("/home/ann") / path)
+    '/home/ann/my_algos.py:extra'
+    """
+    file, colon, function = name.rpartition(":") if is_reference(name) else (name, "", "")
+    return f"{where(Path(file))}{colon}{function}"
+
+
+def label(name: str) -> str:
+    """A name without the folders before a file, for messages and tables."""
+    return move(name, lambda path: Path(path.name))
+
+
+def load_file(path: Path) -> ModuleType:
+    """The module of a Python file, run once for as long as its text stays the same; it may import its neighbours."""
+    return _run_file(path, guarded(path, "reading it", path.read_bytes))
+
+
+@functools.cache
+def _run_file(path: Path, text: bytes) -> ModuleType:
+    module = ModuleType(f"{path.stem} of {path.parent}")  # a name that no import has
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where dataclasses look their classes up
+    sys.path.insert(0, str(path.parent))
+    try:
+        guarded(path, "loading it", lambda: exec(compile(text, str(path), "exec"), module.__dict__))
+    finally:
+        sys.path.remove(str(path.parent))
+    return module
+
+
+def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
+    """What a function returns that reads or runs a user's file; an error becomes a sentence, with the line if known."""
+    if not path.is_file():
+        raise InputError(f"there is no file {path}; check the path")
+    try:
+        return function()
+    except InputError:
+        raise
+    except Exception as error:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
+        said = (str(error).splitlines() or [""])[0]
+        at = f"{path}, line {lines[-1]}" if lines else str(path)
+        raise InputError(f"{at}: {what} fails ({type(error).__name__}: {said}); mend it") from error
+
+
+def _from_file(kind: str, name: str) -> Any:
+    file, _, function = name.rpartition(":")
+    path = Path(file).expanduser().resolve()
+    own = {
+        key: each for key, each in vars(load_file(path)).items() if callable(each) or not key.startswith("_")
+    }
+    if function not in own:
+        raise InputError(f"{path} defines no {kind} {function!r}; {suggest(function, own)}")
+    if not inspect.isroutine(own[function]):
+        return own[function]
+
+    def call(*args: Any, **given: Any) -> Any:
+        return guarded(path, f"{function}()", lambda: own[function](*args, **given))
+
+    return functools.update_wrapper(call, own[function])
+
+
+# ---------------------------------------------------------------------------------------------- tables
+
+
+class Registry(Mapping[str, T], Generic[T]):
+    """A table of what can be named. A row may be the "module:function" of something that is imported when asked for.
+
+    Args:
+      kind: what messages call a row.
+      group: of entry points.
+      rows: ours, by name.
+      adopt: makes a row of what was found, from its name in messages and itself; the factory, checked, unless given.
+      suffixes: of files of data that this table reads.
+      read: their factory, `read(path, …)`.
+
+    >>> Registry("graph", "pisco.graphs", {"ring": lambda *, agents: agents})["rnig"]
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: unknown graph 'rnig'; did you mean 'ring'?
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        rows: Mapping[str, Any],
+        *,
+        adopt: Callable[[str, Any], Any] = checked,
+        suffixes: tuple[str, ...] = (),
+        read: Callable[..., Any] = lambda path: path,
+    ):
+        self.kind, self.group, self.rows = kind, group, dict(rows)
+        self.adopt, self.suffixes, self.read = adopt, suffixes, read
+
+    def __getitem__(self, name: str) -> T:
+        return self.adopt(f"{self.kind} {label(name)!r}", self._find(name))
+
+    def _find(self, name: str) -> Any:
+        row = self.rows.get(name)
+        if row is not None:
+            return EntryPoint(name, row, self.group).load() if isinstance(row, str) else row
+        if is_reference(name):
+            return _from_file(self.kind, name)
+        if self.is_data(name):
+            return functools.partial(self.read, Path(name).expanduser())
+        for entry in entry_points(group=self.group, name=name):
+            try:
+                return entry.load()
+            except Exception as error:
+                said = f"{type(error).__name__}: {error}".splitlines()[0]
+                raise InputError(
+                    f"{self.kind} {name!r} cannot be loaded from {entry.value} ({said})"
+                ) from error
+        own = f', or your own, as in "{name}:function"' if name.endswith(".py") else ""
+        raise InputError(f"unknown {self.kind} {name!r}; {suggest(name, self)}{own}")
+
+    @property
+    def _others(self) -> set[str]:
+        return entry_points(group=self.group).names
+
+    def is_data(self, name: Any) -> bool:
+        """Whether a name is that of a file of data which this table reads."""
+        return isinstance(name, str) and Path(name).suffix in self.suffixes
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.rows or is_reference(name) or self.is_data(name) or name in self._others
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys([*self.rows, *self._others]))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

@@ -1,0 +1,283 @@
+"""Conformance checks on anybody's update rule: what every engine relies on, tried on a small problem in seconds.
+
+>>> import pisco
+>>> print(check_algorithm(pisco.algorithms.dsgd(local_lr=0.1)))
+dsgd: all 8 checks pass
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco.algorithms.registry import build
+from pisco.costs import message_sizes
+from pisco.errors import InputError
+from pisco.federation.runtime.cut import Stages, exchange
+from pisco.networks.network import Network
+from pisco.networks.placement import Everybody
+from pisco.networks.rounds import RoundMix
+from pisco.tree import mean_over_agents, num_bytes, stack_agents
+from pisco.types import Algorithm, HasInner, HasParams, StartMix
+
+AGENTS, ROUNDS = 4, 2
+W = (Network.ring(AGENTS).weights.toarray() + np.eye(AGENTS)) / 2
+START = {"layers": [np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)], "scale": np.float32(0.5)}
+MINIMA = jax.tree.map(lambda x: np.random.default_rng(x.size).normal(size=(AGENTS, *x.shape)), START)
+SCALES = (1e-3, 1.0, 1e3)
+"""Of the gradients: a clip that leaves one size alone shows at another."""
+
+
+class Check(NamedTuple):
+    """One check: what breaks and how to mend it, empty when it passed."""
+
+    name: str
+    broken: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `check_algorithm` found."""
+
+    rule: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is broken."""
+        return not any(check.broken for check in self.checks)
+
+    def __str__(self) -> str:
+        broken = [f"{self.rule}, {check.name}: {check.broken}" for check in self.checks if check.broken]
+        return "\n".join(broken) or f"{self.rule}: all {len(self.checks)} checks pass"
+
+
+def check_algorithm(rule: Algorithm | str, **hyperparameters: Any) -> Report:
+    """Try whether a rule keeps what every engine relies on; each failure is one sentence with its remedy.
+
+    Args:
+      rule: an algorithm, or a name such as "my_algos.py:extra".
+      hyperparameters: those of a name.
+    """
+    if isinstance(rule, str):
+        rule = build(rule, **hyperparameters)
+    if not isinstance(rule, Algorithm):
+        raise InputError(f"the rule is {rule!r}, expected an algorithm, as in extra(local_lr=0.1)")
+    trial, checks = _Trial(rule), []
+    for name, check in _CHECKS.items():
+        try:
+            broken = check(trial)
+        except jax.errors.ConcretizationTypeError:
+            broken = (
+                "a traced value decides in an `if`; use jnp.where, or name the number in @algorithm(static=…)"
+            )
+        except Exception as error:
+            said = (str(error).splitlines() or [""])[0]
+            broken = (
+                said if isinstance(error, InputError) else f"it fails with {type(error).__name__}: {said}"
+            )
+        checks.append(Check(name, broken))
+        if broken and check is _state:  # the others would only say it again
+            break
+    return Report(rule.name, tuple(checks))
+
+
+class _Agents(NamedTuple):
+    """Agents with quadratics of their own and gradients that depend on the key, and the weights between them."""
+
+    numbers: Any
+    minima: Any
+    weights: Any
+    key: Any
+
+    def grad(self, params: Any, key: jax.Array) -> Any:
+        drawn = jnp.sum(jax.random.key_data(key) % 1000)  # far quicker to compile than a draw
+
+        def leaf(x: jax.Array, minima: jax.Array) -> jax.Array:
+            noise = jnp.sin(drawn * (1.0 + self.numbers)).reshape(-1, *[1] * (x.ndim - 1))
+            return (0.5 * (x - minima) + 0.1 * noise).astype(x.dtype)
+
+        return jax.tree.map(leaf, params, self.minima)
+
+    def apply(self, tree: Any) -> Any:
+        return jax.tree.map(lambda x: jnp.tensordot(self.weights.T.astype(x.dtype), x, 1), tree)
+
+    def mix(self, apply: Callable[[Any], Any] | None = None) -> RoundMix:
+        everyone = jnp.ones(self.numbers.shape, bool)
+        here = Everybody()
+        here.numbers = lambda count: self.numbers
+        return RoundMix(apply or self.apply, everyone, 1.0, ~everyone, here)
+
+
+class _Trial:
+    """A rule and its compiled trajectory, shared by the checks."""
+
+    def __init__(self, rule: Algorithm):
+        self.rule, self.traces, self.compiled = rule, 0, jax.jit(self.trajectory)
+
+    def agents(self, numbers: Any = range(AGENTS), weights: Any = W, scale: float = 1.0) -> _Agents:
+        minima = jax.tree.map(lambda x: np.float32(scale * x[list(numbers)]), MINIMA)
+        return _Agents(np.array(numbers), minima, weights, jax.random.key(7))
+
+    def trajectory(self, rule: Algorithm, agents: _Agents) -> Any:
+        self.traces += 1
+        params, mix = stack_agents(jax.tree.map(jnp.asarray, START), len(agents.numbers)), agents.mix()
+        start = rule.init(params, agents.key, agents.grad, StartMix(agents.apply, agents.apply))
+
+        def one_round(state: Any, k: Any) -> Any:
+            return rule.round(state, jax.random.fold_in(agents.key, k), agents.grad, mix), None
+
+        return jax.lax.scan(one_round, start, jnp.arange(ROUNDS))[0]
+
+    def after(self, *given: Any) -> Any:
+        """The state after a few rounds."""
+        return self.compiled(self.rule, self.agents(*given))
+
+
+def _state(trial: _Trial) -> str:
+    """Fields, shapes and dtypes, traced with parameters of two dtypes."""
+
+    def same(tree: Any, key: Any = None) -> Any:
+        return tree
+
+    def like(x: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((AGENTS, *x.shape), jnp.bfloat16 if x.ndim else jnp.float32)
+
+    key, mix, params = jax.random.key(0), trial.agents().mix(), jax.tree.map(like, START)
+    first = jax.eval_shape(
+        lambda rule: rule.init(_zeros(params), key, same, StartMix(same, same)), trial.rule
+    )
+    if not isinstance(first, HasParams):
+        return f"init returns a {type(first).__name__} without `params`; make the state a NamedTuple with that field"
+    last = jax.eval_shape(lambda rule: rule.round(_zeros(first), key, same, mix), trial.rule)
+    if jax.tree.structure(first) != jax.tree.structure(last):
+        return "round returns a state of another structure than init; return the same fields"
+    for (path, now), then in zip(jax.tree.leaves_with_path(last), jax.tree.leaves(first), strict=True):
+        where, before, after = jax.tree_util.keystr(path), _shape(then), _shape(now)
+        if now.shape[:1] != (AGENTS,):
+            return f"{where} of the state is {after}, not one entry for each agent; lead with the agents"
+        if before != after:
+            return f"{where} goes into a round as {before} and comes out as {after}; cast steps as pisco.tree does"
+    kept = jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, last.params, params))
+    return "" if kept else "`params` of the state have not the dtypes of the start; keep them"
+
+
+def _zeros(tree: Any) -> Any:
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
+
+
+def _shape(x: Any) -> str:
+    return f"{x.dtype}{list(x.shape)}"
+
+
+def _permuted(trial: _Trial) -> str:
+    order = np.array([2, 0, 3, 1])
+    plain = jax.tree.map(lambda x: x[order], trial.after())
+    return _differs(plain, trial.after(order, W[np.ix_(order, order)])) and (
+        "agents numbered otherwise come to another state: the rule looks at an agent's place; leave the leading axis "
+        "alone (pisco.tree, jax.tree.map, jax.vmap, mix.each)"
+    )
+
+
+def _alone(trial: _Trial) -> str:
+    for scale in SCALES:
+        together = trial.after(range(AGENTS), np.eye(AGENTS), scale)
+        single = [trial.after([agent], np.eye(1), scale) for agent in range(AGENTS)]
+        where = _differs(together, jax.tree.map(lambda *leaves: np.concatenate(leaves), *single))
+        if where:
+            return (
+                f"an agent comes to another {where} among others than alone, though nothing is exchanged: the rule "
+                "works on the whole stack (a norm, a mean, an optimizer over all agents at once); write it for one agent and "
+                "use jax.vmap or mix.each"
+            )
+    return ""
+
+
+def _tracked(trial: _Trial) -> str:
+    state = trial.after()
+    while isinstance(state, HasInner):
+        state = state.inner
+    if not (hasattr(state, "tracker") and hasattr(state, "grads")):
+        return ""
+    if not trial.rule.needs.doubly_stochastic:
+        return "a tracker needs rounds that keep the mean; return Pair(…, Needs(doubly_stochastic=True))"
+    return _differs(mean_over_agents(state.tracker), mean_over_agents(state.grads)) and (
+        "mean(tracker) is not mean(grads) after a few rounds; add new minus old gradients, and mix what must be mixed"
+    )
+
+
+def _costs(trial: _Trial) -> str:
+    agents, state = trial.agents(), trial.after()
+    mix = agents.mix(lambda tree: exchange(tree, "mix"))
+    cut = Stages(
+        lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state
+    )  # as in a federation
+    sent = [num_bytes(leaves) // AGENTS for _, leaves in cut.messages]
+    counted = message_sizes(trial.rule, state, AGENTS).whole
+    return (
+        ""
+        if sent == counted
+        else f"a round sends {sent} bytes a link, {counted} are counted; mix alike always"
+    )
+
+
+def _compiled(trial: _Trial) -> str:
+    numbers = {name for name, value in trial.rule.hyperparameters.items() if isinstance(value, float)}
+    fixed = numbers - {*trial.rule.traced, *getattr(trial.rule.factory, "static", ())}
+    if fixed:
+        return f"{min(fixed)} is a number whose type is not float, so every value compiles again; annotate it float"
+    traces = [
+        (trial.compiled(rule, trial.agents()), trial.traces)[1] for rule in (trial.rule, _shrunk(trial.rule))
+    ]
+    return (
+        ""
+        if traces[0] == traces[1]
+        else "other values of its numbers compile again; give what it holds an __eq__"
+    )
+
+
+def _shrunk(rule: Algorithm) -> Algorithm:
+    return jax.tree.map(lambda x: 0.9 * x, rule)
+
+
+def _same_bits(trial: _Trial) -> str:
+    one, two = (
+        jax.make_jaxpr(lambda *args: trial.trajectory(*args))(trial.rule, trial.agents()) for _ in "12"
+    )
+    same = str(one) == str(two) and not _differs(one.consts, two.consts, 0.0)
+    return "" if same else "a round is another one every time; draw with jax.random and the round's key alone"
+
+
+def _engines(trial: _Trial) -> str:
+    with jax.disable_jit():
+        where = _differs(trial.after(), trial.trajectory(trial.rule, trial.agents()))
+    return (
+        where
+        and f"compiled and in plain Python it comes to another {where}; keep no Python state between rounds"
+    )
+
+
+_CHECKS: dict[str, Callable[[_Trial], str]] = {
+    "state": _state,
+    "agents permuted": _permuted,
+    "one agent alone": _alone,
+    "mean tracked": _tracked,
+    "costs counted": _costs,
+    "compiled once": _compiled,
+    "same seed, same bits": _same_bits,
+    "engines agree": _engines,
+}
+
+
+def _differs(one: Any, other: Any, tolerance: float = 1e-4) -> str:
+    """The first part of two states that differs, relative to its size; empty when none does."""
+    for (path, a), b in zip(jax.tree.leaves_with_path(one), jax.tree.leaves(other), strict=True):
+        a, b = np.asarray(a, float), np.asarray(b, float)
+        if not np.allclose(a, b, rtol=0, atol=tolerance * np.nanmax(np.abs(a), initial=1e-6), equal_nan=True):
+            return f"`{jax.tree_util.keystr(path).lstrip('.')}`"
+    return ""

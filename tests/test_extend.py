@@ -1,0 +1,490 @@
+"""Things from outside the package: a file beside the experiment, an installed package, and the federation's plan."""
+
+import json
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+import scipy.sparse
+from typer.testing import CliRunner
+
+import pisco
+from pisco import InputError
+from pisco.cli import compare as command
+from pisco.cli.main import app
+from pisco.experiments import load
+from pisco.federation.plan import Federation
+from pisco.registry import load_file
+
+from federations import Running, plan_for, quadratic_of
+from worlds import Quadratics
+
+WORLD = Quadratics(agents=5)
+
+MINE = '''
+"""One of each kind."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+import pisco
+from pisco.algorithms.compressors import compressor as as_compressor
+from pisco.tree import add, descend, subtract
+
+
+class State(NamedTuple):
+    params: Any
+
+
+@pisco.algorithm
+def descent(*, local_lr: float, pull: float = 1.0) -> pisco.Pair:
+    """Descend, then go towards the neighbours."""
+
+    def init(params, key, grad, mix):
+        return State(params)
+
+    def one_round(state, key, grad, mix):
+        step = descend(state.params, local_lr, grad(state.params, key))
+        return State(add(step, subtract(mix(step), step), pull))
+
+    return pisco.Pair(init, one_round)
+
+
+extra = pisco.algorithms.Method(descent, "published on a ring", {"pull": 0.5}, {"server": "never"})
+
+
+def tree(*, agents: int, branching: int = 2):
+    """Agent i is linked to its parent."""
+    return pisco.networks.graphs.from_edges([(i, (i - 1) // branching) for i in range(1, agents)], agents)
+
+
+def evenings(*, hours: int):
+    """The last hours of every day of 24 rounds."""
+    return lambda key, k: k % 24 >= 24 - hours
+
+
+class Signs(NamedTuple):
+    """Signs, scaled by the mean magnitude."""
+
+    scale: float = 1.0
+
+    def __call__(self, tree, key):
+        import jax
+        return jax.tree.map(lambda x: self.scale * jnp.sign(x) * jnp.mean(jnp.abs(x)), tree)
+
+    def message_bytes(self, tree):
+        import jax
+        return sum(leaf.size // 8 + 4 for leaf in jax.tree.leaves(tree))
+
+
+def half(graph):
+    """Half of one's own, the rest evenly from neighbours on a regular graph."""
+    n, degree = graph.num_agents, int(graph.degrees.max())
+    return 0.5 * np.eye(n) + 0.5 * graph.adjacency().toarray() / degree
+
+
+def points():
+    """Two clouds."""
+    features = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
+    return pisco.data.Dataset("points", features, (features[:, 0] > 0).astype(int))
+
+
+def alternate(labels, agents):
+    """Sample by sample in turn."""
+    return [np.arange(len(labels))[i::agents] for i in range(agents)]
+
+
+def ridge(dataset, *, agents: int, partition="sorted", partition_options=None, rho: float = 0.1):
+    """Least squares on the labels."""
+    parts = pisco.problems.supervised.split(dataset, agents, partition, partition_options)
+    data = [{"a": dataset.features[part], "y": dataset.labels[part].astype(np.float32)} for part in parts]
+
+    def loss(x, batch, key):
+        return (batch["a"] @ x - batch["y"]) ** 2 + rho * jnp.sum(x**2)
+
+    return pisco.Problem(loss, jnp.zeros(dataset.features.shape[1]), data)
+
+
+def alone(*, agents: int):
+    """A problem with data of its own."""
+    return pisco.problems.quadratic(np.ones((agents, 1, 1)), np.arange(float(agents))[:, None])
+
+
+def failing(*, agents: int):
+    return 1 / 0
+'''
+
+EXPERIMENT = """
+[algorithm]
+name = "{0}extra"
+local_lr = 0.1
+
+[problem]
+name = "{0}ridge"
+rho = 0.01
+dataset = "{0}points"
+partition = "{0}alternate"
+
+[network]
+graph = "{0}tree"
+branching = 3
+agents = 4
+server = "{0}evenings"
+hours = 12
+
+[run]
+rounds = 20
+batch_size = 2
+chunk_rounds = 10
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a file of one's own and an experiment, which is not the current one."""
+    monkeypatch.setattr(command, "use_compilation_cache", lambda: None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "mine.py").write_text(MINE)
+    (tmp_path / "work" / "mine.toml").write_text(EXPERIMENT.format("mine.py:"))
+    return tmp_path / "work"
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """The same things as entry points of a package that is installed."""
+    site = tmp_path / "site"
+    (site / "others-1.0.dist-info").mkdir(parents=True)
+    (site / "others.py").write_text(MINE)
+    (site / "others-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: others\nVersion: 1.0\n"
+    )
+    groups = {
+        "algorithms": ("extra", "descent"),
+        "graphs": ("tree",),
+        "schedules": ("evenings",),
+        "compressors": ("Signs",),
+        "weights": ("half",),
+        "datasets": ("points",),
+        "partitions": ("alternate",),
+        "problems": ("ridge", "alone"),
+    }
+    lines = [
+        f"[pisco.{group}]\n" + "".join(f"my-{name} = others:{name}\n" for name in names)
+        for group, names in groups.items()
+    ]
+    broken = "[pisco.varying]\nmy-broken = nowhere_at_all:thing\n"
+    (site / "others-1.0.dist-info" / "entry_points.txt").write_text("".join(lines) + broken)
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def pisco_(*words):
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+# ------------------------------------------------------------------------------------ files and packages
+
+
+def test_a_file_of_ones_own_in_python(here):
+    rule = pisco.algorithms.build("work/mine.py:extra", local_lr=0.1)
+    assert repr(rule) == "descent(local_lr=0.1, pull=0.5)"
+    again = pisco.algorithms.build(str(here / "mine.py:extra"), local_lr=0.2)
+    assert rule.factory is again.factory  # loaded once, so compiled once
+    network = pisco.Network.named("work/mine.py:tree", 7, branching=3, weights="fdla")
+    assert network.num_agents == 7 and network.graph.degrees.max() == 4
+    assert pisco.Network.ring(4, weights="work/mine.py:half").weights.toarray()[0].tolist() == [
+        0.5,
+        0.25,
+        0,
+        0.25,
+    ]
+    data = pisco.data.load("work/mine.py:points")
+    problem = pisco.problems.logistic(data, agents=4, partition="work/mine.py:alternate")
+    result = pisco.run(rule, problem, pisco.Network.ring(4), rounds=3)
+    assert result.rounds == 3
+    squeezed = pisco.algorithms.build(
+        "choco", local_lr=0.1, compressor={"name": "work/mine.py:Signs", "scale": 2}
+    )
+    assert repr(squeezed.hyperparameters["compressor"]) == "Signs(scale=2.0)"
+
+
+def test_a_changed_file_is_loaded_again(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text("def points(): return 1")
+    first = load_file(file)
+    assert load_file(file) is first
+    file.write_text("def points(): return 2")
+    assert load_file(file).points() == 2
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (
+            lambda: pisco.algorithms.build("work/mine.py:exta"),
+            "defines no algorithm 'exta'; did you mean 'extra'",
+        ),
+        (
+            lambda: pisco.algorithms.build("work/mine.py:extra", local_lr="a"),
+            "local_lr is 'a', expected a number",
+        ),
+        (lambda: pisco.algorithms.build("work/mine.py:extra"), "local_lr is missing; algorithm"),
+        (lambda: pisco.algorithms.build("work/mine.py:extra", pull=1), "has no option 'pull'"),
+        (lambda: pisco.algorithms.build("nowhere.py:extra"), "there is no file"),
+        (lambda: pisco.algorithms.build("mine.py"), 'or your own, as in "mine.py:function"'),
+        (lambda: pisco.algorithms.build("work/mine.py:points"), "is a Dataset; put @pisco.algorithm above"),
+        (lambda: pisco.data.load("work/mine.py:evenings"), "hours is missing"),
+        (lambda: pisco.data.load("work/bad.py:f"), "bad.py, line 2: loading it fails (NameError"),
+        (lambda: pisco.Network.named("work/mine.py:tree", 4, branchng=2), "did you mean 'branching'"),
+        (lambda: pisco.Network.named("work/mine.py:failing", 4), "failing() fails (ZeroDivisionError"),
+    ],
+)
+def test_mistakes_with_files_are_one_sentence(here, call, sentence):
+    (here / "bad.py").write_text("x = 1\ny = z\n")
+    with pytest.raises(InputError) as caught:
+        call()
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_entry_points_of_other_packages(installed):
+    assert repr(pisco.algorithms.build("my-extra", local_lr=0.1)) == "descent(local_lr=0.1, pull=0.5)"
+    assert pisco.Network.named("my-tree", 7, weights="metropolis").num_agents == 7
+    assert pisco.data.load("my-points").num_samples == 40
+    listed = json.loads(pisco_("list", "--json").output)
+    assert listed["algorithms"]["my-extra"] == "published on a ring; settings: local_lr"
+    assert listed["graphs"]["my-tree"] == "Agent i is linked to its parent; settings: branching"
+    assert "my-evenings" in listed["schedules"] and "my-Signs" in listed["compressors"]
+    assert "cannot be loaded from nowhere_at_all:thing" in listed["varying"]["my-broken"]
+    with pytest.raises(InputError, match="did you mean 'my-extra'"):
+        pisco.algorithms.build("my-exta", local_lr=0.1)
+
+
+# ------------------------------------------------------------------------------------- experiment files
+
+
+@pytest.mark.parametrize("prefix", ["mine.py:", "my-"])
+def test_an_experiment_of_ones_own_things(here, installed, prefix):
+    """Run, resumed elsewhere, tuned, compared with ours, and reported."""
+    file = here / "mine.toml"
+    file.write_text(EXPERIMENT.format(prefix))
+    done = pisco_("run", file, "--out", "result")
+    assert done.exit_code == 0, done.output
+    result = pisco.Result.load("result")
+    assert result.history["server_rounds"][-1] == 8  # rounds 12 to 19
+    assert load("result/config.toml") == load(file)
+    more = pisco_("run", "--resume", "result", "--set", "run.rounds=30")
+    assert more.exit_code == 0 and pisco.Result.load("result").rounds == 30
+    tuned = pisco_(
+        "tune", file, "--grid", "0.01,0.1", "--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--json"
+    )
+    assert tuned.exit_code == 0 and len(json.loads(tuned.stdout)["trials"]) == 2, tuned.output
+    own = "work/mine.py:descent" if prefix == "mine.py:" else "my-descent"
+    compared = (
+        "compare",
+        file,
+        "--algorithms",
+        f"dsgd,{own}",
+        "--grid",
+        "0.1",
+        "--seeds",
+        1,
+        "--out",
+        "c",
+        "--json",
+    )
+    compared += ("--targets", "grad_norm_sq_mean=1")
+    first = pisco_(*compared)
+    assert first.exit_code == 0, first.output
+    label = "mine.py:descent" if prefix == "mine.py:" else "my-descent"
+    assert [row["method"] for row in json.loads(first.stdout)["methods"]] == ["dsgd", label]
+    page = pisco_("report", "c/dsgd", f"c/{label.replace(':', '-')}", "result", "--out", "page.html")
+    assert page.exit_code == 0 and "descent" in Path("page.html").read_text(), page.output
+
+
+def test_a_comparison_forgets_what_another_file_computed(here):
+    command = (
+        "compare",
+        here / "mine.toml",
+        "--algorithms",
+        "work/mine.py:descent",
+        "--grid",
+        "0.1",
+        "--out",
+        "c",
+    )
+    command += ("--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--rounds", 3)
+    first = pisco_(*command)
+    assert first.exit_code == 0, first.output
+    kept = Path("c/mine.py-descent/tuning.json").read_text()
+    assert pisco_(*command).exit_code == 0 and Path("c/mine.py-descent/tuning.json").read_text() == kept
+    (here / "mine.py").write_text(MINE.replace("pull: float = 1.0", "pull: float = 0.9"))
+    assert pisco_(*command).exit_code == 0 and Path("c/mine.py-descent/tuning.json").read_text() != kept
+
+
+def test_settings_of_ones_own_have_the_same_checks(here):
+    for overrides, sentence in (
+        (["network.branchng=2"], "network.branchng is not a setting; did you mean 'branching'?"),
+        (["network.branching=x"], "network.branching is 'x', expected a whole number"),
+        (["algorithm.name=work/mine.py:exta"], "did you mean 'extra'"),
+        (
+            ["problem.name=work/mine.py:ridge", "problem.rh=1"],
+            "problem.rh is not a setting; did you mean 'rho'?",
+        ),
+    ):
+        with pytest.raises(InputError) as caught:
+            load(here / "mine.toml", overrides)
+        assert sentence in str(caught.value)
+    ours = load(here / "mine.toml", ["network.graph=ring", "network.server=never", "problem.name=logistic"])
+    assert not {"branching", "hours"} & set(ours.to_dict()["network"])
+    free = load(here / "mine.toml", ["problem.name=work/mine.py:alone", "run.batch_size=full"])
+    assert free.execute().rounds == 20
+    compressed = ["algorithm.name=choco", "algorithm.compressor={name='work/mine.py:Signs', scale=1.0}"]
+    assert load(here / "mine.toml", [*compressed, "network.server=never"]).execute().rounds == 20
+    tables = load(here / "mine.toml").to_dict()
+    del tables["problem"]["dataset"]
+    with pytest.raises(InputError, match="problem.dataset is missing"):
+        pisco.experiments.Config.from_dict(tables)
+
+
+# ------------------------------------------------------------------------------ graphs and weights in files
+
+
+@pytest.fixture
+def roads():
+    return nx.cycle_graph(5)
+
+
+WRITERS = {
+    "roads.graphml": nx.write_graphml,
+    "roads.edgelist": nx.write_edgelist,
+    "roads.txt": lambda graph, path: np.savetxt(path, list(graph.edges), fmt="%d", header="from to"),
+    "roads.csv": lambda graph, path: np.savetxt(path, nx.to_numpy_array(graph), delimiter=","),
+    "roads.npz": lambda graph, path: scipy.sparse.save_npz(path, nx.to_scipy_sparse_array(graph)),
+    "roads.npy": lambda graph, path: np.save(path, nx.to_numpy_array(graph)),
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_graph_from_a_file(here, roads, name):
+    WRITERS[name](roads, here / name)
+    assert (
+        pisco.Network.named(str(here / name)).graph.edges.tolist()
+        == pisco.Network.ring(5).graph.edges.tolist()
+    )
+    text = (here / "mine.toml").read_text().replace('graph = "mine.py:tree"', f'graph = "{name}"')
+    (here / "mine.toml").write_text(text.replace("branching = 3\nagents = 4\n", ""))
+    config = load(here / "mine.toml")
+    assert config.network.agents == 5 and config.network.build().graph.name == name
+    assert config.execute().rounds == 20
+    with pytest.raises(InputError, match="has 5 agents, not 4; make both the same"):
+        load(here / "mine.toml", ["network.agents=4"]).build()
+
+
+def test_weights_from_a_file(here):
+    ring = pisco.Network.ring(5, weights="fdla")
+    scipy.sparse.save_npz(here / "w.npz", ring.weights)
+    np.savetxt(here / "w.csv", ring.weights.toarray(), delimiter=",")
+    assert np.allclose(
+        pisco.Network.ring(5, weights=str(here / "w.csv")).weights.toarray(), ring.weights.toarray()
+    )
+    lines = (here / "mine.toml").read_text().split("[network]")
+    (here / "mine.toml").write_text(f'{lines[0]}[network]\nweights = "w.npz"\n\n[run]\nrounds = 3\n')
+    built = load(here / "mine.toml").network.build()
+    assert (built.weights != ring.weights).nnz == 0 and built.graph.num_edges == 5
+    np.savetxt(here / "w.txt", np.eye(3) + 1)
+    (here / "broken.npz").write_bytes(b"nothing")
+    for overrides, sentence in (
+        (["network.agents=4"], "network.agents is 4, but w.npz has 5; make both the same"),
+        (
+            ["network.weights=work/w.txt", "network.graph=complete", "network.agents=3"],
+            "sums to 4, expected 1",
+        ),
+        (["network.weights=work/broken.npz"], "reading it as a matrix fails"),
+        (["network.graph=nowhere.graphml"], "there is no file"),
+    ):
+        with pytest.raises(InputError) as caught:
+            load(here / "mine.toml", overrides).network.build()
+        assert sentence in str(caught.value)
+
+
+def test_the_network_command_takes_files(here, roads):
+    nx.write_graphml(roads, here / "roads.graphml")
+    shown = pisco_("network", here / "roads.graphml", "--json", "--out", "roads.png")
+    assert shown.exit_code == 0 and json.loads(shown.stdout)["agents"] == 5
+
+
+# ------------------------------------------------------------------------------------------ federations
+
+
+def plan(**given):
+    settings = {"rounds": 5, "agents": 4, "algorithm": {"name": "work/mine.py:descent", "local_lr": 0.1}}
+    network = {"graph": "work/mine.py:tree", "server": "work/mine.py:evenings", "hours": 6}
+    return Federation.create("clinic", network=network, **settings | given)
+
+
+def test_a_plan_carries_the_files_it_names(here, tmp_path):
+    made = plan()
+    assert list(made.files) == ["mine.py"]
+    home, other = tmp_path / "home", tmp_path / "kit"
+    home.mkdir()
+    other.mkdir()
+    made.save(home / "federation.toml")
+    assert str(tmp_path) not in (home / "federation.toml").read_text()
+    read = Federation.load(home / "federation.toml")
+    assert read.hash == made.hash
+    (here / "mine.py").unlink()  # the plan's own copy serves
+    changed = Federation.load(home / "federation.toml").change(2, "remove", "agent-3")
+    changed.save(other / "federation.toml")
+    kit = Federation.load(other / "federation.toml")
+    assert kit.hash == changed.hash and kit.build_algorithm().name == "descent"
+    assert repr(kit.network_of(kit.epochs[1]).server).startswith("custom")
+    (other / "mine.py").write_text(MINE + "\n# edited\n")
+    with pytest.raises(
+        InputError, match="mine.py is not the file that the plan was made with; copy the coordin"
+    ):
+        Federation.load(other / "federation.toml")
+    (other / "mine.py").unlink()
+    with pytest.raises(InputError, match="there is no file"):
+        Federation.load(other / "federation.toml")
+
+
+def test_another_file_is_another_plan(here):
+    before = plan().hash
+    (here / "mine.py").write_text(MINE.replace("pull: float = 1.0", "pull: float = 0.9"))
+    assert plan().hash != before
+
+
+def test_init_writes_the_file_beside_the_plan(here, tmp_path):
+    done = pisco_(
+        "federation",
+        "init",
+        "clinic",
+        "--agents",
+        3,
+        "--algorithm",
+        "work/mine.py:descent",
+        "--server-prob",
+        0,
+    )
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "clinic" / "mine.py").read_text() == MINE
+    assert Federation.load(tmp_path / "clinic" / "federation.toml").build_algorithm().name == "descent"
+    issued = pisco_("federation", "issue", "agent-0", "--dir", "clinic")
+    assert issued.exit_code == 0, issued.output
+    assert (tmp_path / "clinic" / "kits" / "agent-0" / "mine.py").read_text() == MINE
+
+
+def test_a_federation_runs_an_algorithm_of_ones_own(here, tmp_path):
+    made = plan_for(3, rounds=4, algorithm={"name": "work/mine.py:descent", "local_lr": 0.1})
+    running = Running(tmp_path / "home", made, quadratic_of).join()
+    simulated = pisco.run(
+        made.build_algorithm(),
+        pisco.problems.quadratic(*(part[:3] for part in (WORLD.hessians, WORLD.minimizers)), init=WORLD.x0),
+        made.network_of(made.epochs[0]),
+        rounds=4,
+    )
+    np.testing.assert_allclose(running.params(), simulated.params, atol=1e-5)
