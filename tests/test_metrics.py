@@ -83,7 +83,7 @@ def test_users_metrics_are_measured_alike_in_every_engine(x64):
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
     results = {
         engine: pisco.run(
-            rule, problem(given, eval_batch=5), NET, rounds=4, eval_every=2, batch_size=2, engine=engine
+            rule, problem(given, eval_batch=5), NET, rounds=2, eval_every=2, batch_size=2, engine=engine
         )
         for engine in ("scan", "debug", "sharded")
     }
@@ -91,7 +91,7 @@ def test_users_metrics_are_measured_alike_in_every_engine(x64):
     assert scan.history["size"][-1] == pytest.approx((scan.params**2).sum(axis=1).mean(), rel=1e-6)
     ended = naive_auc(TEST["a"] @ scan.params.mean(axis=0), TEST["y"])
     assert scan.history["test_auc"][-1] == pytest.approx(ended, rel=1e-6)
-    assert len(scan.history["lag"]) == 3
+    assert len(scan.history["lag"]) == 2
     for result in results.values():
         for name in ("test_auc", "size", "lag", "loss", "consensus_error"):
             np.testing.assert_allclose(result.history[name], scan.history[name], rtol=1e-5, err_msg=name)

@@ -105,7 +105,7 @@ def test_numbers_fit_any_browser(single):
 
 def test_words_say_what_the_numbers_say(single):
     (words,) = paragraphs([single], TARGETS, Prices(3, 2))
-    (found,) = reached(single, TARGETS)
+    ((found,),) = reached([single], TARGETS)
     np.testing.assert_array_equal(found.rounds, single.at_target("grad_norm_sq_mean", at_most=1.0))
     paid = 3 * single.at_target("grad_norm_sq_mean", "messages_server", at_most=1.0)
     paid += 2 * single.at_target("grad_norm_sq_mean", "messages_gossip", at_most=1.0)

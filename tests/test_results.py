@@ -54,7 +54,7 @@ def test_targets_and_comparison():
     assert np.all(reached <= 10)
     assert np.isnan(result.at_target("loss", at_most=-1.0)).all()
     record = pisco.compare([result], {"loss": 0.0})[0]
-    assert record["round to loss"] is None and record["final loss"] > 0
+    assert record["rounds to loss"] is None and record["final loss"] > 0
     with pytest.raises(pisco.InputError, match="no column 'los'; did you mean 'loss'"):
         result.column("los")
 

@@ -47,12 +47,17 @@ def made_up(*rows, metrics=(AUC,), **columns):
 def test_an_area_is_reached_from_below():
     rising = made_up([0.5, 0.9, 0.995, 1.0], [0.5, 0.99, 0.98, 0.97], test_error=[3.0, 2.0, 1.0, 0.0])
     (record,) = pisco.compare([rising], {"test_auc": 0.99})
-    assert record["round to test_auc"] == 1.5 and record["bytes_server to test_auc"] == 15
-    assert pisco.compare([made_up([0.5, 0.9])], {"test_auc": 0.99})[0]["round to test_auc"] is None
+    assert record["rounds to test_auc"] == 1.5 and record["bytes_server to test_auc"] == 15
+    missed = made_up([0.5, 0.9])
+    assert pisco.compare([missed], {"test_auc": 0.99})[0]["rounds to test_auc"] is None
+    (record,) = pisco.compare([rising], {"test_auc": 0.99, "test_accuracy": 0.8}, Prices(2, 1))
+    assert record["price to test_auc"] == 45 and record["rounds to test_accuracy"] is None
+    with pytest.raises(InputError, match="unknown target 'tst_auc'; did you mean 'test_auc'"):
+        pisco.compare([rising], {"tst_auc": 0.99})
     np.testing.assert_array_equal(rising.at_target("test_auc", bound=0.99), [2, 1])
     np.testing.assert_array_equal(rising.at_target("test_auc", at_most=0.5), [0, 0])
     np.testing.assert_array_equal(rising.at_target("loss", "server_rounds", bound=0.4), [20, 20])
-    (found,) = reached(rising, {"test_auc": 0.996, "test_accuracy": 0.5})
+    ((found,),) = reached([rising], {"test_auc": 0.996, "test_accuracy": 0.5})
     assert not found.by_all and found.rounds.tolist() == [3] and found.best == 1.0
     assert found.price(Prices(2, 1)).tolist() == [90] and found.bytes.tolist() == [60]
     with pytest.raises(InputError, match="needs one bound"):
@@ -64,7 +69,7 @@ def test_an_area_is_reached_from_below():
         lambda: pisco.compare([rising], {"test_error": 1}),
     ):
         with pytest.raises(
-            InputError, match=r"test_error=1 says not which way is better; measure it as Metric\('error'"
+            InputError, match=r"test_error=1 does not say which way is better; measure it as Metric\('error'"
         ):
             ask()
 
@@ -89,7 +94,7 @@ def test_the_direction_travels_with_a_result(tmp_path):
     (folder / "result.json").write_text(json.dumps(summary))
     older = Result.load(folder)
     assert older.at_target("loss", bound=0.4) == [2]
-    with pytest.raises(InputError, match="says not which way is better"):
+    with pytest.raises(InputError, match="does not say which way is better"):
         older.at_target("test_auc", bound=0.9)
 
 
@@ -120,7 +125,7 @@ def test_commands_take_the_columns_that_results_hold(tmp_path, monkeypatch):
 
     done = pisco_("show", "a", "b", "--targets", "test_auc=0.99", "--json")
     assert done.exit_code == 0, done.output
-    assert [record["round to test_auc"] for record in json.loads(done.stdout)] == [2.0, None]
+    assert [record["rounds to test_auc"] for record in json.loads(done.stdout)] == [2.0, None]
     done = pisco_("report", "a", "b", "--targets", "test_auc=0.99", "-o", "page.html")
     assert done.exit_code == 0, done.output
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
@@ -128,8 +133,8 @@ def test_commands_take_the_columns_that_results_hold(tmp_path, monkeypatch):
     for command in ("show", "report"):
         for target, sentence in (
             ("test_ac=0.9", "unknown target 'test_ac'; did you mean 'test_auc'?"),
-            ("test_error=1", "test_error=1 says not which way is better"),
-            ("server_rounds=5", "server_rounds=5 says not which way is better; choose one that is measured"),
+            ("test_error=1", "test_error=1 does not say which way is better"),
+            ("server_rounds=5", "the target 'server_rounds' is no measure of training"),
             ("test_accuracy=80", "test_accuracy=80 is no share"),
         ):
             done = pisco_(command, "a", "--targets", target)
@@ -142,7 +147,7 @@ def test_tuning_and_planning_ask_the_metric():
     given = {"metrics": {"error": lambda x, batch: batch @ x}, "test": np.ones((3, 2), np.float32)}
     problem = pisco.Problem(lambda x, batch, key: (batch @ x) ** 2, jnp.zeros(2), np.ones((3, 1, 2)), **given)
     for column, sentence in (
-        ("test_error", "says not which way is better"),
+        ("test_error", "does not say which way is better"),
         ("test_accuracy", "the problem does not measure test_accuracy"),
         ("los", "unknown target 'los'; did you mean 'loss'"),
     ):

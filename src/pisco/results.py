@@ -16,11 +16,12 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
+from pisco.costs import Prices
 from pisco.display import card
 from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 from pisco.metrics import COST, METRICS, TRAINING, Metric
-from pisco.targets import Target
+from pisco.targets import PAID, Target, Targets, reached
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -240,22 +241,27 @@ class Result:
         return f"Result({state} after {self.rounds} rounds, {len(self.seeds)} seed(s), loss {loss}{more})"
 
 
-def compare(results: Sequence[Result], targets: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One record per result: means over seeds of the rounds, messages and bytes at every target.
+def compare(
+    results: Sequence[Result],
+    targets: Targets,
+    prices: Prices = Prices(),  # noqa: B008 (a tuple)
+) -> list[dict[str, Any]]:
+    """One record per result: means over seeds of the rounds, bytes and price at every target.
 
-    `targets` maps a column to its bound, to be reached from below where larger is better and else from above.
-    A target that some seed never meets is None.
+    `targets` maps a column to its bound, to be reached from below where larger is better and else from above. What some
+    seed never meets, or is not measured, is None.
     """
     if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
         raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
     records = []
-    for result in results:
+    for result, found in zip(results, reached(results, targets), strict=True):
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}
-        for name, bound in targets.items():
-            for wanted in ("round", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip"):
-                mean = float(np.mean(result.at_target(name, wanted, bound=bound)))
-                record[f"{wanted} to {name}"] = None if math.isnan(mean) else mean
-        record |= {f"final {name}": float(np.mean(result.final(name))) for name in ("loss", *targets)}
+        means = {each.target.column: each.means(prices) for each in found}
+        for column in targets:
+            record |= {f"{what} to {column}": means.get(column, {}).get(what) for what in PAID}
+        for column in dict.fromkeys(("grad_norm_sq", "loss", *targets)):
+            final = float(np.mean(result.final(column))) if column in result.history else math.nan
+            record[f"final {column}"] = final if math.isfinite(final) else None
         records.append(record | {"diverged": result.diverged})
     return records
 

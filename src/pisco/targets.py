@@ -19,6 +19,7 @@ Targets = Mapping[str, float]
 """Columns and their bounds."""
 
 USUAL: Targets = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
+PAID = ("rounds", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip", "bytes", "price")
 
 
 def parse_targets(text: str | None) -> Targets:
@@ -54,21 +55,22 @@ class Target:
     @classmethod
     def of(cls, column: str, bound: float, known: Mapping[str, Metric] = METRICS) -> Target:
         """The target of a column; refuses one that is not known, has no direction, or that nothing can reach."""
-        if column not in known and column in METRICS:
+        metric = known.get(column) or METRICS.get(column)
+        if metric is None:
+            raise InputError(f"unknown target {column!r}; {suggest(column, known)}")
+        if metric.of == COST:
+            raise InputError(
+                f"the target {column!r} is no measure of training but of what was sent; choose another"
+            )
+        if column not in known:
             raise InputError(
                 f"the problem does not measure {column} (has it test data?); give another target"
             )
-        if column not in known:
-            raise InputError(f"unknown target {column!r}; {suggest(column, known)}")
-        metric = known[column]
         if metric.rising is None:
-            fix = "choose one that is measured, such as loss"
-            if metric.of != COST:
-                name = metric.column.removeprefix("test_")
-                fix = (
-                    f"measure it as Metric({name!r}, …, rising=True), or rising=False where smaller is better"
-                )
-            raise InputError(f"the target {column}={bound:g} says not which way is better; {fix}")
+            raise InputError(
+                f"the target {column}={bound:g} does not say which way is better; measure it as "
+                f"Metric({column.removeprefix('test_')!r}, …, rising=True), or rising=False where smaller is better"
+            )
         check_number(f"the target's bound of {column}", bound)
         if metric.unit == "%" and not 0 < bound <= 1:
             raise InputError(f"the target {column}={bound:g} is no share; give a number above 0 and up to 1")
@@ -94,13 +96,6 @@ class Target:
         within, values = self.met(result.column(self.column)), result.column(wanted).astype(float)
         first = values[np.arange(len(values)), within.argmax(axis=1)]
         return np.where(within.any(axis=1), first, np.nan)
-
-
-def check_targets(targets: Targets, results: Sequence[Result]) -> None:
-    """Refuse a column that no result has and that the library does not know."""
-    held = {column: result.metric(column) for result in results for column in result.history}
-    for column, bound in targets.items():
-        Target.of(column, bound, METRICS | held)
 
 
 class Reached(NamedTuple):
@@ -141,8 +136,23 @@ class Reached(NamedTuple):
         """What had been paid."""
         return prices.server * self.at("messages_server") + prices.gossip * self.at("messages_gossip")
 
+    def means(self, prices: Prices) -> dict[str, float]:
+        """What had been paid in every respect, the means over seeds; nothing where one missed the target."""
+        paid = {"rounds": self.rounds, "bytes": self.bytes, "price": self.price(prices)}
+        paid |= {name: self.at(name) for name in PAID if name not in paid}
+        return {name: float(values.mean()) for name, values in paid.items()} if self.by_all else {}
 
-def reached(result: Result, targets: Targets) -> list[Reached]:
-    """Those of the targets that a result measures."""
-    known = {column: result.metric(column) for column in result.history}
-    return [Reached(Target.of(c, b, known), result) for c, b in targets.items() if c in known]
+
+def reached(results: Sequence[Result], targets: Targets) -> list[list[Reached]]:
+    """For every result, those of the targets that it measures; a column that nobody knows is refused."""
+    known = {column: result.metric(column) for result in results for column in result.history}
+    for column, bound in targets.items():
+        Target.of(column, bound, METRICS | known)
+    return [
+        [
+            Reached(Target.of(c, b, {c: result.metric(c)}), result)
+            for c, b in targets.items()
+            if c in result.history
+        ]
+        for result in results
+    ]

@@ -44,19 +44,20 @@ def show(
     targets: Goals = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the table as JSON.")] = False,
 ) -> None:
-    """Compare results: rounds and bytes to every target that all of them measure.
+    """Compare results: rounds and bytes to every target.
 
     Example:
 
       pisco show results/a9a results/dsgd --targets loss=0.4
     """
     from pisco.results import compare
-    from pisco.targets import check_targets, parse_targets
+    from pisco.targets import parse_targets
 
     results, goals = read_results(folders), parse_targets(targets)
-    check_targets(goals, results)
-    common = {name: bound for name, bound in goals.items() if all(name in r.history for r in results)}
-    records = compare(results, common)
+    held = {
+        name: bound for name, bound in goals.items() if targets or any(name in r.history for r in results)
+    }
+    records = compare(results, held)
     if as_json:
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
         return

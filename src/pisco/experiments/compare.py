@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,9 +27,10 @@ from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
 from pisco.files import atomic_write
 from pisco.registry import is_reference, label, move
 from pisco.results import Result
+from pisco.results import compare as compare_results
 from pisco.settings import options
 from pisco.targets import USUAL as USUAL_TARGETS
-from pisco.targets import Targets, reached
+from pisco.targets import Targets
 
 __all__ = ["compare"]
 
@@ -52,22 +52,8 @@ class Entry(NamedTuple):
 
     def record(self, targets: Targets, prices: Prices) -> dict[str, Any]:
         """The row of the table: means over seeds at every target, None where a seed missed it."""
-        row: dict[str, Any] = {"method": self.method, "local_lr": self.tuned.local_lr}
-        # A column may be missing: there is no test data, or no tracker.
-        row |= {f"{what} to {column}": None for column in targets for what in ("rounds", "bytes", "price")}
-        for found in reached(self.result, targets):
-            paid = {"rounds": found.rounds, "bytes": found.bytes, "price": found.price(prices)}
-            if found.by_all:
-                row |= {f"{what} to {found.target.column}": _mean(values) for what, values in paid.items()}
-        for column in dict.fromkeys(("grad_norm_sq", "loss", *targets)):
-            measured = column in self.result.history
-            row[f"final {column}"] = _mean(self.result.final(column)) if measured else None
-        return row | {"diverged": self.result.diverged}
-
-
-def _mean(values: np.ndarray) -> float | None:
-    mean = float(np.mean(values))
-    return mean if math.isfinite(mean) else None
+        (row,) = compare_results([self.result], targets, prices)
+        return {"method": self.method, "local_lr": self.tuned.local_lr} | row
 
 
 def method_config(base: Config, method: str, *, own_network: bool = True) -> Config:

@@ -19,7 +19,7 @@ from pisco.files import atomic_write
 from pisco.report.curves import page_numbers
 from pisco.report.summary import paragraphs
 from pisco.report.tables import endings_table, settings_table, targets_table
-from pisco.targets import USUAL, Targets, check_targets
+from pisco.targets import USUAL, Targets
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -58,7 +58,6 @@ def page_data(
     prices: Prices = Prices(),  # noqa: B008 (a tuple)
 ) -> dict[str, Any]:
     """What a page shows: numbers for its charts, and its text and tables as HTML."""
-    check_targets(targets, results)
     return page_numbers(results) | {
         "prices": prices._asdict(),
         "html": {

@@ -39,7 +39,7 @@ def about_one(result: Result, name: str, targets: Targets, prices: Prices) -> st
         if metric.of == TEST and metric.usual:
             ending = spread(result.final(column).astype(float), writing(metric))
             sentences.append(f"The {metric.title} ended at {ending}.")
-    sentences += [_target(each, prices) for each in reached(result, targets)]
+    sentences += [_target(each, prices) for each in reached([result], targets)[0]]
     sentences += [_agreement(result), *_traffic(result, prices)]
     return " ".join(sentence for sentence in sentences if sentence)
 
@@ -53,11 +53,9 @@ def about_all(results: Sequence[Result], names: Sequence[str], targets: Targets,
         sentences.append(f"They differ in {shown}.")
     if len(differing) > 1:
         sentences.append("What sets them apart may come from any of these.")
-    found = [reached(result, targets) for result in results]
+    found = list(zip(names, reached(results, targets), strict=True))
     for column in targets:
-        rows = [
-            (n, f) for n, each in zip(names, found, strict=True) for f in each if f.target.column == column
-        ]
+        rows = [(name, each) for name, met in found for each in met if each.target.column == column]
         there = [(name, row) for name, row in rows if row.by_all]
         if not rows:
             continue

@@ -23,10 +23,10 @@ def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -
     """Rounds, bytes and price to every target."""
     heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price")
     rows = []
-    for name, result in zip(labels_of(results), results, strict=True):
-        for each in reached(result, targets):
+    for name, found in zip(labels_of(results), reached(results, targets), strict=True):
+        for each in found:
             cells = [_head(name), _cell(str(each.target))]
-            cells.append(_cell(f"{len(each.rounds)} of {len(result.seeds)}", "number"))
+            cells.append(_cell(f"{len(each.rounds)} of {len(each.result.seeds)}", "number"))
             if not len(each.rounds):
                 best = escape(writing(each.target.metric)(each.best))
                 cells.append(f'<td colspan="4">not reached; the best was {best}</td>')
