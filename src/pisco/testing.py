@@ -192,8 +192,8 @@ def _alone(trial: _Trial) -> str:
         if where:
             return (
                 f"an agent comes to another {where} among others than alone, though nothing is exchanged: the rule "
-                "works on the whole stack (a norm, a mean, an optimizer over all agents at once); write it for one agent "
-                "and use jax.vmap or mix.each"
+                "works on the whole stack (a norm, a mean, an optimizer over all agents at once); write it for one "
+                "agent and use jax.vmap or mix.each"
             )
     return ""
 

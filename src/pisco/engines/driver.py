@@ -255,7 +255,8 @@ def drive(
     def save() -> None:
         assert checkpoints is not None
         try:
-            engine.group.save(checkpoints, done, description(), history.save(), engine, states)
+            head = checkpoint.Head(done, description(), history.save())
+            engine.group.save(checkpoints, head, engine, states)
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
