@@ -21,10 +21,7 @@ def network(
         str, typer.Argument(help="A graph; see `pisco list graphs`.", autocompletion=listed("graphs"))
     ],
     agents: Annotated[int, typer.Option("--agents", "-n", help="How many agents.")] = 10,
-    weights: Annotated[
-        str,
-        typer.Option("--weights", "-w", help="See `pisco list weights`.", autocompletion=listed("weights")),
-    ] = "metropolis",
+    weights: Annotated[str, typer.Option("--weights", "-w", help="See `pisco list weights`.")] = "metropolis",
     prob: Annotated[float | None, typer.Option(help="Chance of an edge (erdos-renyi).")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows (grid, torus).")] = None,
     seed: Annotated[int | None, typer.Option(help="Of a random graph.")] = None,
