@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 import pisco
 from pisco.cli.main import app
+from pisco.engines import progress
 from pisco.errors import InputError
 
 WORLD = pisco.problems.quadratic(np.ones((4, 1, 1)), np.arange(4.0)[:, None])
@@ -39,7 +40,7 @@ def test_progress_is_a_bar_in_a_terminal(monkeypatch):
     monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
     run(progress=True)
     assert "quadratic" in sys.stderr.getvalue() and "20/20" in sys.stderr.getvalue()
-    monkeypatch.setitem(sys.modules, "rich.console", None)  # not installed
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)  # not installed
     monkeypatch.setattr(sys, "stderr", Terminal())
     run(progress=True)
     assert sys.stderr.getvalue().count("\n") == 10
@@ -94,8 +95,7 @@ def test_the_tab_key(tmp_path, monkeypatch):
     assert {"a9a", "mnist", "cifar10"} <= set(completed("tune "))
     assert completed("run quick --engine s") == ["scan", "sharded"]
     assert completed("compare a9a --algorithms pisco,scaf") == ["pisco,scaffold"]
-    assert completed("network er") == ["erdos-renyi"] and completed("network ring --weights fd") == ["fdla"]
-    assert completed("list gr") == ["graphs"] and completed("data mn") == ["mnist"]
+    assert completed("network er") == ["erdos-renyi"]
 
 
 def test_a_sweep_tells_of_its_agents_so_that_a_report_can_draw_them(tmp_path):

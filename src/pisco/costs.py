@@ -12,7 +12,7 @@ from pisco.errors import check_number
 from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix
 from pisco.tree import num_bytes
-from pisco.types import Algorithm, Compressor, Key, Params, StartMix, State
+from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
 
 class RoundPrices(NamedTuple):
@@ -97,6 +97,8 @@ class MessageSizes(NamedTuple):
     whole: list[int]
     start_server: list[int]
     start_gossip: list[int]
+    gradients: int = 0
+    """What is computed beside it: gradients of every agent in a round."""
 
 
 class _Recorder(RoundMix):
@@ -123,33 +125,17 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> Mess
     """
     sizes = MessageSizes(num_agents, [], [], [], [])
 
-    def gradient(params: Params, key: Key) -> Params:
-        return params
-
     def note(into: list[int]) -> Any:
         return lambda tree: (into.append(num_bytes(tree) // num_agents), tree)[1]
 
     start = StartMix(note(sizes.start_server), note(sizes.start_gossip))
-    key = jax.random.key(0)
-    state = jax.eval_shape(lambda params, key: algorithm.init(params, key, gradient, start), params, key)
-    jax.eval_shape(lambda s, key: algorithm.round(s, key, gradient, _Recorder(sizes)), state, key)
-    return sizes
+    key, mix = jax.random.key(0), _Recorder(sizes)
+    state = jax.eval_shape(lambda params, key: algorithm.init(params, key, _gradient, start), params, key)
+    traced = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, _gradient, mix))(state, key)
+    return sizes._replace(gradients=_calls(traced.jaxpr))
 
 
-def gradients_per_round(algorithm: Algorithm, state: State, num_agents: int) -> int:
-    """How many gradients of every agent a round takes; traced, so steps inside a loop count as often as it turns.
-
-    >>> from pisco.algorithms.pisco import PiscoState, pisco
-    >>> state = PiscoState(*[jax.ShapeDtypeStruct((3, 2), np.float32)] * 3)
-    >>> gradients_per_round(pisco(local_lr=0.1, local_steps=5), state, num_agents=3)
-    6
-    """
-    gradient = jax.jit(_gradient)
-    mix = _Recorder(MessageSizes(num_agents, [], [], [], []))
-    traced = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, gradient, mix))(state, jax.random.key(0))
-    return _calls(traced.jaxpr)
-
-
+@jax.jit
 def _gradient(params: Params, key: Key) -> Params:
     return params
 
@@ -158,17 +144,12 @@ def _calls(jaxpr: Any) -> int:
     """Calls of `_gradient` in a program: in the longer branch, and as often as a loop of known length turns."""
     total = 0
     for step in jaxpr.eqns:
-        if step.params.get("name") == _gradient.__name__:
+        if step.params.get("name") == "_gradient":
             total += 1
             continue
-        held = [
-            each
-            for value in step.params.values()
-            for each in (value if isinstance(value, tuple) else (value,))
-        ]
-        inner = [getattr(each, "jaxpr", each) for each in held]
-        within = max((_calls(each) for each in inner if hasattr(each, "eqns")), default=0)
-        total += within * step.params.get("length", 1)
+        inner = [getattr(each, "jaxpr", each) for each in jax.tree.leaves(list(step.params.values()))]
+        within = [_calls(each) for each in inner if hasattr(each, "eqns")]
+        total += max(within, default=0) * step.params.get("length", 1)
     return total
 
 

@@ -25,16 +25,9 @@ def host_memory() -> float:
     return least
 
 
-def check_fits(what: str, needed: float, fix: str, *, room: float | None = None) -> None:
-    """Refuse what certainly needs more bytes than there are: in memory, unless another `room` is given.
-
-    >>> check_fits("a list of 3 friends", 3e12, "have fewer", room=1e12)
-    Traceback (most recent call last):
-    ...
-    pisco.errors.InputError: a list of 3 friends needs about 3,000 GB of memory and there are 1,000; have fewer
-    """
+def check_fits(what: str, needed: float, fix: str, room: float | None = None) -> None:
+    """Refuse what certainly needs more bytes than there are: in memory, unless another `room` is given."""
     room = host_memory() if room is None else room
     if needed > room:
-        raise InputError(
-            f"{what} needs about {needed / 1e9:,.0f} GB of memory and there are {room / 1e9:,.0f}; {fix}"
-        )
+        amounts = f"{needed / 1e9:,.0f} GB of memory and there are {room / 1e9:,.0f}"
+        raise InputError(f"{what} needs about {amounts}; {fix}")

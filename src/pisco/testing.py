@@ -218,7 +218,7 @@ def _costs(trial: _Trial) -> str:
         lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state
     )  # as in a federation
     sent = [num_bytes(leaves) // AGENTS for _, leaves in cut.messages]
-    counted = message_sizes(trial.rule, state, AGENTS).whole
+    counted = message_sizes(trial.rule, state.params, AGENTS).whole
     return (
         ""
         if sent == counted

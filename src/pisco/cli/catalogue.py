@@ -10,18 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.completion import listed
 from pisco.cli.console import out, say, say_json, size, table
 
 
 def list_names(
-    kind: Annotated[
-        str | None,
-        typer.Argument(
-            help="algorithms, graphs, presets, …; all without.",
-            autocompletion=lambda incomplete: [kind for kind in KINDS if kind.startswith(incomplete)],
-        ),
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, presets, …; all without.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List what experiments can name: algorithms, graphs, weights, schedules, partitions, problems, …
@@ -114,12 +107,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def data(
-    name: Annotated[
-        str | None,
-        typer.Argument(
-            help="A dataset, or a file of your own; all without.", autocompletion=listed("datasets")
-        ),
-    ] = None,
+    name: Annotated[str | None, typer.Argument(help="A dataset, or a file of your own; all without.")] = None,
     partition: Annotated[str | None, typer.Option(help="Split it, and say who holds which labels.")] = None,
     agents: Annotated[int, typer.Option(help="Agents to split it over.")] = 10,
     options: Annotated[

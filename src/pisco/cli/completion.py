@@ -1,8 +1,7 @@
-"""What a shell offers when somebody presses the tab key (`pisco --install-completion`)."""
+"""What a shell offers at the tab key (`pisco --install-completion`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 
@@ -11,17 +10,15 @@ def experiments(incomplete: str) -> list[str]:
     from pisco.experiments.loading import presets
 
     folder = incomplete[: incomplete.rfind("/") + 1]
-    files = (f"{folder}{path.name}" for path in Path(folder or ".").glob("*.toml"))
-    return [name for name in (*presets(), *files) if name.startswith(incomplete)]
+    return [*presets(), *(f"{folder}{path.name}" for path in Path(folder or ".").glob("*.toml"))]
 
 
-def listed(kind: str) -> Callable[[str], list[str]]:
-    """The names that `pisco list KIND` shows, also for the last of several with commas between them."""
+def listed(kind: str):
+    """Completes by the names that `pisco list KIND` shows, also the last of several with commas between them."""
 
     def names(incomplete: str) -> list[str]:
         from pisco.cli.catalogue import KINDS
 
-        before, comma, last = incomplete.rpartition(",")
-        return [f"{before}{comma}{name}" for name in KINDS[kind]() if name.startswith(last)]
+        return [f"{incomplete[: incomplete.rfind(',') + 1]}{name}" for name in KINDS[kind]()]
 
     return names

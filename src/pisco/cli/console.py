@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from pisco.engines.progress import ProgressBar
+    from pisco.engines.progress import Bar
 
 
 _answers: TextIO | None = None
@@ -141,7 +141,7 @@ def warnings_as_lines() -> Iterator[None]:
         yield
 
 
-def progress_bar(rounds: int, words: str) -> AbstractContextManager[ProgressBar]:
+def progress_bar(rounds: int, words: str) -> AbstractContextManager[Bar]:
     """A bar on stderr that shows rounds, loss and accuracy after every chunk."""
     from pisco.engines import progress
 

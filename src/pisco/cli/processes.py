@@ -119,10 +119,5 @@ def _facts(config: Config) -> dict[str, Any]:
 
     from pisco._version import __version__
 
-    settings = {
-        f"{table}.{key}": value
-        for table, keys in config.to_dict().items()
-        if isinstance(keys, dict)
-        for key, value in keys.items()
-    }
+    settings = {name: value for name, value in config.flat().items() if "." in name}
     return settings | {"the version of pisco": __version__, "the version of jax": jax.__version__}

@@ -64,12 +64,7 @@ def watching(config: Config, folder: Path, *, live: bool, port: int, log: str | 
             from pisco.report.trackers import Log
 
             seeds = config.run.seed_or_seeds()
-            settings = {
-                f"{name}.{key}": value
-                for name, table in config.to_dict().items()
-                if isinstance(table, dict)
-                for key, value in table.items()
-            }
+            settings = {name: value for name, value in config.flat().items() if "." in name}
             tracker = Log(log, [seeds] if isinstance(seeds, int) else seeds, settings, folder)
             stack.callback(tracker.close)
         if live:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,32 +19,33 @@ Follower = Callable[["Progress"], None]
 START = "compiling, measuring the start…"
 
 
-class ProgressBar(Protocol):
-    """What a run calls after every chunk; `describe` starts the bar anew for the next piece of work."""
+class Bar:
+    """A bar of `rich` to call after every chunk; `describe` starts it anew for the next piece of work."""
 
-    def __call__(self, progress: Progress, /) -> None: ...
+    def __init__(self, bar: Any, rounds: int, words: str):
+        self.bar, self.rounds = bar, rounds
+        self.task = bar.add_task(words, total=rounds, news=START)
 
-    def describe(self, words: str, /) -> None: ...
+    def __call__(self, progress: Progress) -> None:
+        self.bar.update(self.task, completed=progress.done, news=_news(progress))
+
+    def describe(self, words: str) -> None:
+        self.bar.reset(self.task, description=words, total=self.rounds, news=START)
 
 
 @contextmanager
-def progress_bar(rounds: int, words: str, console: Any) -> Iterator[ProgressBar]:
+def progress_bar(rounds: int, words: str, console: Any) -> Iterator[Bar]:
     """A bar on a console of `rich` that shows rounds, loss and accuracy after every chunk."""
-    from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
+    from rich import progress as parts
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(18), MofNCompleteColumn())
-    with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[news]}"), console=console) as bar:
-        task = bar.add_task(words, total=rounds, news=START)
-
-        class Update:
-            def __call__(self, progress: Progress) -> None:
-                bar.update(task, completed=progress.done, news=_news(progress))
-
-            def describe(self, words: str) -> None:
-                bar.reset(task, description=words, total=rounds, news=START)
-
-        yield Update()
+    columns = (parts.SpinnerColumn(), parts.TextColumn("{task.description}"), parts.BarColumn(18))
+    columns += (
+        parts.MofNCompleteColumn(),
+        parts.TimeRemainingColumn(),
+        parts.TextColumn("{task.fields[news]}"),
+    )
+    with parts.Progress(*columns, console=console) as bar:
+        yield Bar(bar, rounds, words)
 
 
 @contextmanager
@@ -54,33 +56,25 @@ def followed(progress: bool | Follower | None, rounds: Any, words: str) -> Itera
             raise InputError(f"progress is {progress!r}, expected True, False or a function")
         yield progress or None
         return
-    notebook = "ipykernel" in sys.modules
-    if sys.stderr.isatty() and not notebook:
-        try:
-            from rich.console import Console
-        except ImportError:
-            pass
-        else:
-            with progress_bar(rounds, words, Console(stderr=True)) as bar:
-                yield bar
-            return
-    stream = sys.stdout if notebook else sys.stderr  # notebooks show stderr as a fault
+    notebook = "ipykernel" in sys.modules  # where stderr looks like a fault, and rich needs one package more
+    if sys.stderr.isatty() and not notebook and find_spec("rich") is not None:
+        from rich.console import Console
+
+        with progress_bar(rounds, words, Console(stderr=True)) as bar:
+            yield bar
+        return
     told = 0
 
     def line(news: Progress) -> None:
         nonlocal told
-        tenths = 10 * news.done // news.rounds
-        if notebook or tenths > told:
-            told = tenths
-            ends = ("\r", "") if notebook else ("", "\n")
-            text = f"{words}: round {news.done} of {news.rounds}, {_news(news)}"
-            print(f"{ends[0]}{text:<79}", end=ends[1], file=stream, flush=True)
-
-    try:
-        yield line
-    finally:
+        text = f"{words}: round {news.done} of {news.rounds}, {_news(news)}"
         if notebook:
-            print(file=stream)
+            print(f"\r{text:<79}", end="" if news.done < news.rounds else "\n", flush=True)
+        elif 10 * news.done // news.rounds > told:
+            print(text, file=sys.stderr, flush=True)
+        told = 10 * news.done // news.rounds
+
+    yield line
 
 
 def _news(progress: Progress) -> str:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 
 from pisco.engines.agents import about_agents
 from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
 from pisco.engines.job import Engine, Job, Run
-from pisco.engines.progress import followed
+from pisco.engines.progress import Follower, followed
 from pisco.engines.scan import ScanEngine
 from pisco.engines.sharded import ShardedEngine
 from pisco.engines.sizes import usual_eval_every
@@ -80,36 +81,22 @@ def run(
     >>> result.history["loss"].shape
     (2, 51)
     """
-    several = not isinstance(seed, int | np.integer)
-    seeds = _seeds(seed if several else [seed])  # pyright: ignore[reportArgumentType]
+    alone = isinstance(seed, int | np.integer)
     _check_kinds(algorithm, problem, network)
-    job = Job(problem, network, tuple(Run(algorithm, network.server, s) for s in seeds), batch_size)
     if eval_every is None:
         eval_every = usual_eval_every(algorithm, problem, network, batch_size)
-    settings = _settings(job, algorithm, network.server, rounds, eval_every)
-
-    known = about_agents(problem, network)
-
-    def result(outcome: Outcome) -> Result:
-        return _result(outcome, slice(None) if several else 0, settings, seeds, problem, known)
-
-    with followed(progress, rounds, problem.name) as follower:
-
-        def tell(news: Progress) -> None:
-            assert follower is not None
-            follower(replace(news, so_far=lambda: result(news.so_far())))
-
-        outcome = drive(
-            _engine(engine),
-            job,
-            rounds=rounds,
-            eval_every=eval_every,
-            chunk_rounds=chunk_rounds,
-            checkpoints=None if checkpoint is None else Path(checkpoint),
-            resume=resume,
-            progress=None if follower is None else tell,
-        )
-    return result(outcome)
+    runs = _runs([(algorithm, network.server)], [seed] if alone else seed)
+    return _run(
+        Job(problem, network, runs, batch_size),
+        engine,
+        progress,
+        alone=alone,
+        rounds=rounds,
+        eval_every=eval_every,
+        chunk_rounds=chunk_rounds,
+        checkpoints=None if checkpoint is None else Path(checkpoint),
+        resume=resume,
+    )[0]
 
 
 def sweep(
@@ -135,34 +122,20 @@ def sweep(
     >>> [r.history["server_rounds"][0, -1] for r in sweep(points, problem, pisco.Network.path(2), rounds=20)]
     [np.int64(3), np.int64(18)]
     """
-    seeds, points = _seeds(seeds), list(points)
+    points = list(points)
     for point in points:
         if not (isinstance(point, tuple) and len(point) == 2 and hasattr(point[1], "decide")):
             raise InputError(
                 f"the point {point!r} is no pair of an algorithm and a schedule, as in (pisco(…), bernoulli(0.1))"
             )
         _check_kinds(point[0], problem, network)
-    runs = tuple(Run(algorithm, server, seed) for algorithm, server in points for seed in seeds)
-    job = Job(problem, network, runs, batch_size)
-    with followed(progress, rounds, problem.name) as follower:
-        outcome = drive(
-            _engine(engine),
-            job,
-            rounds=rounds,
-            eval_every=eval_every,
-            chunk_rounds=chunk_rounds,
-            progress=follower,
-            watched=range(0, len(runs), len(seeds))[:WATCHED_UP_TO],
-        )
-    results, known = [], about_agents(problem, network)
-    for index, (algorithm, server) in enumerate(points):
-        which = slice(index * len(seeds), (index + 1) * len(seeds))
-        settings = _settings(job, algorithm, server, rounds, eval_every)
-        results.append(_result(outcome, which, settings, seeds, problem, known, index))
-    return results
+    job = Job(problem, network, _runs(points, seeds), batch_size)
+    options: Any = {"rounds": rounds, "eval_every": eval_every, "chunk_rounds": chunk_rounds}
+    return _run(job, engine, progress, len(points), **options)
 
 
-def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
+def _runs(points: Sequence[tuple[Algorithm, Schedule]], seeds: Any) -> tuple[Run, ...]:
+    """Every point with every seed, point by point."""
     if isinstance(seeds, str) or not isinstance(seeds, Iterable):
         raise InputError(f"seed is {seeds!r}, expected a whole number or several, as in [0, 1, 2]")
     if isinstance(seeds, Sized) and len(seeds) > SEEDS_UP_TO:
@@ -171,11 +144,61 @@ def _seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     for seed in seeds:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise InputError(f"seed is {seed!r}, expected a whole number")
-    numbers = tuple(int(seed) for seed in seeds)
-    for seed, times in Counter(numbers).items():
+    for seed, times in Counter(seeds).items():
         if times > 1:
             raise InputError(f"seed {seed} is given {times} times; give different ones, as in [0, 1, 2]")
-    return numbers
+    return tuple(Run(algorithm, server, int(seed)) for algorithm, server in points for seed in seeds)
+
+
+def _run(
+    job: Job,
+    engine: str | Engine,
+    progress: bool | Follower | None,
+    points: int = 1,
+    alone: bool = False,
+    **options: Any,
+) -> list[Result]:
+    """One result per point; alone, without a leading axis for its one seed."""
+    each, known = len(job.runs) // points, about_agents(job.problem, job.network)
+
+    def result(outcome: Outcome, point: int) -> Result:
+        own, frames = slice(point * each, (point + 1) * each), outcome.frames
+        first, which = job.runs[own][0], 0 if alone else own
+        algorithm, seen = first.algorithm, {}
+        if frames and point < frames["frame_errors"].shape[1]:
+            seen = frames | {"frame_errors": frames["frame_errors"][:, point]}
+        times = {
+            "rounds": options["rounds"],
+            "batch_size": job.batch_size,
+            "eval_every": options["eval_every"],
+        }
+        return Result(
+            params=jax.tree.map(lambda leaf: leaf[which], outcome.params),
+            history={name: values[which] for name, values in outcome.history.items()},
+            seeds=tuple(run.seed for run in job.runs[own]),
+            settings={
+                "algorithm": {"name": algorithm.name} | algorithm.hyperparameters,
+                "problem": job.problem.name,
+                "network": repr(job.network.with_server(first.server)),
+                "run": times,
+            },
+            diverged_at=outcome.diverged_at[which],
+            rounds=outcome.done,
+            interrupted=outcome.interrupted,
+            seconds=outcome.seconds,
+            agents=known | seen,
+            metrics=by_column(job.problem.metrics),
+        )
+
+    with followed(progress, options["rounds"], job.problem.name) as follower:
+
+        def tell(news: Progress) -> None:
+            assert follower is not None
+            follower(replace(news, so_far=lambda: result(news.so_far(), 0)))
+
+        watched = range(0, len(job.runs), each)[:WATCHED_UP_TO]
+        outcome = drive(_engine(engine), job, progress=follower and tell, watched=watched, **options)
+    return [result(outcome, point) for point in range(points)]
 
 
 def _check_kinds(algorithm: Any, problem: Any, network: Any) -> None:
@@ -195,43 +218,3 @@ def _engine(engine: str | Engine) -> Engine:
     if isinstance(engine, type) or not hasattr(engine, "advance"):
         raise InputError(f"engine is {engine!r}, expected one of {', '.join(ENGINES)}, or an engine object")
     return engine
-
-
-def _settings(
-    job: Job, algorithm: Algorithm, server: Schedule, rounds: int, eval_every: int
-) -> dict[str, Any]:
-    hyperparameters = dict(algorithm.hyperparameters.items())
-    return {
-        "algorithm": {"name": algorithm.name} | hyperparameters,
-        "problem": job.problem.name,
-        "network": repr(job.network.with_server(server)),
-        "run": {"rounds": rounds, "batch_size": job.batch_size, "eval_every": eval_every},
-    }
-
-
-def _result(
-    outcome: Outcome,
-    which: int | slice,
-    settings: dict[str, Any],
-    seeds: tuple[int, ...],
-    problem: Problem,
-    about: dict[str, np.ndarray],
-    point: int = 0,
-) -> Result:
-    import jax
-
-    frames = outcome.frames
-    if frames and point < frames["frame_errors"].shape[1]:
-        about = about | frames | {"frame_errors": frames["frame_errors"][:, point]}
-    return Result(
-        params=jax.tree.map(lambda leaf: leaf[which], outcome.params),
-        history={name: values[which] for name, values in outcome.history.items()},
-        seeds=seeds,
-        settings=settings,
-        diverged_at=outcome.diverged_at[which],
-        rounds=outcome.done,
-        interrupted=outcome.interrupted,
-        seconds=outcome.seconds,
-        metrics=by_column(problem.metrics),
-        agents=about,
-    )

@@ -6,7 +6,7 @@ import math
 
 import jax
 
-from pisco.costs import gradients_per_round
+from pisco.costs import message_sizes
 from pisco.engines.job import Carry, Job, Run, carry_shapes
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits, host_memory
@@ -37,7 +37,7 @@ def usual_eval_every(
     10
     """
     job = Job(problem, network, (Run(algorithm, network.server, 0),), batch_size)
-    gradients = gradients_per_round(algorithm, carry_shapes(job).state, problem.num_agents)
+    gradients = message_sizes(algorithm, carry_shapes(job).state.params, problem.num_agents).gradients
     drawn = problem.num_samples if batch_size is None else problem.num_agents * batch_size
     ratio = problem.num_measured / max(1, gradients * drawn)
     power = 10 ** math.floor(math.log10(max(ratio, 1)))
@@ -46,27 +46,21 @@ def usual_eval_every(
 
 def check_sizes(job: Job, shapes: Carry, rounds: int, eval_every: int, chunk_rounds: int) -> None:
     """Refuse a run that cannot fit, in one sentence with the numbers, before anything is computed."""
-    agents, runs = job.problem.num_agents, len(job.runs)
     check_number("rounds", rounds, high=COUNTS_UP_TO)
-    params = num_bytes(shapes.state.params)
+    agents, runs, params = job.problem.num_agents, len(job.runs), num_bytes(shapes.state.params)
+    rows, stride = rounds // eval_every, min(eval_every, chunk_rounds)
+    # All devices of all processes together: a bound, however the run is spread over them.
+    found = [device.memory_stats() or {} for device in jax.local_devices()]
+    room = jax.process_count() * (sum(stats.get("bytes_limit", 0) for stats in found) or host_memory())
+    state = f"{runs} × {agents:,} agents with {params // agents:,} bytes of parameters each"
+    fewer = f"measure less often, with eval_every={eval_every * math.ceil(rows / 10_000):,} say"
     check_fits(
-        f"{runs} × {agents:,} agents with {params // agents:,} bytes of parameters each",
-        num_bytes(shapes) * runs + params,
-        "use fewer agents or seeds, or a smaller model",
-        room=_device_memory(),
+        state, num_bytes(shapes) * runs + params, "use fewer agents or seeds, or a smaller model", room
     )
-    rows = rounds // eval_every
+    check_fits(f"a history of {rows:,} measured rounds", rows * (ROW_BYTES + RUN_BYTES * runs), fewer)
+    chunk = chunk_rounds // stride
     check_fits(
-        f"a history of {rows:,} measured rounds",
-        rows * (ROW_BYTES + RUN_BYTES * runs),
-        f"measure less often, with eval_every={eval_every * math.ceil(rows / 10_000):,} say",
-    )
-    stride = min(eval_every, chunk_rounds)
-    check_fits(
-        f"a chunk of {chunk_rounds // stride:,} measured rounds",
-        (chunk_rounds // stride) * params / agents,
-        "make chunk_rounds smaller",
-        room=_device_memory(),
+        f"a chunk of {chunk:,} measured rounds", chunk * params / agents, "make chunk_rounds smaller", room
     )
     messages = stride * max(2 * job.network.graph.num_edges * job.network.gossip_steps, agents)
     if messages > COUNTS_UP_TO:
@@ -74,10 +68,3 @@ def check_sizes(job: Job, shapes: Carry, rounds: int, eval_every: int, chunk_rou
             f"{stride:,} rounds in one go send up to {messages:,} messages, more than are counted; make chunk_rounds "
             f"at most {max(1, stride * COUNTS_UP_TO // messages):,}"
         )
-
-
-def _device_memory() -> float:
-    """Bytes on all devices of all processes together: a bound, however the run is spread over them."""
-    found = [device.memory_stats() for device in jax.local_devices()]
-    here = sum(stats["bytes_limit"] for stats in found if stats and "bytes_limit" in stats)
-    return jax.process_count() * (here or host_memory())

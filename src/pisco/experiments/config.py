@@ -169,37 +169,29 @@ class Config(Table):
                 checkpoint=checkpoint, resume=resume, progress=progress, engine=engine
             )
         algorithm, problem, network = self.build()
-        seeds, eval_every = self.run.seed_or_seeds(), self.run.eval_every
-        if eval_every is None:
-            eval_every = usual_eval_every(algorithm, problem, network, self.run.batch_size)
-        if warn is not None and self.run.engine == "scan":
+        table, seeds = self.run, self.run.seed_or_seeds()
+        options: dict[str, Any] = {"rounds": table.rounds, "batch_size": table.batch_size}
+        options["eval_every"] = table.eval_every or usual_eval_every(
+            algorithm, problem, network, table.batch_size
+        )
+        options["chunk_rounds"] = table.chunk_rounds
+        if warn is not None and table.engine == "scan":
             from pisco.planning.steps import check_step
 
-            doubt = check_step(
-                algorithm,
-                problem,
-                network,
-                rounds=self.run.rounds,
-                batch_size=self.run.batch_size,
-                eval_every=eval_every,
-                chunk_rounds=self.run.chunk_rounds,
-                seed=seeds if isinstance(seeds, int) else seeds[0],
-            )
+            first = seeds if isinstance(seeds, int) else seeds[0]
+            doubt = check_step(algorithm, problem, network, seed=first, **options)
             if doubt is not None:
                 warn(str(doubt))
         result = run(
             algorithm,
             problem,
             network,
-            rounds=self.run.rounds,
-            batch_size=self.run.batch_size,
             seed=seeds,
-            eval_every=eval_every,
-            engine=engine or self.run.engine,
-            chunk_rounds=self.run.chunk_rounds,
+            engine=engine or table.engine,
             checkpoint=checkpoint,
             resume=resume,
             progress=progress,
+            **options,
         )
         result.label = self.name
         return result
@@ -209,6 +201,14 @@ class Config(Table):
         tables = self.model_dump(exclude_none=True)
         tables["run"].setdefault("batch_size", "full")
         return tables
+
+    def flat(self) -> dict[str, Any]:
+        """Every setting by its dotted name."""
+        tables = self.to_dict()
+        inner = {
+            f"{t}.{key}": v for t, keys in tables.items() if isinstance(keys, dict) for key, v in keys.items()
+        }
+        return {name: value for name, value in tables.items() if not isinstance(value, dict)} | inner
 
     def to_toml(self) -> str:
         """The text of the file that says the same."""

@@ -32,15 +32,8 @@ def resume(
 ) -> Result:
     """Go on with the run that `pisco run … --out` began in a folder, and keep its result there.
 
-    From the newest whole checkpoint, to the same bits as a run that was never cut short; a run that is complete is
-    only read.
-
-    Args:
-      folder: such as "results/a9a".
-      rounds: prolong the run to so many rounds in all.
-      chunk_rounds: rounds between two looks from Python, if others than before.
-      engine: by name, if another than before.
-      progress: as for `pisco.run`.
+    From the newest whole checkpoint, to the same bits as a run that was never cut short; `rounds` prolongs it, a
+    complete run is only read. Only what has a keyword here may change; `progress` is as for `pisco.run`.
     """
     folder = Path(folder)
     changes = {"rounds": rounds, "chunk_rounds": chunk_rounds, "engine": engine}
@@ -119,7 +112,7 @@ def reopen(folder: Path, overrides: list[str]) -> Config:
             f"{folder} holds no run to resume: {CONFIG_FILE} is missing; `pisco run … --out` starts one"
         )
     before, config = load(stored), load(stored, overrides)
-    old, new = _flat(before), _flat(config)
+    old, new = before.flat(), config.flat()
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and key not in MAY_CHANGE:
             raise InputError(
@@ -166,12 +159,3 @@ def keep(result: Result, folder: Path, config: Config) -> Path:
                 f"`pisco run --resume {folder}`"
             ) from error
         raise InputError(f"{said}; the result was kept in {spare} instead") from error
-
-
-def _flat(config: Config) -> dict[str, object]:
-    tables = config.to_dict()
-    return {
-        f"{name}.{key}" if isinstance(table, dict) else name: value
-        for name, table in tables.items()
-        for key, value in (table.items() if isinstance(table, dict) else [("", table)])
-    }

@@ -138,10 +138,12 @@ def count(name: str, value: Any, low: int = 1) -> int:
     return int(value)
 
 
-def make_room(agents: int, edges: float, edge_bytes: int = 200) -> None:
-    """Refuse a graph that, with its weights, this machine cannot hold, before any of it is built."""
+def make_room(agents: int, degree: float, edge_bytes: int = 200) -> int:
+    """As many agents, refused where this machine cannot hold their graph with its weights; nothing is built yet."""
+    edges = agents * degree / 2
     what = f"a network of {agents:,} agents and {edges:,.0f} edges"
     check_fits(what, 150 * agents + edge_bytes * edges, "use fewer agents or a sparser graph")
+    return agents
 
 
 def _normalised(num_agents: int, edges: Any) -> np.ndarray:

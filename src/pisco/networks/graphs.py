@@ -65,8 +65,7 @@ def ring(agents: int) -> Graph:
     n = count("agents", agents)
     if n <= 2:
         return path(n)
-    make_room(n, n)
-    i = np.arange(n)
+    i = np.arange(make_room(n, 2))
     extremes = (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2)
     return Graph(n, _link(i, (i + 1) % n), f"ring of {n}", _circle(n), extremes)
 
@@ -74,8 +73,7 @@ def ring(agents: int) -> Graph:
 def path(agents: int) -> Graph:
     """A line of agents. λ₂ = 4 sin²(π/2n), λ_max = 4 cos²(π/2n)."""
     n = count("agents", agents)
-    make_room(n, n)
-    i = np.arange(n - 1)
+    i = np.arange(make_room(n, 2) - 1)
     angle = math.pi / (2 * n)
     extremes = (4 * math.sin(angle) ** 2, 4 * math.cos(angle) ** 2) if n > 1 else None
     return Graph(n, _link(i, i + 1), f"path of {n}", np.stack([np.arange(n), np.zeros(n)], axis=1), extremes)
@@ -84,8 +82,7 @@ def path(agents: int) -> Graph:
 def complete(agents: int) -> Graph:
     """Every pair linked: λ₂ = λ_max = n, so one gossip round is an exact average."""
     n = count("agents", agents)
-    make_room(n, n * n / 2)
-    edges = np.stack(np.triu_indices(n, 1), axis=1)
+    edges = np.stack(np.triu_indices(make_room(n, n), 1), axis=1)
     return Graph(n, edges, f"complete graph of {n}", _circle(n), (float(n), float(n)) if n > 1 else None)
 
 
@@ -94,15 +91,13 @@ def star(agents: int) -> Graph:
     n = count("agents", agents)
     if n <= 2:
         return path(n)
-    make_room(n, n)
-    leaves = np.arange(1, n)
+    leaves = np.arange(1, make_room(n, 2))
     positions = np.vstack([np.zeros((1, 2)), _circle(n - 1)])
     return Graph(n, _link(np.zeros_like(leaves), leaves), f"star of {n}", positions, (1.0, float(n)))
 
 
 def _lattice(rows: int, cols: int, wrap: bool) -> tuple[np.ndarray, np.ndarray]:
-    make_room(rows * cols, 2 * rows * cols)
-    agent = np.arange(rows * cols).reshape(rows, cols)
+    agent = np.arange(make_room(rows * cols, 4)).reshape(rows, cols)
     end = None if wrap else -1
     right = _link(agent[:, :end].ravel(), np.roll(agent, -1, axis=1)[:, :end].ravel())
     down = _link(agent[:end].ravel(), np.roll(agent, -1, axis=0)[:end].ravel())
@@ -136,8 +131,7 @@ def hypercube(dim: int) -> Graph:
     dim = count("dim", dim, low=0)
     if dim > 24:
         raise InputError(f"dim is {dim}, expected at most 24: a hypercube has 2^dim agents")
-    make_room(2**dim, dim * 2**dim / 2)
-    agent = np.arange(2**dim)
+    agent = np.arange(make_room(2**dim, dim))
     edges = [_link(agent, agent ^ (1 << bit)) for bit in range(dim)]
     return Graph(len(agent), _stack(edges), f"hypercube of {2**dim}", None, (2.0, 2.0 * dim) if dim else None)
 
@@ -145,8 +139,7 @@ def hypercube(dim: int) -> Graph:
 def exponential(agents: int) -> Graph:
     """The static exponential graph: agent i is linked to i ± 2^k mod n for every 2^k < n."""
     n = count("agents", agents)
-    make_room(n, n * math.log2(n))
-    i = np.arange(n)
+    i = np.arange(make_room(n, 2 * math.log2(n)))
     hops = [_link(i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())]
     return Graph(n, _stack(hops), f"exponential graph of {n}", _circle(n))
 
@@ -172,8 +165,7 @@ def clusters(
         if size is None:
             raise InputError(f"clusters({sizes}) lacks the size of a cluster; call clusters({sizes}, size)")
         each, many = count("size", size), count("the number of clusters", sizes)
-        make_room(many * each, many * each)
-        counts = [each] * many
+        counts = [each] * (make_room(many * each, each if inner == "complete" else 2) // each)
     else:
         if size is not None:
             raise InputError(f"size is {size!r} although `sizes` lists the sizes; drop one of them")
@@ -185,7 +177,6 @@ def clusters(
         raise InputError(
             f"bridges is {bridges}, expected at most {min(counts)}, the size of the smallest cluster"
         )
-    make_room(sum(counts), sum(each * each / 2 for each in counts) if inner == "complete" else sum(counts))
     build = choose("inner graph", inner, {"complete": complete, "ring": ring, "path": path, "star": star})
     total, starts = sum(counts), np.cumsum([0, *counts])[:-1]
     edges = [build(members).edges + start for members, start in zip(counts, starts, strict=True)]
@@ -217,9 +208,7 @@ def erdos_renyi(agents: int, prob: float, seed: int = 0, *, connected: bool = Fa
     """
     n, seed = count("agents", agents), count("seed", seed, low=0)
     check_number("prob", prob, low=0, high=1)
-    make_room(n, prob * n * n / 2)
-    if n > PAIRS_UP_TO:
-        raise InputError(f"n is {n}, expected at most {PAIRS_UP_TO}: every pair of agents is drawn for")
+    check_number("n", make_room(n, prob * n), high=PAIRS_UP_TO)
     tries = 1000 if connected else 1
     for attempt in range(seed, seed + tries):
         graph = Graph(n, _linked_pairs(n, prob, attempt), f"Erdős–Rényi({n}, {prob:g}) of seed {attempt}")
@@ -259,8 +248,7 @@ def small_world(agents: int, neighbours: int = 4, rewire: float = 0.1, seed: int
     check_number("rewire", rewire, low=0, high=1)
     if neighbours % 2 or neighbours >= n:
         raise InputError(f"neighbours is {neighbours}, expected an even number below n = {n}")
-    make_room(n, n * neighbours / 2, edge_bytes=700)
-    drawn = nx.watts_strogatz_graph(n, neighbours, rewire, seed=seed)
+    drawn = nx.watts_strogatz_graph(make_room(n, neighbours, edge_bytes=700), neighbours, rewire, seed=seed)
     name = f"small world({n}, {neighbours}, {rewire:g}) of seed {seed}"
     return Graph(n, list(drawn.edges), name, _circle(n))
 
@@ -274,8 +262,7 @@ def random_regular(agents: int, degree: int = 4, seed: int = 0) -> Graph:
         raise InputError(f"degree is {degree}, expected at most n − 1 = {n - 1}")
     if n * degree % 2:
         raise InputError(f"degree {degree} on {n} agents has no graph: n × degree must be even")
-    make_room(n, n * degree / 2, edge_bytes=700)
-    edges = list(nx.random_regular_graph(degree, n, seed=seed).edges)
+    edges = list(nx.random_regular_graph(degree, make_room(n, degree, edge_bytes=700), seed=seed).edges)
     return Graph(n, edges, f"random {degree}-regular({n}) of seed {seed}")
 
 

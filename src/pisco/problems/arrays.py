@@ -12,35 +12,25 @@ from pisco.errors import InputError
 
 
 def as_arrays(what: str, tree: Any) -> Any:
-    """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits.
-
-    >>> as_arrays("data", {"id": np.array([7, 2**40 + 7])})
-    Traceback (most recent call last):
-    ...
-    pisco.errors.InputError: data['id'] holds 1099511627783 (in row 1), which int32 cannot; number them anew, or
-    keep 64 bits with jax.config.update("jax_enable_x64", True)
-    """
+    """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits."""
 
     def leaf(path: Any, value: Any) -> jax.Array:
         where, array = what + jax.tree_util.keystr(path), np.asarray(value)
-        if not (jnp.issubdtype(array.dtype, jnp.number) or array.dtype == bool):
+        if array.dtype.kind in "OSUMm":
             raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
-        whole = not jnp.issubdtype(kept, jnp.inexact)
-        if whole and kept == array.dtype:
-            return jnp.asarray(array)
         with np.errstate(over="ignore", invalid="ignore"):
             cast = array.astype(kept, copy=False)
-            wrong = np.argwhere(cast != array if whole else ~np.isfinite(cast))
-        if not len(wrong):
-            return jnp.asarray(array)
-        row = f" (in row {wrong[0][0]})" if array.ndim else ""
-        if whole or np.isfinite(array[tuple(wrong[0])]):
+        wrong = np.argwhere(~np.isfinite(cast) if jnp.issubdtype(kept, jnp.inexact) else cast != array)
+        if len(wrong):
+            held, row = array[tuple(wrong[0])], f" (in row {wrong[0][0]})" if array.ndim else ""
+            if not np.isfinite(held):
+                raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
             raise InputError(
-                f"{where} holds {array[tuple(wrong[0])]}{row}, which {kept} cannot; number them anew, or "
+                f"{where} holds {held}{row}, which {kept} cannot; number them anew, or "
                 'keep 64 bits with jax.config.update("jax_enable_x64", True)'
             )
-        raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
+        return jnp.asarray(array)
 
     return jax.tree_util.tree_map_with_path(leaf, tree)
 
