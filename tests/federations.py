@@ -2,7 +2,6 @@
 
 import multiprocessing
 import threading
-import time
 
 import jax
 import numpy as np
@@ -18,10 +17,11 @@ from pisco.federation.runtime.loopback import free_ports
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.server import Server
 
+from waiting import wait_until
 from worlds import Quadratics
 
 
-def plan_for(agents=5, *, rounds=5, patience=60.0, algorithm=None, network=None, name="tests", **settings):
+def plan_for(agents=5, *, rounds=5, patience=300.0, algorithm=None, network=None, name="tests", **settings):
     """A plan on free ports of this machine."""
     first, *others = free_ports(agents + 1)
     return Federation.create(
@@ -114,17 +114,26 @@ class Running:
         index = self.plan.names.index(name)
         return Agent(self.kits[name], self.problem_of(index), folder, **self.options)
 
-    def join(self, seconds=60, fine=True):
-        end = time.monotonic() + seconds
-        while any(thread.is_alive() for thread in self.threads.values()):
-            late = time.monotonic() > end
-            if late or (fine and self.errors):
+    def rounds(self):
+        """How far everybody is: this moves as long as the federation does."""
+        return [getattr(member, "done", None) for member in self.members.values()], len(self.results)
+
+    def wait(self, condition):
+        """Wait for something while the members run."""
+        wait_until(condition, self.rounds, say=lambda: self.errors or self.alive())
+
+    def alive(self):
+        return [name for name, thread in self.threads.items() if thread.is_alive()]
+
+    def join(self, *names, fine=True):
+        """Wait for everybody to end, or for those named; an error ends the wait unless errors are expected."""
+        try:
+            self.wait(lambda: not set(self.alive()) & set(names or self.threads) or (fine and self.errors))
+        finally:
+            if self.alive() and not names:
                 self.stop()
                 for thread in self.threads.values():
                     thread.join(10)
-                assert not late, f"members hang: {[n for n, t in self.threads.items() if t.is_alive()]}"
-                break
-            time.sleep(0.02)
         if fine and self.errors:
             raise next(iter(self.errors.values()))
         return self
@@ -209,21 +218,27 @@ class Processes:
         files = sorted(self.state(name).glob("round-*.ckpt"))
         return int(files[-1].stem.removeprefix("round-")) if files else -1
 
-    def wait_for_round(self, name, round_, seconds=60):
-        end = time.monotonic() + seconds
-        while self.done(name) < round_:
-            assert time.monotonic() < end, f"{name} is at {self.done(name)}; {self.log(name)}"
-            time.sleep(0.005)
+    def wait(self, condition):
+        """Wait for something while the members run."""
+        wait_until(condition, self.standing, every=0.005, say=self.logs)
+
+    def standing(self):
+        """How far everybody is, and who has ended."""
+        return [(self.done(name), process.exitcode) for name, process in self.processes.items()]
+
+    def wait_for_round(self, name, round_):
+        self.wait(lambda: self.done(name) >= round_)
 
     def log(self, name):
         file = self.home / f"{name}.log"
         return file.read_text() if file.exists() else ""
 
-    def join(self, seconds=120):
-        end = time.monotonic() + seconds
+    def logs(self):
+        return {name: self.log(name)[-500:] for name in self.processes}
+
+    def join(self):
         for name, process in self.processes.items():
-            process.join(max(0.1, end - time.monotonic()))
-            assert process.exitcode is not None, f"{name} hangs: {self.log(name)[-2000:]}"
+            self.wait(lambda process=process: process.exitcode is not None)
             assert process.exitcode == 0, f"{name} ended with {process.exitcode}: {self.log(name)[-2000:]}"
 
     def stop(self):

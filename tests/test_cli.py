@@ -53,7 +53,7 @@ def shell(*words: str, **options) -> subprocess.CompletedProcess:
         [sys.executable, "-m", "pisco.cli.main", *words],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         **options,
     )
 
@@ -213,7 +213,7 @@ def test_full_disk_at_the_end_keeps_the_result_elsewhere(tiny, monkeypatch):
 def test_output_to_a_full_disk():
     with Path("/dev/full").open("w") as full:
         words = [sys.executable, "-m", "pisco.cli.main", "list", "engines"]
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=900)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.startswith("error: No space left on device")
 
@@ -262,7 +262,7 @@ def test_after_kill_9_a_resumed_run_is_bit_identical(tiny):
     assert json.loads(done.stdout)["rounds"] == 60000
     straight = tiny / "straight"
     uninterrupted = start(straight)
-    uninterrupted.communicate(timeout=120)
+    uninterrupted.communicate(timeout=900)
     assert uninterrupted.returncode == 0
     assert_same_result(folder, straight)
 
@@ -273,7 +273,7 @@ def test_ctrl_c_keeps_what_was_computed_and_says_how_to_resume(tiny):
         process = start(folder)
         wait_for_checkpoint(process, folder)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=900)
         if process.returncode:
             break
     assert process.returncode == 130, said

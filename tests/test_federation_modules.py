@@ -16,6 +16,7 @@ from pisco.interop.modules import load_problem
 
 import needs
 from federations import Running, plan_for
+from waiting import outcome
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 if not EXAMPLES.is_dir():
@@ -48,11 +49,9 @@ def agree(one, other):
 
 def test_a_jax_loss_of_ones_own(tmp_path):
     module = example("federate_jax")
-    plan = plan_for(3, rounds=8, batch_size=16, seed=4, patience=120.0)
+    plan = plan_for(3, rounds=8, batch_size=16, seed=4)
     files = [module.make_data(tmp_path, index) for index in range(3)]
-    running = Running(tmp_path, plan, lambda i: load_problem(EXAMPLES / "federate_jax.py", files[i])).join(
-        120
-    )
+    running = Running(tmp_path, plan, lambda i: load_problem(EXAMPLES / "federate_jax.py", files[i])).join()
     simulated = pisco.Problem(module.loss, module.START, [module.agent(file).data for file in files])
     agree(running.params(), in_one_process(plan, simulated).params)
 
@@ -64,7 +63,7 @@ def test_a_pytorch_model_as_real_processes(tmp_path):
     from pisco.interop import torch as interop
 
     module = example("federate_torch")
-    plan = plan_for(3, rounds=20, batch_size=20, patience=120.0)
+    plan = plan_for(3, rounds=20, batch_size=20)
     files = [module.make_data(tmp_path, index) for index in range(3)]
     home = tmp_path / "home"
     home.mkdir()
@@ -93,8 +92,8 @@ def test_a_pytorch_model_as_real_processes(tmp_path):
         running.append(pisco_(*words, **environment))
     try:
         for process in running:
-            said, _ = process.communicate(timeout=180)
-            assert process.returncode == 0, said
+            code, said, _ = outcome(process, home)
+            assert code == 0, said
     finally:
         for process in running:
             process.kill()

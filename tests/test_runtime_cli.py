@@ -1,10 +1,8 @@
 """`pisco agent`, `pisco server`, `pisco federation try` and `status`, as users type them."""
 
 import json
-import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -14,12 +12,16 @@ import pisco
 from pisco.cli.main import app
 
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from waiting import outcome
 
 
-def pisco_(*words):
-    """The command in a process of its own."""
+def pisco_(*words, works_in):
+    """The command in a process of its own: what it prints, and its errors."""
     command = [sys.executable, "-m", "pisco.cli.main", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=1500, env=dict(os.environ))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    code, out, err = outcome(subprocess.Popen(command, text=True, **pipes), works_in)
+    assert code == 0, out + err
+    return out
 
 
 def refused(*words):
@@ -29,21 +31,10 @@ def refused(*words):
 
 
 def test_a_whole_federation_on_this_machine(tmp_path):
-    done = pisco_(
-        "federation",
-        "try",
-        "--agents",
-        2,
-        "--rounds",
-        6,
-        "--graph",
-        "path",
-        "--out",
-        tmp_path / "f",
-        "--json",
+    size = ("--agents", 2, "--rounds", 6, "--graph", "path")
+    said = json.loads(
+        pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path)
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout)
     assert said["rounds"] == 6
     result = pisco.Result.load(said["folder"])
     assert result.params.shape == (2, 124)
@@ -81,8 +72,7 @@ def test_status_shows_where_everybody_stands(tmp_path):
     plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
     ran = Running(tmp_path, plan, quadratic_of)
     try:
-        while not ran.errors and ran.members["server"].ledger.front() < 5:
-            time.sleep(0.05)
+        ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 5)
         done = CliRunner().invoke(
             app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"]
         )
@@ -99,7 +89,8 @@ def test_status_shows_where_everybody_stands(tmp_path):
 
 @pytest.mark.slow
 def test_fifty_agents_complete_a_hundred_rounds_of_a9a(tmp_path):
-    done = pisco_("federation", "try", "--agents", 50, "--rounds", 100, "--out", tmp_path / "f", "--json")
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = json.loads(done.stdout)
+    size = ("--agents", 50, "--rounds", 100)
+    said = json.loads(
+        pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path)
+    )
     assert said["rounds"] == 100 and said["final"]["test_accuracy"] > 0.8

@@ -1,7 +1,5 @@
 """Agents join, leave and move by plan: weights and trackers are those of the new roster from the stated round on."""
 
-import time
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -86,8 +84,7 @@ def test_a_plan_that_comes_while_the_federation_runs(tmp_path, x64):
     plan = plan_for(3, rounds=400, dtype="float64", eval_every=100)
     made = make_kits(tmp_path, plan)
     ran = Running(tmp_path, plan, lambda i: quadratic_of(i, WORLD, "float64"), kits_=made)
-    while len(ran.members) < 4 or min(ran.members[name].done for name in plan.names) < 3:
-        time.sleep(0.01)
+    ran.wait(lambda: min(ran.members[name].done for name in plan.names) >= 3)
     now = max(ran.members[name].done for name in plan.names)
     later = plan.change(min(now + 150, 399), "remove", "agent-2")
     for name in (*plan.names, "server"):
@@ -102,7 +99,7 @@ def test_a_move_stops_the_old_process_and_the_new_one_continues(tmp_path, x64):
     plan = plan_for(2, rounds=12, dtype="float64", network={"graph": "path", "server_prob": 0.3})
     plan = plan.change(6, "move", "agent-1", f"127.0.0.1:{free_ports(1)[0]}")
     ran = Running(tmp_path, plan, lambda i: quadratic_of(i, WORLD, "float64"))
-    ran.threads["agent-1"].join(60)
+    ran.join("agent-1", fine=False)
     assert isinstance(ran.errors.pop("agent-1"), Stopped)
     ran.start("agent-1")
     ran.join()

@@ -42,7 +42,7 @@ def run_cases(cases, devices, processes=1):
         command = [sys.executable, str(PROGRAM), told]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(command, env=ENVIRONMENT, text=True, **pipes))
-    ends = [process.communicate(timeout=1800) for process in started]
+    ends = [process.communicate(timeout=7200) for process in started]
     assert all(process.returncode == 0 for process in started), ends[0][1][-3000:]
     return json.loads(ends[0][0].strip().splitlines()[-1])
 

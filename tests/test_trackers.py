@@ -79,7 +79,7 @@ def test_wandb_writes_offline(folder, monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     # A process of its own: wandb's helper writes its file when the process ends.
     command = [sys.executable, "-m", "pisco.cli.main", "run", "tiny.toml", "--out", "here", "--log", "wandb"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0 and "wandb sync" in done.stdout, done.stderr
     (kept,) = (folder / "here" / "wandb").glob("offline-run-*/run-*.wandb")
     assert b"grad_norm_sq_mean" in kept.read_bytes()
