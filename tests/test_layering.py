@@ -38,9 +38,9 @@ ORDER = {
     "pisco.algorithms": [{"compressors"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "mixing"}, REST, {"rounds"}, {"network"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [{"sampling", "gradient", "arrays"}, {"problem"}, REST, {"registry"}],
+    "pisco.problems": [{"sampling", "arrays"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [
-        {"checkpoint", "agents"},
+        {"checkpoint"},
         {"process_group"},
         {"job"},
         REST,

@@ -96,7 +96,7 @@ class Problem:
     @property
     def num_measured(self) -> int:
         """Samples that one measurement looks at: those of the loss, and the test samples where there are metrics."""
-        tested = jax.tree.leaves(self.test)[0].shape[0] if self.metrics else 0
+        tested = self.num_test if any(metric.of == TEST for metric in self.metrics) else 0
         if self.eval_samples is None:
             return self.num_samples + tested
         return int(np.minimum(self.sizes, self.eval_samples).sum()) + tested
