@@ -25,9 +25,9 @@ class Rounds:
         run: Run,
         problem: Problem,
         gossip: Gossip,
-        batch_size: int | None,
         *,
         num_agents: int,
+        batch_size: int | None,
         here: Placement = EVERYBODY,
         batching: Batching = stacked,
     ):

@@ -21,61 +21,50 @@ from pisco.engines.job import Carry, Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.networks.rounds import Gossip, Links
+from pisco.problems.gradient import Batching, stacked
 from pisco.problems.problem import Problem
-
-
-def _start(run: Run, problem: Problem, gossip: Gossip, batch_size: int | None) -> Carry:
-    count = problem.num_agents
-    return Rounds(run, problem, gossip, batch_size, num_agents=count).start(count)
-
-
-def _advance(
-    run: Run,
-    carry: Carry,
-    problem: Problem,
-    gossip: Gossip,
-    done: jax.Array,
-    segment: Segment,
-    batch_size: int | None,
-) -> tuple[Carry, dict[str, jax.Array], Links]:
-    rounds = Rounds(run, problem, gossip, batch_size, num_agents=problem.num_agents)
-    carry, rows, links = rounds.advance(carry, done, segment, partial(_note, problem))
-    return carry, evaluate(problem, rows) if segment.measured else {}, links
 
 
 def _note(problem: Problem, state: Any) -> dict[str, Any]:
     return round_metrics(problem, state) | agent_errors(state)
 
 
-def _batched(function, shared: int):
-    """The same function over runs stacked on a leading axis, the last `shared` arguments common to all."""
+@partial(jax.jit, static_argnames=("batch_size", "batching", "batched"))
+def start(run: Run, problem: Problem, gossip: Gossip, *, batched: bool, **how: Any) -> Carry:
+    def one(run):
+        rounds = Rounds(run, problem, gossip, num_agents=problem.num_agents, **how)
+        return rounds.start(problem.num_agents)
 
-    def call(run, *args):
-        axes = (0, *[0] * (len(args) - shared), *[None] * shared)
-        return jax.vmap(function, in_axes=axes)(run, *args)
-
-    return call
-
-
-@partial(jax.jit, static_argnames=("batch_size", "batched"))
-def start(run, problem, gossip, *, batch_size, batched):
-    call = partial(_start, batch_size=batch_size)
-    return (_batched(call, shared=2) if batched else call)(run, problem, gossip)
+    return (jax.vmap(one) if batched else one)(run)
 
 
-@partial(jax.jit, static_argnames=("segment", "batch_size", "batched"), donate_argnames="carry")
-def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
-    call = partial(_advance, segment=segment, batch_size=batch_size)
-    return (_batched(call, shared=3) if batched else call)(run, carry, problem, gossip, done)
+@partial(jax.jit, static_argnames=("segment", "batch_size", "batching", "batched"), donate_argnames="carry")
+def advance(
+    run: Run,
+    carry: Carry,
+    problem: Problem,
+    gossip: Gossip,
+    done: jax.Array,
+    *,
+    segment: Segment,
+    batched: bool,
+    **how: Any,
+) -> tuple[Carry, dict[str, jax.Array], Links]:
+    def one(run, carry):
+        rounds = Rounds(run, problem, gossip, num_agents=problem.num_agents, **how)
+        carry, rows, links = rounds.advance(carry, done, segment, partial(_note, problem))
+        return carry, evaluate(problem, rows) if segment.measured else {}, links
+
+    return (jax.vmap(one) if batched else one)(run, carry)
 
 
 @partial(jax.jit, static_argnames="batched")
-def measure_now(carry, problem, *, batched):
+def measure_now(carry: Carry, problem: Problem, *, batched: bool) -> dict[str, jax.Array]:
     def one(carry):
         row = jax.tree.map(lambda x: x[None], _note(problem, carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
-    return jax.vmap(one)(carry) if batched else one(carry)
+    return (jax.vmap(one) if batched else one)(carry)
 
 
 def _cores() -> int:
@@ -88,17 +77,19 @@ class ScanEngine:
 
     batched: force or forbid batching the runs; by default accelerators batch when there are several. (A batched program
     computes both the gossip and the server's average of every round, and a convolution of runs and agents at once.)
+    batching: how the agents of a run are put together.
     """
 
     name = "scan"
     group: ProcessGroup = Alone()
 
-    def __init__(self, batched: bool | None = None):
-        self.batched = batched
+    def __init__(self, batched: bool | None = None, batching: Batching = stacked):
+        self.batched, self.batching = batched, batching
 
     def start(self, job: Job) -> Any:
-        shared = {"problem": job.problem, "gossip": job.network.gossip, "batch_size": job.batch_size}
-        return self._each(partial(start, **shared), self._runs(job))
+        how = {"batch_size": job.batch_size, "batching": self.batching}
+        shared = {"problem": job.problem, "gossip": job.network.gossip}
+        return self._each(partial(start, **shared, **how), self._runs(job))
 
     def measure(self, job: Job, states: Any) -> dict[str, np.ndarray]:
         return self._host(self._each(partial(measure_now, problem=job.problem), states))
@@ -106,19 +97,9 @@ class ScanEngine:
     def advance(
         self, job: Job, states: Any, done: int, segment: Segment
     ) -> tuple[Any, dict[str, np.ndarray], Links]:
-        def call(run, carry, batched):
-            return advance(
-                run,
-                carry,
-                job.problem,
-                job.network.gossip,
-                jnp.int32(done),
-                segment=segment,
-                batch_size=job.batch_size,
-                batched=batched,
-            )
-
-        out = self._each(call, self._runs(job), states)
+        how = {"segment": segment, "batch_size": job.batch_size, "batching": self.batching}
+        shared = {"problem": job.problem, "gossip": job.network.gossip, "done": jnp.int32(done)}
+        out = self._each(partial(advance, **shared, **how), self._runs(job), states)
         if isinstance(out, list):
             states, rows, links = map(list, zip(*out, strict=True))
         else:
@@ -155,7 +136,9 @@ class ScanEngine:
             return jax.block_until_ready(call(*columns, batched=True))
         first, *rest = zip(*columns, strict=True)
         done = [jax.block_until_ready(call(*first, batched=False))]  # alone, so that it compiles once
-        if rest:
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            done += [call(*args, batched=False) for args in rest]
+        elif rest:
             # A context of the calling thread, unknown to the workers.
             double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 

@@ -34,7 +34,7 @@ def status(
     from rich.live import Live
 
     from pisco.errors import InputError
-    from pisco.federation.runtime.loopback import overview
+    from pisco.federation.runtime.peers import overview
 
     opened = Kit.load(kit)
     found = overview(opened)
@@ -76,9 +76,10 @@ def try_(
     require_tls13()
     from rich.live import Live
 
+    from pisco.cli.federation import loopback
     from pisco.errors import InputError
     from pisco.experiments.folders import unused
-    from pisco.federation.runtime import loopback
+    from pisco.federation.runtime.peers import overview
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):
@@ -106,7 +107,7 @@ def try_(
 
             def watch() -> None:
                 try:
-                    live.update(_standing(loopback.overview(opened, timeout=1.0)))
+                    live.update(_standing(overview(opened, timeout=1.0)))
                 except InputError:
                     return  # not up yet, or already done
                 time.sleep(0.4)

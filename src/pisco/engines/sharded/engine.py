@@ -56,8 +56,8 @@ def _here(held: Shard, blocks: Blocks) -> Block:
 
 def _rounds(run: Run, held: Shard, batch_size: int | None, here: Block) -> Rounds:
     run = run._replace(seed=jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
-    agents = here.blocks.agents
-    return Rounds(run, held.problem, held.gossip, batch_size, num_agents=agents, here=here)
+    count = here.blocks.agents
+    return Rounds(run, held.problem, held.gossip, num_agents=count, batch_size=batch_size, here=here)
 
 
 def _carry_specs(form: Form) -> Any:
