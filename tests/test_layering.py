@@ -21,7 +21,7 @@ ORDER = [
     {"interop"},
     {"engines", "results"},
     {"federation"},
-    {"planning"},
+    {"planning", "testing"},
     {"report"},
     {"experiments"},
     {"cli"},
