@@ -45,7 +45,8 @@ ORDER = {
         {"job"},
         REST,
         {"driver"},
-        {"scan", "debug"},
+        {"scan"},
+        {"debug"},
         {"cluster"},
         {"sharded"},
         {"run"},
@@ -69,7 +70,6 @@ ORDER = {
 
 EXCEPTIONS = {
     ("results", "report"): "a result opens its report when somebody asks for a plot",
-    ("federation", "cli"): "members on this machine are started by the command line",
 }
 """Rooms that know one above them, and why."""
 

@@ -139,7 +139,7 @@ def test_a_hyperparameter_without_a_type_is_refused():
     @pisco.algorithm
     def untyped(*, lr) -> Pair: ...
 
-    with pytest.raises(pisco.InputError, match="gives lr no type that is known there; write lr: float"):
+    with pytest.raises(pisco.InputError, match="gives lr no type; write lr: float"):
         untyped(lr=0.1)
 
 

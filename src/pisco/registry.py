@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
 from types import ModuleType, NoneType, SimpleNamespace, UnionType
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pisco.errors import InputError, suggest
 
@@ -27,61 +27,57 @@ _BASIC = {float: ("a number", "0.1"), int: ("a whole number", "1"), bool: ("true
 _BASIC |= {str: ("a text", '"…"')}
 
 
-class Option(NamedTuple):
-    """One keyword of a factory: its type, and its default (`inspect.Parameter.empty` where it has none)."""
-
-    type: Any
-    default: Any
+Options = Mapping[str, inspect.Parameter]
+"""The keywords of a factory; annotations are types, not texts."""
 
 
-def options(factory: Callable[..., Any]) -> dict[str, Option]:
+def options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """What a factory takes by name, with its types resolved; `Any` where there is none, or one for type checkers alone.
 
-    >>> def ring(agents: int, *, seed: int = 0): ...
+    >>> def ring(agents: int, *, seed: "int" = 0): ...
     >>> options(ring)["seed"]
-    Option(type=<class 'int'>, default=0)
+    <Parameter "seed: int = 0">
     """
     plain = inspect.unwrap(getattr(factory, "func", factory))
     names = getattr(plain, "__globals__", None) or vars(sys.modules[plain.__module__])
 
-    def resolved(written: Any) -> Any:
-        written = Any if written is inspect.Parameter.empty else written
+    def resolved(given: inspect.Parameter) -> inspect.Parameter:
+        written = Any if given.annotation is given.empty else given.annotation
         try:
-            return typing.get_type_hints(SimpleNamespace(__annotations__={"type": written}), names)["type"]
+            found = typing.get_type_hints(SimpleNamespace(__annotations__={"it": written}), names)
         except NameError:
-            return Any
+            found = {"it": Any}
+        return given.replace(annotation=found["it"])
 
+    known = inspect.signature(factory).parameters.items()
     return {
-        name: Option(resolved(parameter.annotation), parameter.default)
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        name: resolved(each)
+        for name, each in known
+        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
     }
 
 
-def fit(what: str, known: Mapping[str, Option], given: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+def fit(what: str, known: Options, given: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     """The keywords given, in their declared types; one that is unknown, missing or of another type is refused.
 
-    >>> fit("dsgd", {"local_lr": Option(float, 1.0)}, {"local_lr": 1})
-    {'local_lr': 1.0}
-    >>> fit("dsgd", {"local_lr": Option(float, 1.0)}, {"locallr": 1})
-    Traceback (most recent call last):
-    ...
-    pisco.errors.InputError: dsgd has no option 'locallr'; did you mean 'local_lr'?
+    >>> def ring(agents: int, *, prob: float = 0.5): ...
+    >>> fit("graph 'ring'", options(ring), {"agents": 3.0, "prob": 1})
+    {'agents': 3, 'prob': 1.0}
     """
     for name in given:
         if name not in known:
-            raise InputError(
-                f"{what} has no option {name!r}; {suggest(name, known) if known else 'it has none'}"
-            )
+            hint = suggest(name, known) if known else "it has none"
+            raise InputError(f"{what} has no option {name!r}; {hint}")
     for name, option in known.items():
-        if option.default is inspect.Parameter.empty and name not in given:
-            example = _BASIC.get(option.type, ("", "…"))[1]
+        if option.default is option.empty and name not in given:
+            example = _BASIC.get(option.annotation, ("", "…"))[1]
             raise InputError(f"{table}{name} is missing; {what} needs it, as in {table}{name} = {example}")
-    fitted = {name: _converted(value, known[name].type) for name, value in given.items()}
-    for name, (fits, _) in fitted.items():
+    fitted = {}
+    for name, value in given.items():
+        fits, fitted[name] = _converted(value, known[name].annotation)
         if not fits:
-            raise InputError(f"{table}{name} is {given[name]!r}, expected {_words(known[name].type)}")
-    return {name: value for name, (_, value) in fitted.items()}
+            raise InputError(f"{table}{name} is {value!r}, expected {_words(known[name].annotation)}")
+    return fitted
 
 
 def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
@@ -96,12 +92,14 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
         return kind in (bool, Any), value
     if kind is float and not isinstance(value, Real):  # an array, or a value that is traced
         return hasattr(value, "dtype") and value.dtype != bool, value
-    if kind is float or (kind is int and isinstance(value, float) and value.is_integer()):
-        return True, kind(value)  # pyright: ignore[reportArgumentType]
-    kind = Integral if kind is int else origin or kind
-    free = kind is Any or not inspect.isclass(kind) or getattr(kind, "_is_protocol", False)
-    fits = free or (isinstance(value, kind) and not (origin and isinstance(value, str)))  # pyright: ignore[reportArgumentType]
-    return fits, int(value) if kind is Integral and fits else value
+    if kind is float:
+        return True, float(value)
+    if kind is int:
+        whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
+        return whole, int(value) if whole else value  # pyright: ignore[reportArgumentType]
+    if kind is Any or not inspect.isclass(origin or kind) or getattr(kind, "_is_protocol", False):
+        return True, value
+    return isinstance(value, origin or kind) and not (origin and isinstance(value, str)), value
 
 
 def _words(kind: Any) -> str:

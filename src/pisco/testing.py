@@ -141,6 +141,7 @@ class _Trial:
 
 def _state(trial: _Trial) -> str:
     """Fields, shapes and dtypes, traced with parameters of two dtypes."""
+    key, mix = jax.random.key(0), trial.agents().mix()
 
     def same(tree: Any, key: Any = None) -> Any:
         return tree
@@ -148,31 +149,25 @@ def _state(trial: _Trial) -> str:
     def like(x: Any) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct((AGENTS, *x.shape), jnp.bfloat16 if x.ndim else jnp.float32)
 
-    key, mix, params = jax.random.key(0), trial.agents().mix(), jax.tree.map(like, START)
-    first = jax.eval_shape(
-        lambda rule: rule.init(_zeros(params), key, same, StartMix(same, same)), trial.rule
-    )
+    def start(rule: Algorithm, params: Any) -> Any:
+        return rule.init(params, key, same, StartMix(same, same))
+
+    params = jax.tree.map(like, START)
+    first = jax.eval_shape(start, trial.rule, params)
     if not isinstance(first, HasParams):
         return f"init returns a {type(first).__name__} without `params`; make the state a NamedTuple with that field"
-    last = jax.eval_shape(lambda rule: rule.round(_zeros(first), key, same, mix), trial.rule)
+    last = jax.eval_shape(lambda rule, state: rule.round(state, key, same, mix), trial.rule, first)
     if jax.tree.structure(first) != jax.tree.structure(last):
         return "round returns a state of another structure than init; return the same fields"
     for (path, now), then in zip(jax.tree.leaves_with_path(last), jax.tree.leaves(first), strict=True):
-        where, before, after = jax.tree_util.keystr(path), _shape(then), _shape(now)
+        where = jax.tree_util.keystr(path)
+        before, after = (f"{x.dtype}{list(x.shape)}" for x in (then, now))
         if now.shape[:1] != (AGENTS,):
             return f"{where} of the state is {after}, not one entry for each agent; lead with the agents"
         if before != after:
             return f"{where} goes into a round as {before} and comes out as {after}; cast steps as pisco.tree does"
     kept = jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, last.params, params))
     return "" if kept else "`params` of the state have not the dtypes of the start; keep them"
-
-
-def _zeros(tree: Any) -> Any:
-    return jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
-
-
-def _shape(x: Any) -> str:
-    return f"{x.dtype}{list(x.shape)}"
 
 
 def _permuted(trial: _Trial) -> str:
@@ -191,9 +186,9 @@ def _alone(trial: _Trial) -> str:
         where = _differs(together, jax.tree.map(lambda *leaves: np.concatenate(leaves), *single))
         if where:
             return (
-                f"an agent comes to another {where} among others than alone, though nothing is exchanged: the rule "
-                "works on the whole stack (a norm, a mean, an optimizer over all agents at once); write it for one "
-                "agent and use jax.vmap or mix.each"
+                f"without exchanges an agent comes to another {where} among others than alone: the rule works on the "
+                "whole stack (a norm, a mean, an optimizer over all agents at once); write it for one agent and use "
+                "jax.vmap or mix.each"
             )
     return ""
 
@@ -231,18 +226,10 @@ def _compiled(trial: _Trial) -> str:
     fixed = numbers - {*trial.rule.traced, *getattr(trial.rule.factory, "static", ())}
     if fixed:
         return f"{min(fixed)} is a number whose type is not float, so every value compiles again; annotate it float"
-    traces = [
-        (trial.compiled(rule, trial.agents()), trial.traces)[1] for rule in (trial.rule, _shrunk(trial.rule))
-    ]
-    return (
-        ""
-        if traces[0] == traces[1]
-        else "other values of its numbers compile again; give what it holds an __eq__"
-    )
-
-
-def _shrunk(rule: Algorithm) -> Algorithm:
-    return jax.tree.map(lambda x: 0.9 * x, rule)
+    trial.after()
+    before = trial.traces
+    trial.compiled(jax.tree.map(lambda x: 0.9 * x, trial.rule), trial.agents())
+    return "" if trial.traces == before else "other numbers compile again; give what the rule holds an __eq__"
 
 
 def _same_bits(trial: _Trial) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, overload, runtime_check
 import jax
 
 from pisco.errors import InputError
-from pisco.registry import Option, fit, options
+from pisco.registry import Options, fit, options
 
 __all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "StartMix", "algorithm"]
 
@@ -179,7 +179,7 @@ class Algorithm:
     @property
     def traced(self) -> tuple[str, ...]:
         """The hyperparameters that are leaves."""
-        return _signature(self.factory).traced
+        return _signature(self.factory)[1]
 
     def tree_flatten_with_keys(self):
         children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in self.traced]
@@ -189,28 +189,23 @@ class Algorithm:
     @classmethod
     def tree_unflatten(cls, aux, children):
         factory, fixed = aux
-        known = _signature(factory)
-        values = dict(fixed) | dict(zip(known.traced, children, strict=True))
-        return cls(factory, {name: values[name] for name in known.options})
-
-
-class _Signature(NamedTuple):
-    options: dict[str, Option]
-    traced: tuple[str, ...]
+        known, traced = _signature(factory)
+        values = dict(fixed) | dict(zip(traced, children, strict=True))
+        return cls(factory, {name: values[name] for name in known})
 
 
 @functools.cache
-def _signature(factory: Callable[..., Pair]) -> _Signature:
+def _signature(factory: Callable[..., Pair]) -> tuple[Options, tuple[str, ...]]:
     """A factory's hyperparameters, and which of them are traced."""
     known, static = options(factory), getattr(factory, "static", ())
-    for name, option in known.items():
-        if option.type is Any:
+    for name in known:
+        if name not in factory.__annotations__:
             raise InputError(
-                f"{factory.__name__} gives {name} no type that is known there; write {name}: float for a number that "
-                "may change without compiling again, int, bool or str for what shapes the program"
+                f"{factory.__name__} gives {name} no type; write {name}: float for a number that may change without "
+                "compiling again, int, bool or str for what shapes the program"
             )
-    traced = (name for name, option in known.items() if option.type in (float, jax.Array, Algorithm))
-    return _Signature(known, tuple(name for name in traced if name not in static))
+    kinds = (float, jax.Array, Algorithm)
+    return known, tuple(name for name in known if known[name].annotation in kinds and name not in static)
 
 
 P = ParamSpec("P")
@@ -238,10 +233,6 @@ def algorithm(factory: Any = None, *, static: tuple[str, ...] = ()) -> Any:
     ...     return Pair(init, one_round)
     >>> descent(local_lr=0.5)
     descent(local_lr=0.5)
-    >>> descent(lr=0.5)
-    Traceback (most recent call last):
-    ...
-    pisco.errors.InputError: descent has no option 'lr'; known: local_lr
     """
     if factory is None:
         return functools.partial(algorithm, static=static)
@@ -249,14 +240,12 @@ def algorithm(factory: Any = None, *, static: tuple[str, ...] = ()) -> Any:
 
     @functools.wraps(factory)
     def build(*args: Any, **given: Any) -> Algorithm:
-        known = _signature(factory).options
+        (known, _), name = _signature(factory), factory.__name__
         if args:
-            first = next(iter(known), "local_lr")
-            raise InputError(
-                f"{factory.__name__} takes its hyperparameters by name, as in {factory.__name__}({first}={args[0]!r})"
-            )
-        defaults = {name: option.default for name, option in known.items()}
-        made = Algorithm(factory, defaults | fit(factory.__name__, known, given))
+            example = f"{name}({next(iter(known), 'local_lr')}={args[0]!r})"
+            raise InputError(f"{name} takes its hyperparameters by name, as in {example}")
+        defaults = {key: option.default for key, option in known.items()}
+        made = Algorithm(factory, defaults | fit(name, known, given))
         _ = made._pair
         return made
 

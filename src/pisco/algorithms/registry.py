@@ -20,7 +20,7 @@ from pisco.algorithms.momentum import momentum_dsgd
 from pisco.algorithms.pisco import pisco
 from pisco.algorithms.scaffold import scaffold
 from pisco.errors import InputError, check_number
-from pisco.registry import Option, Registry, fit, options
+from pisco.registry import Options, Registry, fit, options
 from pisco.types import Algorithm
 
 
@@ -66,7 +66,7 @@ class Method:
     """Network settings of the published method; a configuration that sets its own wins."""
 
     @property
-    def hyperparameters(self) -> dict[str, Option]:
+    def hyperparameters(self) -> Options:
         """The hyperparameters left to the caller."""
         return {name: option for name, option in options(self.factory).items() if name not in self.fixed}
 
@@ -158,12 +158,8 @@ def build(name: str, **hyperparameters: Any) -> Algorithm:
     ...
     pisco.errors.InputError: algorithm 'dsgd' has no option 'locallr'; did you mean 'local_lr'?
     """
-    method = ALGORITHMS[name]
-    made = method.factory(
-        **method.fixed, **fit(f"algorithm {name!r}", method.hyperparameters, hyperparameters)
-    )
+    method, what = ALGORITHMS[name], f"algorithm {name!r}"
+    made = method.factory(**method.fixed, **fit(what, method.hyperparameters, hyperparameters))
     if not isinstance(made, Algorithm):
-        raise InputError(
-            f"algorithm {name!r} is a {type(made).__name__}; put @pisco.algorithm above its factory"
-        )
+        raise InputError(f"{what} is a {type(made).__name__}; put @pisco.algorithm above its factory")
     return made

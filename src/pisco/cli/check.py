@@ -33,14 +33,12 @@ def check(
     usual = {key: value for key, value in USUAL.items() if key in ALGORITHMS[algorithm].hyperparameters}
     report = check_algorithm(algorithm, **usual | key_values(settings))
     if as_json:
-        say_json(
-            {"rule": report.rule, "passed": report.passed, "checks": [c._asdict() for c in report.checks]}
-        )
+        say_json({"rule": report.rule, "passed": report.passed, "checks": dict(report.checks)})
     else:
-        shown = table(report.rule, "check", "")
-        for each in report.checks:
-            shown.add_row(each.name, each.broken or "passes")
+        shown = table(report.rule, "check", "what breaks")
+        for name, broken in report.checks:
+            shown.add_row(name, broken or "nothing")
         out().print(shown)
-        say("all checks pass" if report.passed else "some checks fail; the rule may be wrong without a sign")
+        say("all checks pass" if report.passed else "some checks fail")
     if not report.passed:
         raise typer.Exit(1)

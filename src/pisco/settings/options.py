@@ -18,7 +18,7 @@ from pisco.networks.schedules import SCHEDULES
 from pisco.networks.varying import VARYING
 from pisco.networks.weights import WEIGHTS
 from pisco.problems.registry import PROBLEMS
-from pisco.registry import Option, Registry
+from pisco.registry import Options, Registry
 
 AUTO = "auto"
 """A step size that is picked before the run (`pisco.planning.auto_step`)."""
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
     registry: Registry[Any]
     taken: tuple[str, ...] = ()
 
-    def options(self, name: str) -> dict[str, Option]:
+    def options(self, name: str) -> Options:
         """The settings that a row brings along."""
         known = registry.options(self.registry[name])
         return {key: option for key, option in known.items() if key not in self.taken}
@@ -41,10 +41,10 @@ class Choice(NamedTuple):
 class _AlgorithmChoice(Choice):
     """Of a method some hyperparameters are fixed by its name, and the step size may be left open."""
 
-    def options(self, name: str) -> dict[str, Option]:
+    def options(self, name: str) -> Options:
         known = dict(self.registry[name].hyperparameters)
         if "local_lr" in known:
-            known["local_lr"] = known["local_lr"]._replace(type=float | Literal["auto"])
+            known["local_lr"] = known["local_lr"].replace(annotation=float | Literal["auto"])
         return known
 
 

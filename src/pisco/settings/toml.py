@@ -31,27 +31,17 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def value(text: str) -> Any:
-    """A value as TOML or Python reads it; what neither can read is a plain string.
+    """A value as TOML reads it, or Python; what neither can read is a plain string.
 
     >>> value(".2"), value("[1, 2]"), value("ring"), value("'0.2'"), value("True")
     (0.2, [1, 2], 'ring', '0.2', True)
     """
+    written = {"True": "true", "False": "false"}.get(text, f"0{text}" if text.startswith(".") else text)
     try:
-        read = tomllib.loads(f"value = {_AS_TOML.get(text, text)}")
+        read = tomllib.loads(f"value = {written}")
     except tomllib.TOMLDecodeError:
-        return _number(text)
-    return read["value"] if set(read) == {"value"} else text
-
-
-_AS_TOML = {"True": "true", "False": "false"}
-
-
-def _number(text: str) -> Any:
-    """Numbers that Python reads and TOML does not, such as .5"""
-    try:
-        return float(text) if any(letter.isdigit() for letter in text) else text
-    except ValueError:
         return text
+    return read["value"] if set(read) == {"value"} else text
 
 
 def write(tables: Mapping[str, Any]) -> str:
