@@ -104,7 +104,7 @@ def test_the_memory_is_that_of_the_container(tmp_path, monkeypatch):
     ("settings", "sentence"),
     [
         (["network.agents=99999999"], "99999999 agents cannot share 32561 samples"),
-        (["run.rounds=99999999999"], "run.rounds is 99999999999, "),
+        (["run.rounds=99999999999"], "run.rounds is 99999999999, expected at most 2147483647"),
         (["run.rounds=2147483647", "run.eval_every=1"], "a history of 2,147,483,647 measured rounds"),
         (["run.batch_size=99999999999"], "batch_size is 99999999999, but an agent has only"),
         (["run.seeds=99999999"], "run.seeds is 99999999, expected at most 100,000 seeds"),

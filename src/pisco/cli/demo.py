@@ -33,7 +33,7 @@ def demo(
     writable(folder)
     use_compilation_cache()
     rounds = rounds or experiment.ROUNDS
-    chosen = experiment.SEEDS if seeds is None else tuple(range(seeds))
+    chosen = experiment.SEEDS if seeds is None else range(seeds)
     note(f"PISCO on a9a, a ring of 10: {len(experiment.POINTS)} values of p, {len(chosen)} seeds each")
     with progress_bar(rounds, "demo") as progress:
         results = experiment.run_demo(rounds=rounds, seeds=chosen, progress=progress)

@@ -38,13 +38,9 @@ def progress_bar(rounds: int, words: str, console: Any) -> Iterator[Bar]:
     """A bar on a console of `rich` that shows rounds, loss and accuracy after every chunk."""
     from rich import progress as parts
 
-    columns = (parts.SpinnerColumn(), parts.TextColumn("{task.description}"), parts.BarColumn(18))
-    columns += (
-        parts.MofNCompleteColumn(),
-        parts.TimeRemainingColumn(),
-        parts.TextColumn("{task.fields[news]}"),
-    )
-    with parts.Progress(*columns, console=console) as bar:
+    text, done, left = parts.TextColumn, parts.MofNCompleteColumn, parts.TimeRemainingColumn
+    columns = (parts.SpinnerColumn(), text("{task.description}"), parts.BarColumn(18), done(), left())
+    with parts.Progress(*columns, text("{task.fields[news]}"), console=console) as bar:
         yield Bar(bar, rounds, words)
 
 

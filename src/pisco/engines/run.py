@@ -167,11 +167,6 @@ def _run(
         algorithm, seen = first.algorithm, {}
         if frames and point < frames["frame_errors"].shape[1]:
             seen = frames | {"frame_errors": frames["frame_errors"][:, point]}
-        times = {
-            "rounds": options["rounds"],
-            "batch_size": job.batch_size,
-            "eval_every": options["eval_every"],
-        }
         return Result(
             params=jax.tree.map(lambda leaf: leaf[which], outcome.params),
             history={name: values[which] for name, values in outcome.history.items()},
@@ -180,7 +175,8 @@ def _run(
                 "algorithm": {"name": algorithm.name} | algorithm.hyperparameters,
                 "problem": job.problem.name,
                 "network": repr(job.network.with_server(first.server)),
-                "run": times,
+                "run": {name: options[name] for name in ("rounds", "eval_every")}
+                | {"batch_size": job.batch_size},
             },
             diverged_at=outcome.diverged_at[which],
             rounds=outcome.done,

@@ -171,10 +171,8 @@ class Config(Table):
         algorithm, problem, network = self.build()
         table, seeds = self.run, self.run.seed_or_seeds()
         options: dict[str, Any] = {"rounds": table.rounds, "batch_size": table.batch_size}
-        options["eval_every"] = table.eval_every or usual_eval_every(
-            algorithm, problem, network, table.batch_size
-        )
-        options["chunk_rounds"] = table.chunk_rounds
+        usual = table.eval_every or usual_eval_every(algorithm, problem, network, table.batch_size)
+        options |= {"eval_every": usual, "chunk_rounds": table.chunk_rounds}
         if warn is not None and table.engine == "scan":
             from pisco.planning.steps import check_step
 

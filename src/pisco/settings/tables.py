@@ -228,6 +228,7 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
         "string_type": "expected a text in quotes",
+        "less_than_equal": f"expected at most {context.get('le')}",
     }
     return f"{place} is {given!r}, {cause or expected.get(kind, first['msg'])}"
 
