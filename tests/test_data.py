@@ -216,8 +216,8 @@ def test_libsvm_refuses_what_it_cannot_use(tmp_path):
         data.load_libsvm(path, num_features=4)
     with pytest.raises(InputError, match="num_features is 0"):
         data.load_libsvm(path, num_features=0)
-    path.write_text("1 2000000000:1\n" * 10)
-    with pytest.raises(InputError, match="GiB as a dense array"):
+    path.write_text("1 2000000000:1\n" * 1000)
+    with pytest.raises(InputError, match="dense with .* GB of memory"):
         data.load_libsvm(path)
     with pytest.raises(InputError, match="cannot read"):
         data.load_libsvm(tmp_path / "absent")

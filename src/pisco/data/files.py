@@ -14,8 +14,8 @@ import numpy as np
 from pisco.data.dataset import Dataset
 from pisco.data.storage import read_bytes
 from pisco.errors import InputError, check_number
+from pisco.memory import check_fits
 
-MAX_DENSE_BYTES = 8 * 2**30
 _KEYS = ("features", "labels", "test_features", "test_labels", "classes")
 
 
@@ -190,11 +190,8 @@ def _dense(rows: _Rows, first: int, width: int, dtype: type) -> np.ndarray:
             f"{width} and indices count from {first}; leave num_features out or make it larger"
         )
     size = len(rows.labels) * width * np.dtype(dtype).itemsize
-    if size > MAX_DENSE_BYTES:
-        raise InputError(
-            f"{rows.path} would take {size / 2**30:.0f} GiB as a dense array of {width} features; "
-            "select fewer features or fewer rows"
-        )
+    # Three times: as it is read, as the agents hold it, and as jax does.
+    check_fits(f"{rows.path}, dense with {width} features,", 3 * size, "select fewer features or fewer rows")
     features = np.zeros((len(rows.labels), width), dtype)
     owner = np.repeat(np.arange(len(rows.labels)), np.diff(rows.starts, append=len(columns)))
     features[owner, columns] = rows.values
