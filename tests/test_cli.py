@@ -420,7 +420,7 @@ def test_a_folder_is_resumed_from_python(tiny):
         resume("here", rounds=25)
     with pytest.raises(InputError, match="nowhere holds no run to resume"):
         resume("nowhere")
-    with pytest.raises(InputError, match=r"run\.rounds is 'True', expected a whole number"):
+    with pytest.raises(InputError, match=r"run\.rounds is True, expected a whole number"):
         resume("here", rounds=True)
 
 

@@ -3,5 +3,6 @@
 from pisco.engines.driver import Progress
 from pisco.engines.job import Engine
 from pisco.engines.run import ENGINES, run, sweep
+from pisco.engines.sizes import usual_eval_every
 
-__all__ = ["ENGINES", "Engine", "Progress", "run", "sweep"]
+__all__ = ["ENGINES", "Engine", "Progress", "run", "sweep", "usual_eval_every"]
