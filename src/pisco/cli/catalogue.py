@@ -154,8 +154,9 @@ def data(
         _where()
         return
     from pisco.cli.console import key_values
-    from pisco.data import PARTITIONS, load, plot_labels
+    from pisco.data import PARTITIONS, load
     from pisco.errors import choose
+    from pisco.report.setup_plots import plot_labels
 
     dataset = load(name)
     say(repr(dataset))

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -59,7 +59,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
+def table(title: str, *columns: str, right: Container[int] = ()) -> Table:
     """An empty table; `right` names the columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -70,6 +70,16 @@ def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
         justify = "right" if index in right else "left"
         made.add_column(column, justify=justify, overflow="fold", no_wrap=index == 0)
     return made
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()
+) -> None:
+    """A table on stdout; `right` names the columns of numbers."""
+    shown = table(title, *columns, right=right)
+    for row in rows:
+        shown.add_row(*row)
+    out().print(shown)
 
 
 def size(count: float) -> str:

@@ -8,9 +8,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import jax
-
-from pisco.costs import LinkTimes, Prices
+from pisco.costs import LinkTimes, Prices, RoundPrices, message_sizes
+from pisco.engines.job import Job, Run, carry_shapes
 from pisco.errors import InputError, check_number, suggest
 from pisco.networks.network import Network
 from pisco.planning.pilot import DIVERGED, SLOWER, OutOfTime, Pilot, Target, Track
@@ -19,7 +18,6 @@ from pisco.planning.settings import PROBABILITIES, Modes, Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import Estimates
-from pisco.tree import num_bytes
 
 WEIGHTS = ("fdla", "pisco-step", "metropolis")
 USUAL_PRICES = Prices()
@@ -33,6 +31,8 @@ class Choice:
     setting: Setting
     price: float
     measured: bool
+    gossip: float
+    """The part of the price that messages between agents cost."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,8 @@ def plan(
     check_number("seconds", seconds, low=0, open_low=True)
     check_number("eval_every", eval_every, low=1, integer=True)
     prices.check()
+    if not any(prices):
+        raise InputError("both prices are 0, so every plan is as good; give at least one")
     check_target(*target)
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")
@@ -131,18 +133,13 @@ def plan(
     probabilities = [p for p in probabilities if p > 0 or connected]
     if not probabilities:
         raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
-    size = num_bytes(jax.eval_shape(problem.init, jax.random.key(0)))
-    round_prices = {
-        True: prices.of_round([2 * size], network.graph),
-        False: prices.of_round([size, size], network.graph),
-    }
     few = subsample(problem, samples, test=goal.column.startswith("test_"))
     track = Track(
         few,
         networks,
         batch_size=batch_size,
         target=goal,
-        prices=round_prices,
+        prices=round_prices(problem, next(iter(networks.values())), prices),
         rounds=rounds,
         eval_every=eval_every,
         deadline=began + 0.8 * seconds,
@@ -229,14 +226,21 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
             continue
         best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))
         # A pilot that was stopped will cost more than it had paid by then.
-        rows.append(
-            Choice(
-                best.setting,
-                max(best.predicted(search.track.target), best.floor),
-                math.isfinite(best.cost),
-            )
-        )
+        price = max(best.predicted(search.track.target), best.floor)
+        share = (1 - p) * best.prices.gossip / best.unit if best.unit else 0.0
+        rows.append(Choice(best.setting, price, math.isfinite(best.cost), share * price))
     return rows
+
+
+def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> dict[bool, RoundPrices]:
+    """What a gossip round and a server round of PISCO cost, with one exchange (True) and with two (False)."""
+    found = {}
+    for one_exchange in (True, False):
+        setting = Setting("", one_exchange, 1, 0.0, 1.0)
+        job = Job(problem, network, (Run(setting.algorithm, setting.server, 0),))
+        sizes = message_sizes(setting.algorithm, carry_shapes(job).state, problem.num_agents)
+        found[one_exchange] = prices.of_round(sizes.sent, network.graph)
+    return found
 
 
 def networks_to_try(network: Network) -> dict[str, Network]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from io import BytesIO
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from pisco._version import __version__
 from pisco.experiments.paper.study import Cell
 from pisco.experiments.paper.verdict import Verdict
+from pisco.files import atomic_write, write_csv
 from pisco.report.panels import Curve, Panel
+from pisco.report.picture import draw
 
 Stage = Callable[[str, int], AbstractContextManager[Any]]
 """Opens a piece of work of so many rounds and gives what `run` takes as `progress`."""
@@ -101,3 +108,39 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     """
     rows = [list(records[0]), ["---"] * len(records[0]), *([str(v) for v in r.values()] for r in records)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+SMALL = 190_000
+"""Bytes of a picture, for which colours are given up: results are kept with the documentation."""
+
+
+def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
+    """Write the picture, the page, the numbers, settings and verdicts of what was computed."""
+    shown, stem = figure.present(found), folder / figure.name
+    if shown.panels:
+        draw(shown.panels, f"{stem}.html", title=f"{figure.name}: {figure.words}")
+        draw(shown.panels, f"{stem}.png", dpi=95)
+        _shrink(Path(f"{stem}.png"))
+    if shown.markdown:
+        atomic_write(Path(f"{stem}.md"), f"{shown.markdown}\n".encode())
+    write_csv(Path(f"{stem}.csv"), shown.records)
+    made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
+    settings = made | {"device": jax.devices()[0].device_kind, "settings": shown.settings}
+    verdicts = [verdict._asdict() for verdict in shown.verdicts]
+    for name, content in (("settings", settings), ("verdicts", verdicts)):
+        text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
+        atomic_write(Path(f"{stem}-{name}.json"), f"{text}\n".encode())
+    return shown
+
+
+def _shrink(path: Path) -> None:
+    """Give a picture a palette, the largest with which it is small."""
+    from PIL import Image
+
+    picture = Image.open(path).convert("RGB")
+    for colours in (256, 128, 64):
+        small = BytesIO()
+        picture.quantize(colours).save(small, format="png", optimize=True)
+        if small.tell() <= SMALL:
+            break
+    atomic_write(path, small.getvalue())

@@ -9,7 +9,7 @@ import numpy as np
 from pisco.experiments.paper import a9a
 from pisco.experiments.paper.figure import Figure, Shown, Stage, curves, quiet, records
 from pisco.experiments.paper.study import ACCURACY, TRAINING, Study
-from pisco.report.panels import Bars, Panel
+from pisco.report.panels import COLOURS, Bars, Level, Panel
 
 KINDS = {"agent-to-agent rounds": "gossip_rounds", "agent-to-server rounds": "server_rounds"}
 Found = dict[str, Study]
@@ -40,13 +40,13 @@ def present_iter_p(found: Found) -> Shown:
                     name: np.array([np.mean(cell.to_target(column, target, kind)) for cell in cells])
                     for name, kind in KINDS.items()
                 }
-                lines = {
-                    "p = 0, all": parts["agent-to-agent rounds"][0],
-                    "p = 1, all": parts["agent-to-server rounds"][-1],
-                }
+                levels = [
+                    Level("p = 0, all", parts["agent-to-agent rounds"][0], COLOURS[0]),
+                    Level("p = 1, all", parts["agent-to-server rounds"][-1], COLOURS[1]),
+                ]
                 title = f"{form}\n{a9a.WHAT[column]}, {protocol}"
-                bars = Bars([cell.label for cell in cells], parts, lines)
-                row.append(Panel(title, "p", "rounds, mean over seeds", bars=bars))
+                bars = Bars([cell.label for cell in cells], parts)
+                row.append(Panel(title, "p", "rounds, mean over seeds", bars=bars, levels=levels))
                 for cell in cells:
                     record = {
                         "form": form,
