@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, print_table, progress_bar, say, say_json, size, use_compilation_cache
+from pisco.cli.console import (
+    cell,
+    note,
+    print_table,
+    progress_bar,
+    say,
+    say_json,
+    size,
+    use_compilation_cache,
+)
 from pisco.cli.options import Experiment, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
 
 Grid = Annotated[str | None, typer.Option(help="Step sizes to try, as in 0.01,0.05,0.2.")]
@@ -50,14 +58,13 @@ def tune(
             progress=progress,
         )
     if as_json:
-        trials = [trial._asdict() for trial in tuned.trials]
-        say_json({"local_lr": tuned.local_lr, "rule": tuning.RULE, "trials": trials})
+        say_json(tuned._asdict() | {"rule": tuning.RULE})
         return
     print_table(
         "Every step size",
         ("η_l", "mean rounds to the target", "‖∇f‖² at the end (running mean)"),
         [
-            (f"{lr:g}{' ←' if lr == tuned.local_lr else ''}", _number(rounds), _small(ending))
+            (f"{lr:g}{' ←' if lr == tuned.local_lr else ''}", cell(rounds, ".0f"), cell(ending, ".2g"))
             for lr, rounds, ending in tuned.trials
         ],
         right=(1, 2),
@@ -131,9 +138,7 @@ def compare(
         raise typer.Exit(130)
     records, picture = comparing.write(entries, folder, goals, prices)
     if as_json:
-        say_json(
-            {"targets": goals, "prices": prices._asdict(), "rule": RULE, "methods": records, "plot": picture}
-        )
+        say_json({"targets": goals, "prices": prices, "rule": RULE, "methods": records, "plot": picture})
     else:
         _print(records, goals)
         say(f"step sizes from {', '.join(f'{lr:g}' for lr in chosen)} by the rule: {RULE}")
@@ -173,12 +178,7 @@ def parse_targets(text: str) -> dict[str, float]:
 
 
 def _print(records: list[dict[str, Any]], goals: dict[str, float]) -> None:
-    shortened = {
-        "grad_norm_sq_mean": "‖∇f‖²",
-        "test_accuracy": "accuracy",
-        "grad_norm_sq": "‖∇f‖² now",
-        "loss": "loss",
-    }
+    shortened = {"grad_norm_sq_mean": "‖∇f‖²", "grad_norm_sq": "‖∇f‖² now", "test_accuracy": "accuracy"}
     headers = [
         f"{what} to {shortened.get(goal, goal)} {bound:g}"
         for goal, bound in goals.items()
@@ -188,17 +188,8 @@ def _print(records: list[dict[str, Any]], goals: dict[str, float]) -> None:
     for record in records:
         cells = [record["method"] + (" (diverged)" if record["diverged"] else ""), f"{record['local_lr']:g}"]
         for goal in goals:
-            amount = record[f"bytes to {goal}"]
-            cells += [_number(record[f"rounds to {goal}"]), "–" if amount is None else size(amount)]
-            cells.append(_number(record[f"price to {goal}"]))
-        rows.append([*cells, _small(record["final grad_norm_sq"])])
+            cells += [cell(record[f"rounds to {goal}"], ".0f"), size(record[f"bytes to {goal}"])]
+            cells.append(cell(record[f"price to {goal}"], ".0f"))
+        rows.append([*cells, cell(record["final grad_norm_sq"], ".2g")])
     title, columns = "Means over seeds; – where a seed did not get there", ("method", "η_l", *headers)
     print_table(title, (*columns, "final ‖∇f‖²"), rows, right=range(1, 20))
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.0f}"
-
-
-def _small(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.2g}"

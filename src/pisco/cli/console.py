@@ -45,11 +45,13 @@ def note(message: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """One JSON object, and nothing else, on stdout; what is not finite becomes null."""
+    """One JSON object, and nothing else, on stdout; records become objects, what is not finite becomes null."""
     typer.echo(json.dumps(_finite(value), ensure_ascii=False))
 
 
 def _finite(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {str(key): _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -82,12 +84,23 @@ def print_table(
     out().print(shown)
 
 
-def size(count: float) -> str:
-    """Bytes for people.
+def cell(value: float | None, form: str = ".4g") -> str:
+    """A number for a table; a dash where there is none.
+
+    >>> cell(0.12345), cell(12.3, ".0f"), cell(None), cell(math.inf)
+    ('0.1235', '12', '–', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:{form}}"
+
+
+def size(count: float | None) -> str:
+    """Bytes for people; a dash where they are not known.
 
     >>> size(999), size(1_500), size(257_920)
     ('999 B', '1.5 kB', '258 kB')
     """
+    if count is None:
+        return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5 or unit == "GB":
             return f"{count:.3g} {unit}"

@@ -7,7 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, print_table, progress_bar, say, say_json, size, use_compilation_cache
+from pisco.cli.console import (
+    cell,
+    note,
+    print_table,
+    progress_bar,
+    say,
+    say_json,
+    size,
+    use_compilation_cache,
+)
 
 FOLDER = Path("pisco-demo")
 
@@ -54,12 +63,6 @@ def demo(
 
 
 def _print(records: list[dict[str, Any]], experiment: Any) -> None:
-    def number(value: float | None) -> str:
-        return "–" if value is None else f"{value:.0f}"
-
-    def amount(value: float | None) -> str:
-        return "–" if value is None else size(value)
-
     target = f"‖∇f‖² ≤ {experiment.TRAINING_TARGET:g}"
     print_table(
         f"The median seed's way to a running mean of {target}",
@@ -71,13 +74,13 @@ def _print(records: list[dict[str, Any]], experiment: Any) -> None:
             (
                 record["p"],
                 f"{record['local_lr']:g}",
-                number(record["rounds"]) + ("*" if record["seeds_arrived"] < record["seeds"] else ""),
-                number(record["server_rounds"]),
-                number(record["gossip_rounds"]),
-                "–" if record["gossip_saved"] is None else f"{record['gossip_saved']:.0%}",
-                amount(record["bytes_server"]),
-                amount(record["bytes_gossip"]),
-                number(record["rounds_to_accuracy"]),
+                cell(record["rounds"], ".0f") + ("*" if record["seeds_arrived"] < record["seeds"] else ""),
+                cell(record["server_rounds"], ".0f"),
+                cell(record["gossip_rounds"], ".0f"),
+                cell(record["gossip_saved"], ".0%"),
+                size(record["bytes_server"]),
+                size(record["bytes_gossip"]),
+                cell(record["rounds_to_accuracy"], ".0f"),
             )
             for record in records
         ],

@@ -43,25 +43,24 @@ def network(
     settings = {"graph": family, "agents": agents, "weights": weights} | given
     built = checked(NetworkTable, settings, "network").build()
     found = facts(built)
+    parts = found["components"]
     if as_json:
-        say_json(found._asdict())
+        say_json(found)
     else:
-        apart = found.components > 1
-        rates = {f"λ_p with the server at p = {p}": v for p, v in found.expected_mixing_rate.items()}
-        degrees = f"{found.degree_min} / {found.degree_mean:.3g} / {found.degree_max}"
+        rates = found["expected_mixing_rate"].items()
         shown = {
-            "agents": f"{found.agents}",
-            "edges": f"{found.edges}",
-            "degree, least / mean / most": degrees,
-            "connected": f"no, {found.components} components" if apart else "yes",
-            "mixing rate λ_w": f"{found.mixing_rate:.6g}",
-            **{words: f"{rate:.6g}" for words, rate in rates.items()},
-            "smallest eigenvalue of W": f"{round(found.smallest_eigenvalue, 12):.6g}",
+            "agents": f"{found['agents']}",
+            "edges": f"{found['edges']}",
+            "degree, least / mean / most": "{degree_min} / {degree_mean:.3g} / {degree_max}".format(**found),
+            "connected": "yes" if parts == 1 else f"no, {parts} components",
+            "mixing rate λ_w": f"{found['mixing_rate']:.6g}",
+            **{f"λ_p with the server at p = {p}": f"{rate:.6g}" for p, rate in rates},
+            "smallest eigenvalue of W": f"{round(found['smallest_eigenvalue'], 12):.6g}",
         }
-        print_table(f"{found.network}, {found.weights} weights", ("", ""), shown.items(), right=(1,))
-    if found.components > 1:
+        print_table(f"{found['network']}, {found['weights']} weights", ("", ""), shown.items(), right=(1,))
+    if parts > 1:
         note(
-            f"warning: {found.network} has {found.components} components, so agents can only agree "
+            f"warning: {found['network']} has {parts} components, so agents can only agree "
             "through the server; use another seed, more edges, or a server schedule"
         )
     if picture is not None or agents <= DRAW_UP_TO:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.compare import parse_targets
-from pisco.cli.console import err, note, print_table, say, say_json, use_compilation_cache
+from pisco.cli.console import cell, err, note, print_table, say, say_json, use_compilation_cache
 from pisco.cli.options import Experiment, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def plan(
       pisco plan a9a --theory
     """
     from pisco.cli.theory import say_theory
-    from pisco.errors import InputError, check_number
+    from pisco.errors import InputError
     from pisco.experiments.planned import plan_config, plot
     from pisco.files import atomic_write
 
@@ -70,7 +69,6 @@ def plan(
     prices = _prices(
         price_server, price_gossip, latency_server, latency_gossip, bandwidth_server, bandwidth_gossip
     )
-    check_number("--seconds", seconds, low=0, open_low=True)
     if theory and (toml is not None or picture is not None):
         raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
     if toml is not None and toml.suffix != ".toml":
@@ -163,8 +161,8 @@ def _show(planned: Planned, experiment: str) -> None:
         "p": f"{setting.server_prob:.3g}",
         "local steps T_o": f"{setting.local_steps}",
         "step size η_l": f"{setting.local_lr:.4g}",
-        "rounds to the target": _number(found.rounds),
-        words + " to the target": _number(found.price),
+        "rounds to the target": cell(found.rounds),
+        words + " to the target": cell(found.price),
         "how that is known": (
             "measured: mean of pilot runs" if found.measured else "predicted: no pilot run got there"
         ),
@@ -183,7 +181,7 @@ def _show(planned: Planned, experiment: str) -> None:
                 "one" if s.one_exchange else "two",
                 f"{s.local_steps}",
                 f"{s.local_lr:.3g}",
-                _number(row.price),
+                cell(row.price),
                 "pilot runs" if row.measured else "prediction",
             )
             for row in found.by_probability
@@ -191,19 +189,16 @@ def _show(planned: Planned, experiment: str) -> None:
         ],
         right=(3, 4, 5),
     )
-    if found.estimates is not None:
-        e = found.estimates
-        say(
-            f"estimated at x⁰: L = {e.smoothness:.3g} (steepest agent {e.agent_smoothness:.3g}, after a descent "
-            f"{e.end_smoothness:.3g}), σ² = {e.noise:.3g}, ζ² = {e.heterogeneity:.3g}, f(x⁰) − f* ≥ {e.gap:.3g}"
-        )
+    e = found.estimates
+    say(
+        f"estimated at x⁰: L = {e.smoothness:.3g} (steepest agent {e.agent_smoothness:.3g}, after a descent "
+        f"{e.end_smoothness:.3g}), σ² = {e.noise:.3g}, ζ² = {e.heterogeneity:.3g}, f(x⁰) − f* ≥ {e.gap:.3g}"
+    )
     say(f"{found.pilots} settings tried in pilot runs, {found.diverged} of them diverged")
 
 
 def _growth_words(growth: tuple[float, float]) -> str:
     first, last = growth
-    if math.isnan(first):
-        return "unknown"
     if first < 1:
         return f"{first:.3g} at x⁰: stable"
     if last < 1:
@@ -211,32 +206,19 @@ def _growth_words(growth: tuple[float, float]) -> str:
     return f"{first:.3g} at x⁰, {last:.3g} after a descent: bounded only by server rounds or by the loss"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "–"
-
-
 def _record(planned: Planned, prices: Any, toml: Path | None, picture: Path | None) -> dict[str, Any]:
     found = planned.plan
-    return {
-        "setting": found.setting._asdict(),
+    return vars(found) | {
         "target": {found.target.column: found.target.bound},
         "prices": {"kind": type(prices).__name__} | prices._asdict(),
-        "unit": found.unit,
         "cost": found.price,
-        "rounds": found.rounds,
-        "measured": found.measured,
-        "checked_rounds": found.checked_rounds,
-        "stable_limit": found.stable_limit,
         "growth": {"at_start": found.growth[0], "after_descent": found.growth[1]},
         "by_probability": [
             row.setting._asdict() | {"cost": row.price, "measured": row.measured}
             for row in found.by_probability
         ],
-        "estimates": None if found.estimates is None else found.estimates._asdict(),
-        "pilots": found.pilots,
         "diverged_pilots": found.diverged,
         "seconds": round(found.seconds, 1),
-        "interrupted": found.interrupted,
         "config": planned.config.to_dict(),
         "toml": toml,
         "plot": picture,

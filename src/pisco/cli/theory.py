@@ -16,10 +16,10 @@ def say_theory(config: Config, goal: tuple[str, float], as_json: bool) -> None:
     from pisco.experiments.planned import outlook_of
 
     found = outlook_of(config, goal)
-    e = found.estimates
     if as_json:
-        say_json(found._asdict() | {"estimates": e._asdict()})
+        say_json(found)
         return
+    e = found.estimates
     estimates = {
         "L, the largest curvature of f": e.smoothness,
         "… of any agent's own f_i": e.agent_smoothness,
@@ -42,9 +42,9 @@ def say_theory(config: Config, goal: tuple[str, float], as_json: bool) -> None:
                 f"{row['expected_mixing_rate']:.4g}",
                 f"{row['stable two exchanges']:.3g}",
                 f"{row['stable one exchange']:.3g}",
-                f"{row['theorem_1']['comm_lr']:.3g}",
-                f"{row['theorem_1']['local_lr']:.3g}",
-                "–" if row["corollary_1"] is None else f"{row['corollary_1']['local_lr']:.3g}",
+                f"{row['theorem_1'].comm_lr:.3g}",
+                f"{row['theorem_1'].local_lr:.3g}",
+                "–" if row["corollary_1"] is None else f"{row['corollary_1'].local_lr:.3g}",
             )
             for row in found.steps
         ],

@@ -21,6 +21,7 @@ from pisco.networks.schedules import bernoulli
 from pisco.problems.logistic import logistic
 from pisco.report.panels import Bars, Curve, Level, Panel
 from pisco.report.picture import draw
+from pisco.report.plots import column_panel
 from pisco.results import Result
 
 ROUNDS = 500
@@ -127,29 +128,16 @@ def panels(results: Sequence[Result], records: Sequence[dict[str, Any]]) -> list
         legend="upper right",
     )
 
-    def curves(column: str) -> list[Curve]:
-        return [
+    shown = [bars]
+    for column, target in (("grad_norm_sq_mean", TRAINING_TARGET), ("test_accuracy", ACCURACY_TARGET)):
+        curves = [
             Curve(f"p = {point.label}", result.column("round"), result.column(column).astype(float), index)
             for index, (point, result) in enumerate(zip(POINTS, results, strict=True))
         ]
-
-    training = Panel(
-        "Running mean of ‖∇f(x̄)‖²",
-        "rounds",
-        curves=curves("grad_norm_sq_mean"),
-        levels=[Level(f"target {TRAINING_TARGET:g}", TRAINING_TARGET)],
-        log_x=True,
-        log_y=True,
-    )
-    accuracy = Panel(
-        "Test accuracy at the mean model",
-        "rounds",
-        curves=curves("test_accuracy"),
-        levels=[Level(f"target {ACCURACY_TARGET:.0%}", ACCURACY_TARGET)],
-        log_x=True,
-        percent=True,
-    )
-    return [bars, training, accuracy]
+        words = f"target {target:.0%}" if column == "test_accuracy" else f"target {target:g}"
+        panel = column_panel(column, curves, "rounds")
+        shown.append(panel._replace(log_x=True, levels=[Level(words, target)]))
+    return shown
 
 
 def point_of(records: Sequence[dict[str, Any]]) -> str:

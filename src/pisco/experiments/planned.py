@@ -38,18 +38,12 @@ def plan_config(
     tell: Callable[[str], None] = lambda words: None,
 ) -> Planned:
     """Find the cheapest way to run an experiment with PISCO."""
-    table = config.network
-    odd = {
-        "varying": table.varying != "none",
-        "reporters": table.reporters is not None,
-        "gossip_steps": table.gossip_steps != 1,
-        "gossip_before_server": table.gossip_before_server,
-    }
-    for name, set_here in odd.items():
-        if set_here:
+    usual = {"varying": "none", "reporters": None, "gossip_steps": 1, "gossip_before_server": False}
+    for name, value in usual.items():
+        if getattr(config.network, name) != value:
             raise InputError(
-                f"network.{name} = {getattr(table, name)!r} cannot be planned for: plans are for fixed links and a "
-                "server that averages everybody; leave it out"
+                f"network.{name} = {getattr(config.network, name)!r} cannot be planned for: plans are for fixed links "
+                "and a server that averages everybody; leave it out"
             )
     problem, network = config.problem_and_network()
     column, _ = target
@@ -81,15 +75,14 @@ def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
         network,
         rounds=config.run.rounds,
         batch_size=config.run.batch_size,
-        local_steps=max(1, int(config.algorithm.taken_by("name").get("local_steps", 1))),
+        local_steps=_local_steps(config),
         epsilon=math.sqrt(bound if column.startswith("grad_norm_sq") else 0.05),
     )
 
 
 def _local_steps(config: Config) -> int:
     """The experiment's T_o, where its method has one."""
-    steps = config.algorithm.taken_by("name").get("local_steps", 1)
-    return int(steps) if config.algorithm.name.startswith("pisco") else 1
+    return max(1, int(config.algorithm.taken_by("name").get("local_steps", 1)))
 
 
 def planned_config(config: Config, setting: Setting, own_weights: str) -> Config:

@@ -72,7 +72,7 @@ def outlook(
             if batch_size is not None and min(found.noise, found.gap, rate + p) > 0:
                 mini_batches: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds}
                 noise: dict[str, Any] = {"noise": found.noise, "gap": found.gap, "agents": problem.num_agents}
-                corollary = corollary_1(**common, **noise, **mini_batches)._asdict()
+                corollary = corollary_1(**common, **noise, **mini_batches)
             two, one = (
                 modes.limit(Setting(name, one_exchange, local_steps, p, 1.0), found.smoothness)
                 for one_exchange in (False, True)
@@ -84,7 +84,7 @@ def outlook(
                     "server_prob": p,
                     "expected_mixing_rate": expected_mixing_rate(rate, p),
                     "network_dependency": float(network_dependency(rate, [p])[0]),
-                    "theorem_1": theorem_1(**common)._asdict(),
+                    "theorem_1": theorem_1(**common),
                     "corollary_1": corollary,
                     "stable two exchanges": two,
                     "stable one exchange": one,

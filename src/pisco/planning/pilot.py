@@ -35,14 +35,8 @@ STEPS_KEPT = 3
 ABSURD = 100.0
 """A pilot whose loss is this many times its start has diverged."""
 
-REACHED, MISSED, DIVERGED, COSTLIER, SLOWER, RUNNING = (
-    "reached",
-    "missed",
-    "diverged",
-    "costlier",
-    "slower",
-    "running",
-)
+REACHED, MISSED, DIVERGED = "reached", "missed", "diverged"
+COSTLIER, SLOWER, RUNNING = "costlier", "slower", "running"
 
 
 @dataclass

@@ -13,11 +13,11 @@ from pisco.engines.job import Job, Run, carry_shapes
 from pisco.errors import InputError, check_number, suggest
 from pisco.networks.network import Network
 from pisco.planning.pilot import DIVERGED, SLOWER, OutOfTime, Pilot, Target, Track
-from pisco.planning.search import Search
+from pisco.planning.search import RACE_SEEDS, Search
 from pisco.planning.settings import PROBABILITIES, Modes, Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import Estimates
+from pisco.theory.estimates import Estimates, estimate
 
 WEIGHTS = ("fdla", "pisco-step", "metropolis")
 USUAL_PRICES = Prices()
@@ -48,7 +48,7 @@ class Plan:
     checked_rounds: int
     """How far the setting was run without diverging."""
     by_probability: tuple[Choice, ...]
-    estimates: Estimates | None
+    estimates: Estimates
     stable_limit: float
     """The largest η_l that is stable in mean square at the curvature of x⁰."""
     growth: tuple[float, float]
@@ -129,8 +129,7 @@ def plan(
             f"the target {goal.column!r} is no measure of training; {suggest(goal.column, MEASURED)}"
         )
     networks = networks_to_try(network)
-    connected = network.graph.is_connected
-    probabilities = [p for p in probabilities if p > 0 or connected]
+    probabilities = [p for p in probabilities if p > 0 or network.graph.is_connected]
     if not probabilities:
         raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
     few = subsample(problem, samples, test=goal.column.startswith("test_"))
@@ -145,7 +144,14 @@ def plan(
         deadline=began + 0.8 * seconds,
         tell=tell,
     )
-    search = Search(track, Modes.of(networks), connected, probabilities, local_steps, problem, batch_size)
+    start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
+    if all(goal.met(goal.series(row)).all() for row in start.rows):
+        raise InputError(
+            f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one"
+        )
+    tell("estimating L, σ² and f(x⁰) − f*")
+    estimates = estimate(problem, batch_size=batch_size)
+    search = Search(track, Modes.of(networks), estimates, probabilities, local_steps)
     interrupted = False
     try:
         search.run(began + seconds)
@@ -181,7 +187,6 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
             )
         chosen = order[0]
     price = chosen.predicted(target)
-    curvature = search.estimates.smoothness if search.estimates else math.nan
     return Plan(
         setting=chosen.setting,
         price=price,
@@ -190,7 +195,7 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
         checked_rounds=max(search.checked, chosen.rounds),
         by_probability=tuple(_by_probability(search, chosen)),
         estimates=search.estimates,
-        stable_limit=search.modes.limit(chosen.setting, curvature) if search.estimates else math.nan,
+        stable_limit=search.modes.limit(chosen.setting, search.estimates.smoothness),
         growth=search.growth(chosen.setting),
         target=target,
         unit=unit,
@@ -218,9 +223,8 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
             [q for q in here if q in stage and math.isfinite(q.cost)]
             for stage in (search.run_off, search.finals)
         )
-        late = [
-            q for q in here if q in search.finals
-        ]  # missed the target: fewer seeds would only flatter them
+        # These missed the target; pilots with fewer seeds would only flatter them.
+        late = [q for q in here if q in search.finals]
         here = decided or finals or late or [q for q in here if q.status != SLOWER] or here
         if not here:
             continue
@@ -245,17 +249,12 @@ def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes)
 
 def networks_to_try(network: Network) -> dict[str, Network]:
     """One network for each choice of weights, none twice."""
-    found: dict[str, Network] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # FDLA says when it falls back to constant weights
-        for name in WEIGHTS:
-            found[name] = Network(network.graph, weights=name)
-    if network.weights_name not in found:
-        found[network.weights_name] = network
-    for name in reversed(list(found)):
-        matrix = found[name].weights
-        for other in found:
-            if other != name and abs(found[other].weights - matrix).max() < 1e-9:
-                del found[name]
-                break
+        tried = {name: Network(network.graph, weights=name) for name in WEIGHTS}
+    tried.setdefault(network.weights_name, network)
+    found: dict[str, Network] = {}
+    for name, each in tried.items():
+        if all(abs(other.weights - each.weights).max() >= 1e-9 for other in found.values()):
+            found[name] = each
     return found

@@ -108,13 +108,8 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
         agents, (x, y) = panel.agents, panel.agents.places.T
         look = {"marker": {"color": agents.colours, "size": 24 if agents.numbered else 8}}
         look |= {"mode": "markers+text" if agents.numbered else "markers", "textfont": {"color": "white"}}
-        yield {
-            "type": "scatter",
-            "x": x,
-            "y": y,
-            "text": [str(i) for i in range(len(x))],
-            "hoverinfo": "text",
-        } | look
+        numbers = {"text": [str(agent) for agent in range(len(x))], "hoverinfo": "text"}
+        yield {"type": "scatter", "x": x, "y": y} | look | numbers
 
 
 def _html(words: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +12,7 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
-from pisco.experiments.paper.study import Cell
+from pisco.experiments.paper.study import ACCURACY, Cell
 from pisco.experiments.paper.verdict import Verdict
 from pisco.files import atomic_write, write_csv
 from pisco.report.panels import Curve, Panel
@@ -32,13 +31,12 @@ def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
 
 
 class Shown(NamedTuple):
-    """Panels to draw, records for the CSV, verdicts, the resolved settings, and a table where there is no picture."""
+    """Panels to draw (none for a table), records for the CSV, verdicts, and the resolved settings."""
 
     panels: list[list[Panel]]
     records: list[dict[str, Any]]
     verdicts: list[Verdict]
     settings: dict[str, Any]
-    markdown: str = ""
 
 
 class Figure(NamedTuple):
@@ -63,6 +61,17 @@ def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: 
             labels.index(cell.label),
         )
         for cell in found
+    ]
+
+
+def loss_and_accuracy(
+    cells: Sequence[Cell], labels: Sequence[str], words: str, x_title: str, *, per_x: float = 1
+) -> list[Panel]:
+    """The training loss and the test accuracy of some cells."""
+    loss, accuracy = (curves(cells, column, labels, per_x=per_x) for column in ("loss", ACCURACY))
+    return [
+        Panel(f"{words}: training loss", x_title, "f(x̄)", loss, log_y=True),
+        Panel(f"{words}: test accuracy", x_title, "at x̄", accuracy, percent=True),
     ]
 
 
@@ -110,10 +119,6 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-SMALL = 190_000
-"""Bytes of a picture, for which colours are given up: results are kept with the documentation."""
-
-
 def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
     """Write the picture, the page, the numbers, settings and verdicts of what was computed."""
     shown, stem = figure.present(found), folder / figure.name
@@ -121,8 +126,8 @@ def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> S
         draw(shown.panels, f"{stem}.html", title=f"{figure.name}: {figure.words}")
         draw(shown.panels, f"{stem}.png", dpi=95)
         _shrink(Path(f"{stem}.png"))
-    if shown.markdown:
-        atomic_write(Path(f"{stem}.md"), f"{shown.markdown}\n".encode())
+    else:
+        atomic_write(Path(f"{stem}.md"), f"{markdown(shown.records)}\n".encode())
     write_csv(Path(f"{stem}.csv"), shown.records)
     made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
     settings = made | {"device": jax.devices()[0].device_kind, "settings": shown.settings}
@@ -134,13 +139,9 @@ def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> S
 
 
 def _shrink(path: Path) -> None:
-    """Give a picture a palette, the largest with which it is small."""
+    """Give a picture a palette: results are kept with the documentation, where files are small."""
     from PIL import Image
 
-    picture = Image.open(path).convert("RGB")
-    for colours in (256, 128, 64):
-        small = BytesIO()
-        picture.quantize(colours).save(small, format="png", optimize=True)
-        if small.tell() <= SMALL:
-            break
-    atomic_write(path, small.getvalue())
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(128)
+    small.save(path, optimize=True)
