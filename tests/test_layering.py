@@ -36,7 +36,7 @@ ORDER = {
         {"cli"},
     ],
     "pisco.algorithms": [{"compressors"}, REST, {"registry"}],
-    "pisco.networks": [{"graph", "mixing"}, REST, {"rounds"}, {"network"}],
+    "pisco.networks": [{"graph", "mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
     "pisco.problems": [{"sampling", "arrays"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [
@@ -51,7 +51,7 @@ ORDER = {
         {"sharded"},
         {"run"},
     ],
-    "pisco.planning": [{"settings"}, REST, {"search"}, {"planner"}],
+    "pisco.planning": [{"settings"}, REST, {"search"}, {"planner"}, {"formulas"}],
     "pisco.federation": [{"roster", "authority"}, {"plan"}, {"kits"}, {"runtime"}],
     "pisco.federation.runtime": [
         {"wire_pb2", "routes", "cut"},
@@ -64,7 +64,7 @@ ORDER = {
     "pisco.report": [REST, {"html"}, {"live"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],
     "pisco.experiments.paper": [{"study", "verdict"}, REST, {"figures"}],
-    "pisco.cli": [{"console", "folders"}, REST, {"main"}],
+    "pisco.cli": [{"console"}, REST, {"main"}],
 }
 """What stands in a package, from below; modules of one set do not know each other."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import out, say, say_json, size, table
+from pisco.cli.console import print_table, say, say_json, size
 
 
 def list_names(
@@ -31,10 +31,7 @@ def list_names(
         say_json(found)
         return
     for name, rows in found.items():
-        shown = table(name, "name", "what it is")
-        for row, words in rows.items():
-            shown.add_row(row, words)
-        out().print(shown)
+        print_table(name, ("name", "what it is"), rows.items())
     say('Your own: "my_file.py:function" in place of a name, or a package with entry points.')
 
 
@@ -129,7 +126,8 @@ def data(
         _where()
         return
     from pisco.cli.console import key_values
-    from pisco.data import PARTITIONS, load, plot_labels
+    from pisco.data import PARTITIONS, load
+    from pisco.report.setup_plots import plot_labels
 
     dataset = load(name)
     say(repr(dataset))
@@ -145,9 +143,7 @@ def _where() -> None:
     from pisco.data import available
     from pisco.data.storage import cache_folder
 
-    shown = table("datasets", "name", "where", "size", "how", right=(2,))
-    for record in available():
-        shown.add_row(record.name, str(record.found or "not here"), size(record.size), record.how)
-    out().print(shown)
+    rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
+    print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
     say("Your own: a LIBSVM text file, or an .npz with arrays features and labels, by its path.")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from pisco.cli.console import key_values, out, say, say_json, table
+from pisco.cli.console import key_values, print_table, say, say_json
 
 USUAL = {"local_lr": 0.05, "local_steps": 2}
 
@@ -35,10 +35,8 @@ def check(
     if as_json:
         say_json({"rule": report.rule, "passed": report.passed, "checks": dict(report.checks)})
     else:
-        shown = table(report.rule, "check", "what breaks")
-        for name, broken in report.checks:
-            shown.add_row(name, broken or "nothing")
-        out().print(shown)
+        rows = [(name, broken or "nothing") for name, broken in report.checks]
+        print_table(report.rule, ("check", "what breaks"), rows)
         say("all checks pass" if report.passed else "some checks fail")
     if not report.passed:
         raise typer.Exit(1)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -90,12 +88,14 @@ def note(message: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """One JSON object, and nothing else, on stdout; what is not finite becomes null."""
+    """One JSON object, and nothing else, on stdout; records become objects, what is not finite becomes null."""
     spelled = not answers().encoding.lower().startswith("utf")
     typer.echo(json.dumps(_finite(value), ensure_ascii=spelled), file=answers())
 
 
 def _finite(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {str(key): _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -105,7 +105,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
+def table(title: str, *columns: str, right: Container[int] = ()) -> Table:
     """An empty table; `right` names the columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -118,13 +118,23 @@ def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
     return made
 
 
-def csv_text(records: list[dict[str, Any]]) -> str:
-    """Records with the same fields as a CSV file."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()
+) -> None:
+    """A table on stdout; `right` names the columns of numbers."""
+    shown = table(title, *columns, right=right)
+    for row in rows:
+        shown.add_row(*row)
+    out().print(shown)
+
+
+def cell(value: float | None, form: str = ".4g") -> str:
+    """A number for a table; a dash where there is none.
+
+    >>> cell(0.12345), cell(12.3, ".0f"), cell(None), cell(math.inf)
+    ('0.1235', '12', '–', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:{form}}"
 
 
 @contextmanager

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from pisco.cli.compare import Goals
 from pisco.cli.console import say
+from pisco.cli.options import Goals, PriceGossip, PriceServer
 from pisco.cli.results import Folders, read_results
 
 
@@ -16,10 +16,8 @@ def report(
     folders: Folders,
     page: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")] = Path("report.html"),
     targets: Goals = None,
-    price_server: Annotated[
-        float, typer.Option(min=0, help="Price of a message to or from the server.")
-    ] = 10.0,
-    price_gossip: Annotated[float, typer.Option(min=0, help="Price of a message between agents.")] = 1.0,
+    price_server: PriceServer = 10.0,
+    price_gossip: PriceGossip = 1.0,
     title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
 ) -> None:
     """Write one page about results: curves, the network playing back, labels, targets, settings, and words.

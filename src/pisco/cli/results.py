@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pisco.cli.compare import Goals
-from pisco.cli.console import out, say, say_json, size, table
+from pisco.cli.console import print_table, say, say_json, size
+from pisco.cli.options import Goals
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from pisco.results import Result
 
 Folders = Annotated[list[Path], typer.Argument(metavar="RESULT…", help="Folders that `pisco run` wrote.")]
@@ -62,13 +60,13 @@ def show(
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
         return
     fields = [name for name in records[0] if name not in ("label", "diverged")]
-    shown = table("Results, means over seeds", "", *(record["label"] for record in records))
-    shown.add_row("folder", *(str(folder) for folder in folders))
-    shown.add_row("rounds run", *(str(result.rounds) for result in results))
-    for name in fields:
-        shown.add_row(name.replace("_", " "), *(_cell(name, record[name]) for record in records))
-    shown.add_row("diverged", *("yes" if record["diverged"] else "no" for record in records))
-    out().print(shown)
+    rows = [
+        ("folder", *(str(folder) for folder in folders)),
+        ("rounds run", *(str(result.rounds) for result in results)),
+        *((name.replace("_", " "), *(_words(name, record[name]) for record in records)) for name in fields),
+        ("diverged", *("yes" if record["diverged"] else "no" for record in records)),
+    ]
+    print_table("Results, means over seeds", ("", *(record["label"] for record in records)), rows)
 
 
 def export(
@@ -85,18 +83,20 @@ def export(
     say(f"written: {file}")
 
 
-def add_endings(shown: Table, result: Result) -> None:
+def endings(result: Result) -> list[tuple[str, str]]:
     """A row for every usual column: its last value, the mean over seeds and from where to where they differ."""
     from pisco.report.numbers import spread
     from pisco.results import measured
 
-    for name, metric in measured([result], costs=True).items():
-        if metric.usual:
-            words = {"%": "{:.2%}".format, "B": size}.get(metric.unit, "{:.4g}".format)
-            shown.add_row(metric.title, spread(result.final(name), words))
+    words = {"%": "{:.2%}".format, "B": size}
+    return [
+        (metric.title, spread(result.final(name), words.get(metric.unit, "{:.4g}".format)))
+        for name, metric in measured([result], costs=True).items()
+        if metric.usual
+    ]
 
 
-def _cell(name: str, value: float | None) -> str:
+def _words(name: str, value: float | None) -> str:
     if value is None:
         return "not reached"
     return size(value) if name.startswith("bytes") else f"{value:,.5g}"

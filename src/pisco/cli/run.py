@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.completion import experiments, listed
-from pisco.cli.console import note, out, progress_bar, say, say_json, table, use_compilation_cache
-from pisco.cli.results import add_endings
+from pisco.cli.console import note, print_table, progress_bar, say, say_json, use_compilation_cache
+from pisco.cli.results import endings
 
 if TYPE_CHECKING:
     from pisco.experiments import Config
@@ -167,9 +167,8 @@ def _report(
         say_json(_record(result, folder, config))
         return
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {next(iter(result.seeds))}"
-    shown = table(f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s", "", "")
-    add_endings(shown, result)
-    out().print(shown)
+    title = f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s"
+    print_table(title, ("", ""), endings(result))
     say(f"saved in {folder}")
     say(f"next: pisco report {folder}")
 

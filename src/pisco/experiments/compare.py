@@ -25,8 +25,12 @@ from pisco.errors import InputError, check_number
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
-from pisco.files import atomic_write
+from pisco.files import atomic_write, write_csv
+from pisco.metrics import METRICS
 from pisco.registry import is_reference, label, move
+from pisco.report.panels import Curve, Panel
+from pisco.report.picture import draw
+from pisco.report.plots import column_panel
 from pisco.results import Result
 from pisco.results import compare as compare_results
 from pisco.settings import options
@@ -55,6 +59,40 @@ class Entry(NamedTuple):
         """The row of the table: means over seeds at every target, None where a seed missed it."""
         (row,) = compare_results([self.result], targets, prices)
         return {"method": self.method, "local_lr": self.tuned.local_lr} | row
+
+
+def write(
+    entries: Sequence[Entry], folder: Path, targets: Targets, prices: Prices
+) -> tuple[list[dict[str, Any]], Path]:
+    """Write `compare.csv` and `compare.png`; the records of the table, and where the picture is."""
+    records, picture = [entry.record(targets, prices) for entry in entries], folder / "compare.png"
+    write_csv(folder / "compare.csv", records)
+    draw(panels(entries, prices), picture, size=(5.0, 4.0), dpi=110)
+    return records, picture
+
+
+def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
+    """Training above, test accuracy below where it is known; against rounds, megabytes and price."""
+    against: dict[str, Callable[[Entry], np.ndarray]] = {
+        "communication rounds": lambda entry: entry.result.column("round"),
+        "MB sent by all": lambda entry: (
+            (entry.result.column("bytes_server") + entry.result.column("bytes_gossip")) / 1e6
+        ),
+        "price paid": lambda entry: entry.spent(prices),
+    }
+    rows = []
+    for column in ("grad_norm_sq_mean", "test_accuracy"):
+        row = []
+        for x_title, x in against.items():
+            curves = [
+                Curve(entry.method, x(entry), entry.result.column(column).astype(float), index)
+                for index, entry in enumerate(entries)
+                if column in entry.result.history
+            ]
+            row.append(column_panel(METRICS[column], curves, x_title)._replace(log_x=True))
+        if row[0].curves:
+            rows.append(row)
+    return rows
 
 
 def method_config(base: Config, method: str, *, own_network: bool = True) -> Config:

@@ -7,6 +7,7 @@ experiment, for five probabilities p of reaching the server.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,13 @@ from pisco import algorithms
 from pisco.data.registry import load as load_dataset
 from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
+from pisco.metrics import METRICS
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
 from pisco.problems.logistic import logistic
+from pisco.report.panels import Bars, Curve, Level, Panel
+from pisco.report.picture import draw
+from pisco.report.plots import column_panel
 from pisco.results import Result
 
 ROUNDS = 500
@@ -92,6 +97,48 @@ def table(results: Sequence[Result]) -> list[dict[str, Any]]:
         record["gossip_saved"] = 1 - record["gossip_rounds"] / base if known else None
         records.append(record)
     return records
+
+
+def write(results: Sequence[Result], folder: Path) -> tuple[list[dict[str, Any]], Path]:
+    """Save every result, and draw `demo.png`; the records of the table, and where the picture is."""
+    for point, result in zip(POINTS, results, strict=True):
+        result.save(folder / f"p-{point.label.replace('^', '')}")
+    records, picture = table(results), folder / "demo.png"
+    draw([panels(results, records)], picture, size=(4.6, 4.2))
+    return records, picture
+
+
+def panels(results: Sequence[Result], records: Sequence[dict[str, Any]]) -> list[Panel]:
+    """Gossip and server rounds to the training target, and how every p gets there."""
+    notes = []
+    for record in records:
+        saved = record["gossip_saved"] if 0 < record["server_prob"] < 1 else None
+        counts = "target\nnot reached"
+        if record["rounds"] is not None:
+            counts = f"{record['gossip_rounds']:.0f} gossip\n{record['server_rounds']:.0f} server"
+        notes.append(("" if saved is None else f"−{saved:.0%}", counts))
+    parts = {
+        f"{kind} rounds": np.array([record[f"{kind}_rounds"] or 0.0 for record in records])
+        for kind in ("gossip", "server")
+    }
+    bars = Panel(
+        "A few server rounds save most of the gossip",
+        f"chance that a round reaches the server (median of {records[0]['seeds']} seeds)",
+        "rounds until the target (bold: gossip saved)",
+        bars=Bars([f"p = {point.label}" for point in POINTS], parts, notes=notes),
+        legend="upper right",
+    )
+
+    shown = [bars]
+    for column, target in (("grad_norm_sq_mean", TRAINING_TARGET), ("test_accuracy", ACCURACY_TARGET)):
+        curves = [
+            Curve(f"p = {point.label}", result.column("round"), result.column(column).astype(float), index)
+            for index, (point, result) in enumerate(zip(POINTS, results, strict=True))
+        ]
+        words = f"target {target:.0%}" if METRICS[column].unit == "%" else f"target {target:g}"
+        panel = column_panel(METRICS[column], curves, "rounds")
+        shown.append(panel._replace(log_x=True, levels=[Level(words, target)]))
+    return shown
 
 
 def point_of(records: Sequence[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -47,16 +47,6 @@ class Tuned(NamedTuple):
     trials: tuple[Trial, ...]
 
 
-def points(config: Config, grid: Sequence[float]) -> list[tuple[Any, Any]]:
-    """The experiment's method with every step size, on its server schedule."""
-    if not grid or min(grid) <= 0:
-        raise InputError(
-            f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
-        )
-    server = config.network.schedule()  # one object: a user's own may equal no other
-    return [(config.algorithm.with_step(lr).build(), server) for lr in grid]
-
-
 def tune(
     config: Config,
     *,
@@ -74,8 +64,12 @@ def tune(
         raise InputError(
             f"{first} cannot tune a problem that does not measure it (has it test data?); put another target first"
         )
+    if not grid or min(grid) <= 0:
+        raise InputError(
+            f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
+        )
     results = sweep(
-        points(config, grid),
+        [(config.algorithm.with_step(lr).build(), network.server) for lr in grid],
         problem,
         network,
         rounds=config.run.rounds,

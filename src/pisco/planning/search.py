@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pisco.errors import InputError
-from pisco.planning.pilot import DIVERGED, Pilot, Track, values_of
+from pisco.planning.pilot import DIVERGED, Pilot, Track
 from pisco.planning.settings import Modes, Setting, candidates
-from pisco.problems.problem import Problem
-from pisco.theory.estimates import Estimates, estimate
+from pisco.theory.estimates import Estimates
 
 LADDER = (4, 10)
 """T_o beyond 1 that are tried, as long as each pays."""
@@ -34,15 +32,12 @@ class Search:
         self,
         track: Track,
         modes: Modes,
-        connected: bool,
+        estimates: Estimates,
         probabilities: Sequence[float],
         local_steps: int,
-        problem: Problem,
-        batch_size: int | None,
     ):
-        self.track, self.modes, self.connected, self.probabilities = track, modes, connected, probabilities
-        self.local_steps, self.problem, self.batch_size = local_steps, problem, batch_size
-        self.estimates: Estimates | None = None
+        self.track, self.modes, self.estimates = track, modes, estimates
+        self.probabilities, self.local_steps = probabilities, local_steps
         self.finals: list[Pilot] = []
         self.run_off: list[Pilot] = []
         self.winner: Pilot | None = None
@@ -52,23 +47,9 @@ class Search:
         self.checked = 0
 
     def run(self, deadline: float) -> None:
-        """Estimate, race, climb T_o, refine, decide on fresh seeds, check to the last round."""
+        """Race, climb T_o, refine, decide on fresh seeds, check to the last round."""
         track = self.track
-        start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
-        if all(track.target.met(values_of(track.target, row)).all() for row in start.rows):
-            raise InputError(
-                f"the target {track.target.column} = {track.target.bound:g} is met before the first round; "
-                "give a harder one"
-            )
-        track.tell("estimating L, σ² and f(x⁰) − f*")
-        self.estimates = estimate(self.problem, batch_size=self.batch_size)
-        tried = candidates(
-            self.modes,
-            self.estimates,
-            local_steps=1,
-            connected=self.connected,
-            probabilities=self.probabilities,
-        )
+        tried = candidates(self.modes, self.estimates, self.probabilities)
         track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()
         self._refine()
@@ -123,11 +104,8 @@ class Search:
                 same = s.local_lr * (s.local_steps + 1) / (steps + 1)
                 tried += [s._replace(local_steps=steps, local_lr=same * by) for by in (0.5, 1.0, 2.0, 4.0)]
             self.track.race(tried, RACE_SEEDS, words=f"race at T_o = {steps}")
-            if (
-                math.isfinite(before)
-                and self.track.cheapest(RACE_SEEDS) > 0.97 * before
-                and steps >= self.local_steps
-            ):
+            pays = self.track.cheapest(RACE_SEEDS) <= 0.97 * before
+            if math.isfinite(before) and not pays and steps >= self.local_steps:
                 break
 
     def _refine(self) -> None:
@@ -159,8 +137,6 @@ class Search:
 
     def growth(self, setting: Setting) -> tuple[float, float]:
         """Of the worst squared deviation a round, at the curvature of x⁰ and where a descent ended."""
-        if self.estimates is None:
-            return math.nan, math.nan
         return (
             self.modes.growth(setting, self.estimates.smoothness),
             self.modes.growth(setting, self.estimates.end_smoothness),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -35,11 +35,19 @@ class Setting(NamedTuple):
     local_steps: int
     server_prob: float
     local_lr: float
+    comm_lr: float = 1.0
 
     @property
     def algorithm(self) -> Algorithm:
         """The update rule."""
-        return pisco(local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange)
+        steps: dict[str, Any] = {"local_lr": self.local_lr, "comm_lr": self.comm_lr}
+        return pisco(local_steps=self.local_steps, one_exchange=self.one_exchange, **steps)
+
+    @property
+    def form(self) -> dict[str, Any]:
+        """All but weights and η_l, as the theory takes it."""
+        taken = ("local_steps", "comm_lr", "server_prob", "one_exchange")
+        return {name: getattr(self, name) for name in taken}
 
     @property
     def server(self) -> Schedule:
@@ -72,47 +80,18 @@ class Modes(NamedTuple):
 
     def limit(self, setting: Setting, curvature: float) -> float:
         """The largest stable η_l of this setting, in mean square, at this curvature."""
-        return largest_stable_step(
-            self.by_weights[setting.weights],
-            curvature,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        return largest_stable_step(self.by_weights[setting.weights], curvature, **setting.form)
 
     def growth(self, setting: Setting, curvature: float) -> float:
         """How the worst squared deviation grows a round; below 1 is stable."""
-        return growth(
-            self.by_weights[setting.weights],
-            curvature,
-            local_lr=setting.local_lr,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        modes = self.by_weights[setting.weights]
+        return growth(modes, curvature, local_lr=setting.local_lr, **setting.form)
 
     def rounds(self, setting: Setting) -> float:
         """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
-        _, shrink = best_step(
-            self.by_weights[setting.weights],
-            1.0,
-            condition=CONDITION,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        modes = self.by_weights[setting.weights]
+        _, shrink = best_step(modes, 1.0, condition=CONDITION, **setting.form)
         return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
-
-
-def round_number(value: float) -> float:
-    """The nearest of 1, 2, 5 times a power of ten.
-
-    >>> round_number(0.037), round_number(0.0123)
-    (0.05, 0.01)
-    """
-    exponents = range(int(np.floor(np.log10(value))) - 1, int(np.ceil(np.log10(value))) + 2)
-    grid = np.array([float(f"{m}e{e}") for e in exponents for m in (1, 2, 5)])
-    return float(grid[np.argmin(np.abs(np.log(grid / value)))])
 
 
 def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
@@ -129,23 +108,15 @@ def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
 
 
 def candidates(
-    modes: Modes,
-    estimates: Estimates,
-    *,
-    local_steps: int,
-    connected: bool,
-    probabilities: Sequence[float] = PROBABILITIES,
-    forms: Iterable[bool] = (True, False),
+    modes: Modes, estimates: Estimates, probabilities: Sequence[float] = PROBABILITIES
 ) -> list[Setting]:
-    """Settings worth a pilot run, at one T_o: weights that the theory does not rule out, steps near its limits."""
+    """Settings worth a pilot run, at T_o = 1: weights that the theory does not rule out, steps near its limits."""
     curvature = max(estimates.smoothness, 1e-12)
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))
     out: list[Setting] = []
-    for one_exchange in forms:
+    for one_exchange in (True, False):
         for p in probabilities:
-            if p == 0 and not connected:
-                continue
-            tried = [Setting(name, one_exchange, local_steps, p, 1.0) for name in modes.by_weights]
+            tried = [Setting(name, one_exchange, 1, p, 1.0) for name in modes.by_weights]
             predicted = [modes.rounds(setting) for setting in tried]
             if p == 1:
                 tried, predicted = tried[:1], predicted[:1]  # gossip is never used

@@ -24,11 +24,10 @@ from pisco.engines.run import sweep
 from pisco.engines.scan import ScanEngine
 from pisco.errors import InputError
 from pisco.networks.network import Network
-from pisco.planning.settings import Modes
+from pisco.planning.settings import Modes, Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import smoothness
-from pisco.theory.stability import growth, largest_stable_step
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10
@@ -95,19 +94,21 @@ def check_step(
     look = _affordable(problem)
     if look is None:
         return None
-    chosen: dict[str, Any] = {name: algorithm.hyperparameters[name] for name in ("comm_lr", "local_steps")}
-    one_exchange, lr = algorithm.hyperparameters["one_exchange"], float(algorithm.hyperparameters["local_lr"])
-    curvature = smoothness(look.problem, iterations=HESSIANS)
+    taken = ("local_lr", "comm_lr", "local_steps", "one_exchange")
+    chosen = {name: algorithm.hyperparameters[name] for name in taken}
+    setting = Setting(network.weights_name, server_prob=p, **chosen)
+    few, flops = look
+    curvature = smoothness(few, iterations=HESSIANS)
     if not curvature > 0:
         return None
-    modes = Modes.of({"": network}).by_weights[""]
-    worst = growth(modes, curvature, local_lr=lr, server_prob=p, one_exchange=one_exchange, **chosen)
+    modes = Modes.of({setting.weights: network})
+    worst = modes.growth(setting, curvature)
     if worst < 1:
         return None
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
-        flops=look.flops,
+        flops=flops,
         worst=worst,
         rounds=rounds,
         eval_every=eval_every,
@@ -115,25 +116,22 @@ def check_step(
     )
     if seen is None:
         return None
-    limit = largest_stable_step(modes, curvature, server_prob=p, one_exchange=one_exchange, **chosen)
+    limit = modes.limit(setting, curvature)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
-    for name in ("pisco-step", "metropolis"):
-        if network.weights_name == name:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            other = Modes.of({"": Network(network.graph, weights=name)}).by_weights[""]
-        allowed = largest_stable_step(other, curvature, server_prob=p, one_exchange=one_exchange, **chosen)
-        if allowed >= lr:
-            remedies.append(f"network.weights={name} (stable up to {allowed:.2g})")
-    if not one_exchange:
-        allowed = largest_stable_step(modes, curvature, server_prob=p, one_exchange=True, **chosen)
-        if allowed >= lr:
-            remedies.append(f"algorithm.name=pisco-one-exchange (stable up to {allowed:.2g})")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        others = {name: Network(network.graph, weights=name) for name in ("pisco-step", "metropolis")}
+    modes = Modes.of(others | {setting.weights: network})
+    changes = {f"network.weights={name}": setting._replace(weights=name) for name in others}
+    changes["algorithm.name=pisco-one-exchange"] = setting._replace(one_exchange=True)
+    for change, changed in changes.items():
+        allowed = modes.limit(changed, curvature)
+        if changed != setting and allowed >= setting.local_lr:
+            remedies.append(f"{change} (stable up to {allowed:.2g})")
     if p < 1:
         remedies.append("a larger network.server_prob")
-    return Doubt(lr, worst, limit, seen[0], seen[1], tuple(remedies))
+    return Doubt(float(setting.local_lr), worst, limit, seen[0], seen[1], tuple(remedies))
 
 
 def _below(limit: float) -> float:
@@ -142,35 +140,31 @@ def _below(limit: float) -> float:
     return next(m * 10.0**exponent for m in (8, 5, 4, 3, 2, 1, 0.8) if m * 10.0**exponent <= 0.9 * limit)
 
 
-class _Look(NamedTuple):
-    """The problem thinned to what can be looked at in a second, and the cost of one sample's loss."""
+def _affordable(problem: Problem) -> tuple[Problem, float] | None:
+    """The problem thinned to what can be looked at in a second, and what the loss of one sample costs.
 
-    problem: Problem
-    flops: float
-
-
-def _affordable(problem: Problem) -> _Look | None:
-    """None when even few samples cost too much."""
+    None when even few samples cost too much.
+    """
     for count in (2000, 200):
         few = subsample(problem, count, test=False)
         params = jax.eval_shape(few.init, jax.random.key(0))
         cost = jax.jit(lambda problem, x: problem.objective(x)).lower(few, params).cost_analysis() or {}
         flops = float(cost.get("flops", math.inf))
         if HESSIANS * 6 * flops <= AFFORDABLE:  # a Hessian product is about six times the loss
-            measured = few.num_samples if few.eval_samples is None else few.eval_samples * few.num_agents
-            return _Look(few, flops / measured)
+            return few, flops / _measured_samples(few)
     return None
 
 
 def _chunk_flops(algorithm: Algorithm, job: Job, each: float, chunk: int, evals: int) -> float:
     """What one chunk of the run costs: a gradient is about three times a loss."""
-    problem = job.problem
-    batch = job.batch_size or problem.max_size
-    whole = problem.num_samples
-    if problem.eval_samples is not None:
-        whole = problem.eval_samples * problem.num_agents
-    gradients = chunk * (algorithm.hyperparameters["local_steps"] + 1) * problem.num_agents * batch
-    return 3 * each * (gradients + evals * whole)
+    steps = chunk * (algorithm.hyperparameters["local_steps"] + 1) * job.problem.num_agents
+    gradients = steps * (job.batch_size or job.problem.max_size)
+    return 3 * each * (gradients + evals * _measured_samples(job.problem))
+
+
+def _measured_samples(problem: Problem) -> int:
+    few = problem.eval_samples
+    return problem.num_samples if few is None else few * problem.num_agents
 
 
 def _trial(

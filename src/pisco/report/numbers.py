@@ -22,12 +22,14 @@ def number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def size(count: float) -> str:
-    """Bytes for people.
+def size(count: float | None) -> str:
+    """Bytes for people; a dash where they are not known.
 
-    >>> size(999), size(1_500), size(999_900)
-    ('999 B', '1.5 kB', '1 MB')
+    >>> size(999), size(1_500), size(999_900), size(None)
+    ('999 B', '1.5 kB', '1 MB', '–')
     """
+    if count is None:
+        return "–"
     for unit in ("B", "kB", "MB", "GB", "TB"):
         if count < 999.5 or unit == "TB":
             break

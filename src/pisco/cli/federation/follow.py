@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import err, note, out, say, say_json, size, table
-from pisco.cli.results import add_endings
+from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
+from pisco.cli.results import endings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -128,9 +128,8 @@ def try_(
             }
         )
         return
-    shown = table(f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s", "", "")
-    add_endings(shown, result)
-    out().print(shown)
+    title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
+    print_table(title, ("", ""), endings(result))
     say(f"saved in {folder / 'result'}")
     say(f"next: pisco plot {folder / 'result'}")
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from pisco.experiments.paper.study import Cell
+from pisco._version import __version__
+from pisco.experiments.paper.study import ACCURACY, Cell
 from pisco.experiments.paper.verdict import Verdict
+from pisco.files import atomic_write, write_csv
 from pisco.report.panels import Curve, Panel
+from pisco.report.picture import draw
 
 Stage = Callable[[str, int], AbstractContextManager[Any]]
 """Opens a piece of work of so many rounds and gives what `run` takes as `progress`."""
@@ -25,13 +31,12 @@ def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
 
 
 class Shown(NamedTuple):
-    """Panels to draw, records for the CSV, verdicts, the resolved settings, and a table where there is no picture."""
+    """Panels to draw (none for a table), records for the CSV, verdicts, and the resolved settings."""
 
     panels: list[list[Panel]]
     records: list[dict[str, Any]]
     verdicts: list[Verdict]
     settings: dict[str, Any]
-    markdown: str = ""
 
 
 class Figure(NamedTuple):
@@ -56,6 +61,17 @@ def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: 
             labels.index(cell.label),
         )
         for cell in found
+    ]
+
+
+def loss_and_accuracy(
+    cells: Sequence[Cell], labels: Sequence[str], words: str, x_title: str, *, per_x: float = 1
+) -> list[Panel]:
+    """The training loss and the test accuracy of some cells."""
+    loss, accuracy = (curves(cells, column, labels, per_x=per_x) for column in ("loss", ACCURACY))
+    return [
+        Panel(f"{words}: training loss", x_title, "f(x̄)", loss, log_y=True),
+        Panel(f"{words}: test accuracy", x_title, "at x̄", accuracy, percent=True),
     ]
 
 
@@ -101,3 +117,31 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     """
     rows = [list(records[0]), ["---"] * len(records[0]), *([str(v) for v in r.values()] for r in records)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
+    """Write the picture, the page, the numbers, settings and verdicts of what was computed."""
+    shown, stem = figure.present(found), folder / figure.name
+    if shown.panels:
+        draw(shown.panels, f"{stem}.html", title=f"{figure.name}: {figure.words}")
+        draw(shown.panels, f"{stem}.png", dpi=95)
+        _shrink(Path(f"{stem}.png"))
+    else:
+        atomic_write(Path(f"{stem}.md"), f"{markdown(shown.records)}\n".encode())
+    write_csv(Path(f"{stem}.csv"), shown.records)
+    made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
+    settings = made | {"device": jax.devices()[0].device_kind, "settings": shown.settings}
+    verdicts = [verdict._asdict() for verdict in shown.verdicts]
+    for name, content in (("settings", settings), ("verdicts", verdicts)):
+        text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
+        atomic_write(Path(f"{stem}-{name}.json"), f"{text}\n".encode())
+    return shown
+
+
+def _shrink(path: Path) -> None:
+    """Give a picture a palette: results are kept with the documentation, where files are small."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(128)
+    small.save(path, optimize=True)

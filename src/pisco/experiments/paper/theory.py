@@ -147,6 +147,15 @@ def compute(quick: bool = False, stage: Stage = quiet) -> Found:
     return Found(paths, contraction, probabilities, by_agents, by_steps)
 
 
+def _record(
+    part: str, x: Any, values: np.ndarray, *, local_lr: str = "", predicted: str = ""
+) -> dict[str, Any]:
+    """A row of the CSV."""
+    record = {"part": part, "x": x, "local_lr": local_lr, "mean": f"{np.mean(values):.5g}"}
+    record |= {"min": f"{np.min(values):.5g}", "max": f"{np.max(values):.5g}", "predicted": predicted}
+    return record
+
+
 def present(found: Found) -> Shown:
     """Three panels: rounds on paths, contraction, noise."""
     verdicts, lines, table = [], [], []
@@ -159,8 +168,7 @@ def present(found: Found) -> Shown:
         lines.append(Curve(label, sizes, mean[None], index, points=True))
         for n in sizes:
             lr, taken = found.paths[n, helped]
-            row = {"part": label, "x": n, "local_lr": f"{lr:g}", "mean": f"{np.mean(taken):.5g}"}
-            table.append(row | {"min": f"{np.min(taken):.5g}", "max": f"{np.max(taken):.5g}"})
+            table.append(_record(label, n, taken, local_lr=f"{lr:g}"))
     rates = {n: Network.path(int(n)).mixing_rate for n in sizes}
     against = {
         helped: slope([1 / expected_mixing_rate(rates[n], helped / n) for n in sizes], rounds[helped])
@@ -196,15 +204,7 @@ def present(found: Found) -> Shown:
         off.append(np.abs(measured.mean(axis=0) - predicted).max())
         contracted.append(Curve(name, predicted, measured, 3 + index, points=True))
         for p, value, each in zip(found.probabilities, predicted, measured.T, strict=True):
-            row = {
-                "part": f"contraction, {name}",
-                "x": f"{p:g}",
-                "local_lr": "",
-                "mean": f"{each.mean():.5g}",
-            }
-            table.append(
-                row | {"min": f"{each.min():.5g}", "max": f"{each.max():.5g}", "predicted": f"{value:.5g}"}
-            )
+            table.append(_record(f"contraction, {name}", f"{p:g}", each, predicted=f"{value:.5g}"))
     contracted.append(Curve("as predicted", np.array([0.0, 1.0]), np.array([[0.0, 1.0]]), 6))
     verdicts.append(
         Verdict(
@@ -219,17 +219,7 @@ def present(found: Found) -> Shown:
         x, y = np.array(list(floors)), np.array(list(floors.values())).T
         noise.append(Curve(f"noise against {words}", x, y, index, points=True))
         each = np.array([slope(x, seed) for seed in y])
-        table += [
-            {
-                "part": f"noise, {words}",
-                "x": n,
-                "local_lr": "",
-                "mean": f"{v.mean():.5g}",
-                "min": f"{v.min():.5g}",
-                "max": f"{v.max():.5g}",
-            }
-            for n, v in floors.items()
-        ]
+        table += [_record(f"noise, {words}", n, values) for n, values in floors.items()]
         verdicts.append(
             Verdict(
                 f"linear speed-up in {words} where the noise dominates",
@@ -238,8 +228,6 @@ def present(found: Found) -> Shown:
                 outcome(bool(abs(np.mean(each) + 1) < 0.2), bool(np.mean(each) < -0.5)),
             )
         )
-    for row in table:
-        row.setdefault("predicted", "")
     panels = [
         Panel("rounds on path graphs", "agents n", "rounds", lines, log_x=True, log_y=True),
         Panel("contraction of the consensus error", "predicted: 1 − λ_p", "measured", contracted),

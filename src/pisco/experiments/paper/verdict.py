@@ -30,6 +30,11 @@ def spread(values: np.ndarray, unit: str = "") -> str:
     return f"{np.mean(values):.3g}{unit} ({np.min(values):.3g} to {np.max(values):.3g})"
 
 
+def up_to(values: np.ndarray | float, holds: float, partly: float) -> str:
+    """The outcome of a claim that the mean over seeds is at most `holds`."""
+    return outcome(bool(np.mean(values) <= holds), bool(np.mean(values) <= partly))
+
+
 def outcome(good: bool, partly: bool = False) -> str:
     """Holds, holds partly, or does not hold."""
     return HOLDS if good else PARTLY if partly else NOT

@@ -1,0 +1,108 @@
+"""What the theory says of a run before it: the paper's step sizes and complexities, and the steps that are stable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from pisco.networks.network import Network
+from pisco.networks.spectral import expected_mixing_rate
+from pisco.planning.planner import WEIGHTS
+from pisco.planning.settings import PROBABILITIES, Modes, Setting
+from pisco.problems.problem import Problem
+from pisco.theory.estimates import Estimates, estimate
+from pisco.theory.paper import Setup, complexities, corollary_1, network_dependency, theorem_1
+
+
+class Outlook(NamedTuple):
+    """Formulas with the numbers of one problem and network in them."""
+
+    estimates: Estimates
+    local_steps: int
+    epsilon: float
+    """‖∇f‖² ≤ ε² is what the complexities are for."""
+    steps: list[dict[str, Any]]
+    """For every choice of weights and p: λ_w, λ_p, λ_p^-2, step sizes of Theorem 1 and Corollary 1, stable η_l."""
+    complexities: list[dict[str, Any]]
+    """Server and gossip rounds of every method of the paper's second table; orders, constants are 1."""
+
+
+def outlook(
+    problem: Problem,
+    network: Network,
+    *,
+    rounds: int,
+    batch_size: int | None = None,
+    local_steps: int = 1,
+    epsilon: float = 0.05**0.5,
+    probabilities: Sequence[float] = PROBABILITIES,
+) -> Outlook:
+    """Estimate a problem's constants and put them into the formulas of PISCO; nothing is trained.
+
+    Args:
+      problem: loss and data.
+      network: its graph counts, and its weights besides FDLA, pisco-step and Metropolis.
+      rounds: of the run to come, for Corollary 1.
+      batch_size: samples per gradient, None for all; Corollary 1 needs a number.
+      local_steps: T_o.
+      epsilon: of the complexities.
+      probabilities: the p to look at.
+
+    >>> import numpy as np, pisco
+    >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
+    >>> found = outlook(problem, pisco.Network.ring(4), rounds=100, probabilities=[1.0])
+    >>> round(found.estimates.smoothness, 3), {row["expected_mixing_rate"] for row in found.steps}
+    (1.0, {1.0})
+    """
+    found, networks = estimate(problem, batch_size=batch_size), {network.weights_name: network}
+    for name in WEIGHTS:
+        networks.setdefault(name, Network(network.graph, weights=name))
+    modes, steps = Modes.of(networks), []
+    for name, each in networks.items():
+        rate = each.mixing_rate
+        for p in probabilities:
+            common: dict[str, Any] = {
+                "smoothness": found.smoothness,
+                "mixing_rate": rate,
+                "server_prob": p,
+                "local_steps": local_steps,
+            }
+            corollary = None
+            if batch_size is not None and min(found.noise, found.gap, rate + p) > 0:
+                mini_batches: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds}
+                noise: dict[str, Any] = {"noise": found.noise, "gap": found.gap, "agents": problem.num_agents}
+                corollary = corollary_1(**common, **noise, **mini_batches)
+            two, one = (
+                modes.limit(Setting(name, one_exchange, local_steps, p, 1.0), found.smoothness)
+                for one_exchange in (False, True)
+            )
+            steps.append(
+                {
+                    "weights": name,
+                    "mixing_rate": rate,
+                    "server_prob": p,
+                    "expected_mixing_rate": expected_mixing_rate(rate, p),
+                    "network_dependency": float(network_dependency(rate, [p])[0]),
+                    "theorem_1": theorem_1(**common),
+                    "corollary_1": corollary,
+                    "stable two exchanges": two,
+                    "stable one exchange": one,
+                }
+            )
+    sigma = math.sqrt(found.noise / batch_size) if batch_size else 0.0
+    setup = Setup(problem.num_agents, local_steps, network.mixing_rate, sigma, epsilon)
+    return Outlook(found, local_steps, epsilon, steps, _orders(setup, probabilities))
+
+
+def _orders(setup: Setup, probabilities: Sequence[float]) -> list[dict[str, Any]]:
+    """One row a method, and for PISCO one a p."""
+    rows = [
+        {"method": method, "server_prob": None, "server rounds": server, "gossip rounds": gossip}
+        for method, (server, gossip) in complexities(setup, 0.0).items()
+        if method != "pisco"
+    ]
+    for p in probabilities:
+        server, gossip = complexities(setup, p)["pisco"]
+        rows.append({"method": "pisco", "server_prob": p, "server rounds": server, "gossip rounds": gossip})
+    return rows
