@@ -151,7 +151,7 @@ def test_metrics_of_the_state_need_no_test_data_but_must_give_a_number():
     rule = pisco.algorithms.dsgd(local_lr=0.05)
     problem([Metric("size", size, of="state")], test=None)
     for function, sentence in (
-        (lambda state, here: state.params, r"the metric 'bad' of the state gives .*expected one number"),
+        (lambda state, here: state.params, r"the metric 'bad' of the state gives .*, not one number"),
         (lambda state, here: state.tracker, "the metric 'bad' of the state fails"),
     ):
         with pytest.raises(InputError, match=sentence):

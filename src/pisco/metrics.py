@@ -108,19 +108,22 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
     A function by name is what the table says of its column (`accuracy`), or a metric whose direction is not known.
     """
     if isinstance(given, Mapping):
-        given = [replace(METRICS.get(f"test_{n}", Metric(n)), function=f) for n, f in given.items()]
-    given = list(given) if isinstance(given, Iterable) else [given]
-    columns = [getattr(metric, "column", None) for metric in given]
-    for metric in given:
+        given = [Metric(name, function) for name, function in given.items()]
+    made: dict[str, Metric] = {}
+    for metric in given if isinstance(given, Iterable) else [given]:
         usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, STATE)
         if not usable or metric.rising not in (True, False, None):
             raise InputError(
                 f"metrics is {given!r}, expected functions by name or metrics of test data or of the state, as in "
                 "{'error': f} or [Metric('error', f, rising=False)]"
             )
-        if columns.count(metric.column) > 1 or (metric.of == STATE and metric.column in METRICS):
+        ours = METRICS.get(metric.column)
+        if metric.column in made or (ours is not None and metric.of == STATE):
             raise InputError(f"two metrics are called {metric.column!r}; give each a name of its own")
-    return tuple(given)
+        if ours is not None and metric.rising is None:
+            metric = replace(ours, function=metric.function, reduce=metric.reduce)
+        made[metric.column] = metric
+    return tuple(made.values())
 
 
 def by_column(metrics: Iterable[Metric]) -> dict[str, Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -55,23 +56,19 @@ class Target:
     @classmethod
     def of(cls, column: str, bound: float, known: Mapping[str, Metric] = METRICS) -> Target:
         """The target of a column; refuses one that is not known, has no direction, or that nothing can reach."""
+        check_number(f"the target's bound of {column}", bound)
         metric = known.get(column) or METRICS.get(column)
         if metric is None:
             raise InputError(f"unknown target {column!r}; {suggest(column, known)}")
         if metric.of == COST:
-            raise InputError(
-                f"the target {column!r} is no measure of training but of what was sent; choose another"
-            )
+            raise InputError(f"the target {column!r} is no measure of training: it counts what was sent")
         if column not in known:
-            raise InputError(
-                f"the problem does not measure {column} (has it test data?); give another target"
-            )
+            raise InputError(f"the problem does not measure {column} (has it test data?); give another")
         if metric.rising is None:
             raise InputError(
                 f"the target {column}={bound:g} does not say which way is better; measure it as "
                 f"Metric({column.removeprefix('test_')!r}, …, rising=True), or rising=False where smaller is better"
             )
-        check_number(f"the target's bound of {column}", bound)
         if metric.unit == "%" and not 0 < bound <= 1:
             raise InputError(f"the target {column}={bound:g} is no share; give a number above 0 and up to 1")
         if metric.log and not metric.rising and bound <= 0:
@@ -145,14 +142,10 @@ class Reached(NamedTuple):
 
 def reached(results: Sequence[Result], targets: Targets) -> list[list[Reached]]:
     """For every result, those of the targets that it measures; a column that nobody knows is refused."""
-    known = {column: result.metric(column) for result in results for column in result.history}
+    own = [{column: result.metric(column) for column in result.history} for result in results]
     for column, bound in targets.items():
-        Target.of(column, bound, METRICS | known)
+        Target.of(column, bound, ChainMap(*own, METRICS))
     return [
-        [
-            Reached(Target.of(c, b, {c: result.metric(c)}), result)
-            for c, b in targets.items()
-            if c in result.history
-        ]
-        for result in results
+        [Reached(Target.of(c, b, rows), result) for c, b in targets.items() if c in rows]
+        for result, rows in zip(results, own, strict=True)
     ]
