@@ -15,7 +15,7 @@ from pisco.networks.schedules import Schedule, bernoulli
 from pisco.networks.spectral import inner_modes
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates
-from pisco.theory.stability import best_step, growth, largest_stable_step
+from pisco.theory.stability import Rule, best_step, growth, largest_stable_step
 from pisco.tree import stack_agents
 from pisco.types import Algorithm
 
@@ -40,6 +40,13 @@ class Setting(NamedTuple):
     def algorithm(self) -> Algorithm:
         """The update rule."""
         return pisco(local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange)
+
+    @property
+    def rule(self) -> Rule:
+        """What matters for stability besides η_l."""
+        return Rule(
+            local_steps=self.local_steps, server_prob=self.server_prob, one_exchange=self.one_exchange
+        )
 
     @property
     def server(self) -> Schedule:
@@ -72,35 +79,16 @@ class Modes(NamedTuple):
 
     def limit(self, setting: Setting, curvature: float) -> float:
         """The largest stable η_l of this setting, in mean square, at this curvature."""
-        return largest_stable_step(
-            self.by_weights[setting.weights],
-            curvature,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        return largest_stable_step(self.by_weights[setting.weights], curvature, **setting.rule)
 
     def growth(self, setting: Setting, curvature: float) -> float:
         """How the worst squared deviation grows a round; below 1 is stable."""
-        return growth(
-            self.by_weights[setting.weights],
-            curvature,
-            local_lr=setting.local_lr,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        modes = self.by_weights[setting.weights]
+        return growth(modes, curvature, local_lr=setting.local_lr, **setting.rule)
 
     def rounds(self, setting: Setting) -> float:
         """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
-        _, shrink = best_step(
-            self.by_weights[setting.weights],
-            1.0,
-            condition=CONDITION,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        _, shrink = best_step(self.by_weights[setting.weights], 1.0, condition=CONDITION, **setting.rule)
         return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
 
 
