@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.errors import check_number
 from pisco.networks.graph import Graph
-from pisco.networks.rounds import Links, RoundMix
+from pisco.networks.rounds import Links, RoundMix, Told
 from pisco.tree import num_bytes
 from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
@@ -106,7 +106,7 @@ class _Recorder(RoundMix):
 
     def __init__(self, sizes: MessageSizes):
         everyone = np.ones(sizes.agents, bool)
-        super().__init__(lambda tree: tree, everyone, 1.0, everyone)
+        super().__init__(lambda tree: tree, Told(everyone, 1.0, everyone))
         self.sizes = sizes
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:

@@ -42,22 +42,20 @@ class Gossip:
     before_server: bool = field(metadata={"static": True})  # gossip in server rounds too, before the average
 
 
+class Told(NamedTuple):
+    """What a round function may know of the round, for all agents: see `pisco.types.Mix`."""
+
+    participates: Any
+    share: Any
+    server: Any
+
+
 class RoundMix:
     """The `Mix` of stacked agents; `here` says which of them are."""
 
-    def __init__(
-        self,
-        apply: Callable[[Any], Any],
-        participates: Any,
-        share: Any,
-        server: Any,
-        here: Placement = EVERYBODY,
-    ):
-        self.apply = apply
-        self.participates = participates
-        self.share = share
-        self.server = server
-        self.here = here
+    def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY):
+        self.apply, self.here = apply, here
+        self.participates, self.share, self.server = told
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
         return self.apply(tree)
@@ -82,14 +80,6 @@ class Drawn(NamedTuple):
     operator: Operator  # the gossip of those who do not
     edges: Any  # directed edges of one gossip exchange
     weights: jax.Array | None  # of every agent's report, zero where there is none; None: all alike
-
-
-class Told(NamedTuple):
-    """What a round function may know of the round, for all agents: see `pisco.types.Mix`."""
-
-    participates: Any
-    share: Any
-    server: Any
 
 
 def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any) -> Drawn:
@@ -143,11 +133,9 @@ def draw_round(
     """
     drawn = draw(gossip, who, links_key, round_index)
     told = tell(drawn, num_agents)
+    own = Told(here.own(told.participates), told.share, here.own(told.server))
     make = _split_map if jnp.ndim(drawn.server) == 1 else _whole_map
-    mix = RoundMix(
-        make(gossip, drawn, here), here.own(told.participates), told.share, here.own(told.server), here
-    )
-    return mix, count_links(gossip, drawn, num_agents)
+    return RoundMix(make(gossip, drawn, here), own, here), count_links(gossip, drawn, num_agents)
 
 
 def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:

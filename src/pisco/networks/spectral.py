@@ -49,7 +49,7 @@ def mixing_rate(weights: Any) -> float:
         return 0.0
     if n <= DENSE_UP_TO:
         return 1.0 - float(np.linalg.norm(matrix.toarray() - 1 / n, 2)) ** 2
-    steps = _circulant(matrix)
+    steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
         return _circulant_rate(n, *steps)
     if not _is_symmetric(matrix):
@@ -82,7 +82,7 @@ def eigenvalue_extremes(weights: Any) -> tuple[float, float]:
         values = np.linalg.eigvalsh(matrix.toarray())
         rest = np.delete(values, np.abs(values - 1).argmin())
         return float(rest[0]), float(rest[-1])
-    steps = _circulant(matrix)
+    steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
         spectrum = 1 - _circulant_gaps(n, *steps)[0]
         return float(spectrum.min()), float(spectrum.max())
@@ -155,7 +155,7 @@ def _is_symmetric(matrix: csr_array) -> bool:
     return difference.nnz == 0 or float(np.abs(difference.data).max()) < 1e-12
 
 
-def _circulant(matrix: csr_array) -> tuple[np.ndarray, np.ndarray] | None:
+def circulant_steps(matrix: csr_array, tolerance: float = 0.0) -> tuple[np.ndarray, np.ndarray] | None:
     """(s, c) with w_{i,i+s} = c_s for every i, or None when W is not circulant."""
     n, counts = matrix.shape[0], np.diff(matrix.indptr)
     width = int(counts[0])
@@ -165,7 +165,7 @@ def _circulant(matrix: csr_array) -> tuple[np.ndarray, np.ndarray] | None:
     order = steps.argsort(axis=1)
     steps = np.take_along_axis(steps, order, axis=1)
     values = np.take_along_axis(matrix.data.reshape(n, width), order, axis=1)
-    if (steps != steps[0]).any() or np.abs(values - values[0]).max() > 1e-14:
+    if (steps != steps[0]).any() or np.abs(values - values[0]).max() > tolerance:
         return None
     return steps[0].astype(np.int64), values[0]
 

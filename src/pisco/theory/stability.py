@@ -16,12 +16,21 @@ gradient steps: |1 − η_c·a·S| < 1.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
 CURVATURES = 24
 """The curvatures at which stability is tested, evenly up to L: the worst mode need not be the steepest."""
+
+
+class Rule(TypedDict, total=False):
+    """What of PISCO's settings matters here besides η_l."""
+
+    local_steps: Required[int]
+    comm_lr: float  # 1 unless given
+    server_prob: float  # 0
+    one_exchange: bool  # False
 
 
 def round_matrix(
@@ -65,11 +74,8 @@ def growth(
     smoothness: float,
     *,
     local_lr: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
     condition: float | None = None,
+    **rule: Unpack[Rule],
 ) -> float:
     """The factor by which the worst squared deviation grows a round, in the mean over coins; below 1 is stable.
 
@@ -79,9 +85,7 @@ def growth(
     >>> growth([-0.826], 1.0, local_lr=0.03, local_steps=0) > 1 > growth([-0.826], 1.0, local_lr=0.02, local_steps=0)
     True
     """
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
-    curvatures = _curvatures(smoothness, condition)
-    return float(_growths(modes, curvatures, np.array([local_lr]), one_exchange=one_exchange, **options)[0])
+    return float(_growths(modes, _curvatures(smoothness, condition), np.array([local_lr]), **rule)[0])
 
 
 def _curvatures(smoothness: float, condition: float | None) -> np.ndarray:
@@ -95,10 +99,10 @@ def _growths(
     curvatures: np.ndarray,
     local_lrs: np.ndarray,
     *,
-    comm_lr: float,
     local_steps: int,
-    server_prob: float,
-    one_exchange: bool,
+    comm_lr: float = 1.0,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
 ) -> np.ndarray:
     """`growth` for many step sizes at once."""
     chosen = np.asarray(list(modes), float)
@@ -107,12 +111,10 @@ def _growths(
         steps = (1 - (1 - curvatures * lrs) ** (local_steps + 1)) / curvatures
         worst = np.max((1 - comm_lr * curvatures * steps) ** 2, axis=1)
         if chosen.size:
-            rule: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps}
 
             def matrices(modes: np.ndarray) -> np.ndarray:
-                return round_matrix(
-                    modes[:, None], curvatures, local_lr=lrs[..., None], one_exchange=one_exchange, **rule
-                )
+                rule = {"comm_lr": comm_lr, "local_steps": local_steps, "one_exchange": one_exchange}
+                return round_matrix(modes[:, None], curvatures, local_lr=lrs[..., None], **rule)
 
             gossip = matrices(chosen)
             if one_exchange and server_prob > 0:
@@ -134,26 +136,17 @@ def _moments(matrices: np.ndarray) -> np.ndarray:
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-def largest_stable_step(
-    modes: Iterable[float],
-    smoothness: float,
-    *,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
-) -> float:
+def largest_stable_step(modes: Iterable[float], smoothness: float, **rule: Unpack[Rule]) -> float:
     """The η_l up to which every smaller step is stable: scanned upwards from 10⁻⁶/L (10⁻¹²/L), then bisected.
 
     >>> round(largest_stable_step([-0.826238], 1.0, local_steps=0), 4)      # (1+μ)²/(2μ²)
     0.0221
     """
     modes = [mode for mode in modes if mode < 1 - 1e-12]
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
     curvatures = _curvatures(smoothness, None)
 
     def stable(steps: np.ndarray) -> np.ndarray:
-        return _growths(modes, curvatures, steps, one_exchange=one_exchange, **options) < 1
+        return _growths(modes, curvatures, steps, **rule) < 1
 
     # Upwards in steps of a tenth: beyond the limit there may be stable islands, which are no limit. (The powers of
     # 1.1 miss a·η_l = 1, where one exchange with T_o > 1 touches growth 1 without crossing it.)
@@ -176,14 +169,7 @@ def largest_stable_step(
 
 
 def best_step(
-    modes: Iterable[float],
-    smoothness: float,
-    *,
-    condition: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
+    modes: Iterable[float], smoothness: float, *, condition: float, **rule: Unpack[Rule]
 ) -> tuple[float, float]:
     """(η_l, growth) of the step that shrinks the worst mode fastest on quadratics of this condition number.
 
@@ -191,11 +177,10 @@ def best_step(
     >>> round(step, 2), round(shrink, 2)
     (1.81, 0.67)
     """
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
     modes, curvatures = list(modes), _curvatures(smoothness, condition)
     steps = np.geomspace(1e-4, 3, 60) / smoothness
     for _ in range(2):
-        found = _growths(modes, curvatures, steps, one_exchange=one_exchange, **options)
+        found = _growths(modes, curvatures, steps, **rule)
         at = int(np.argmin(found))
         best = float(steps[at]), float(found[at])
         steps = np.geomspace(steps[max(at - 1, 0)], steps[min(at + 1, len(steps) - 1)], 41)

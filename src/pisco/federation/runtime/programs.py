@@ -63,7 +63,7 @@ class Programs:
 
         def one_round(state: Any, k: Any, told: Told, index: Any) -> Any:
             key = jax.random.fold_in(keys.batches, k + 1)
-            mix = RoundMix(lambda tree: exchange(tree, MIX), *told, here=_One(index))
+            mix = RoundMix(lambda tree: exchange(tree, MIX), told, _One(index))
             return algorithm.round(state, key, gradient(index), mix)
 
         number = jax.ShapeDtypeStruct((), jnp.int32)
