@@ -110,7 +110,7 @@ class _Agents(NamedTuple):
     def mix(self, apply: Callable[[Any], Any] | None = None) -> RoundMix:
         everyone = jnp.ones(self.numbers.shape, bool)
         here = Everybody()
-        here.numbers = lambda count: self.numbers
+        here.numbers = lambda count: self.numbers  # pyright: ignore[reportAttributeAccessIssue]
         return RoundMix(apply or self.apply, everyone, 1.0, ~everyone, here)
 
 
