@@ -21,7 +21,7 @@ from pisco.errors import InputError
 from pisco.federation.runtime.cut import Stages, exchange
 from pisco.networks.network import Network
 from pisco.networks.placement import Everybody
-from pisco.networks.rounds import RoundMix
+from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
 from pisco.types import Algorithm, HasInner, HasParams, StartMix
 
@@ -111,7 +111,7 @@ class _Agents(NamedTuple):
         everyone = jnp.ones(self.numbers.shape, bool)
         here = Everybody()
         here.numbers = lambda count: self.numbers  # pyright: ignore[reportAttributeAccessIssue]
-        return RoundMix(apply or self.apply, everyone, 1.0, ~everyone, here)
+        return RoundMix(apply or self.apply, Told(everyone, 1.0, ~everyone), here)
 
 
 class _Trial:
