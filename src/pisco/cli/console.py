@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def out() -> Console:
-    """The console of stdout, made anew so that redirection is seen."""
+    """The console of stdout, made at every call, so that it follows redirection."""
     from rich.console import Console
 
     return Console()
@@ -123,7 +123,7 @@ def warnings_as_lines() -> Iterator[None]:
 
 
 class ProgressBar(Protocol):
-    """What a run calls after every chunk; `describe` starts the bar anew for the next piece of work."""
+    """What a run calls after every chunk; `describe` starts the bar again for the next piece of work."""
 
     def __call__(self, progress: Progress, /) -> None: ...
 
@@ -172,7 +172,7 @@ def use_compilation_cache() -> None:
 
 
 def wants_traceback() -> bool:
-    """Whether errors are to show where they come from."""
+    """Whether errors should show where they come from."""
     return os.environ.get("PISCO_TRACEBACK", "") not in ("", "0")
 
 

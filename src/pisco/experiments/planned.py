@@ -48,7 +48,7 @@ def plan_config(
     problem, network = config.problem_and_network()
     column, _ = target
     if column.startswith("test_") and column not in {f"test_{name}" for name, _ in problem.metrics}:
-        raise InputError(f"the problem does not measure {column} (has it test data?); give another --target")
+        raise InputError(f"the problem does not measure {column} (no test data?); give another --target")
     found = plan(
         problem,
         network,
@@ -66,7 +66,7 @@ def plan_config(
 
 
 def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
-    """What the theory says of an experiment; ε² is the goal's bound where that is one of ‖∇f(x̄)‖²."""
+    """What the theory says about an experiment; ε² is the goal's bound where the goal is ‖∇f(x̄)‖²."""
     check_target(*goal)
     column, bound = goal
     problem, network = config.problem_and_network()
@@ -86,7 +86,7 @@ def _local_steps(config: Config) -> int:
 
 
 def planned_config(config: Config, setting: Setting, own_weights: str) -> Config:
-    """The experiment with a setting put in place; weights with options of their own stay as they are."""
+    """The experiment with a setting put in place; weights with their own options stay as they are."""
     tables = config.to_dict()
     tables["algorithm"] = {
         "name": "pisco-one-exchange" if setting.one_exchange else "pisco",

@@ -12,7 +12,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 # Not the colours of curves: a bar stands for a kind of link.
 GOSSIP, SERVER = "#B8C4CE", "#E69F00"
 HUGE = 1e30
-"""Values beyond this are not drawn: they would flatten everything else."""
+"""Values above this are not drawn: they would flatten everything else."""
 
 
 class Curve(NamedTuple):
