@@ -63,9 +63,7 @@ class Target:
                 f"the target {column!r} is no measure of training but of what was sent; choose another"
             )
         if column not in known:
-            raise InputError(
-                f"the problem does not measure {column} (has it test data?); give another target"
-            )
+            raise InputError(f"the problem does not measure {column} (no test data?); give another target")
         if metric.rising is None:
             raise InputError(
                 f"the target {column}={bound:g} does not say which way is better; measure it as "
