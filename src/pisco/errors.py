@@ -26,7 +26,7 @@ def writing(path: Any) -> Iterator[None]:
 
 
 class InputError(ValueError):
-    """Something the caller passed in cannot be used; the message says what and how to mend it."""
+    """Something the caller passed in cannot be used; the message says what and how to fix it."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -177,7 +177,7 @@ def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
         lines += [error.lineno] if isinstance(error, SyntaxError) else []
         said = (str(error).splitlines() or [""])[0]
         at = f"{path}, line {lines[-1]}" if lines else str(path)
-        raise InputError(f"{at}: {what} fails ({type(error).__name__}: {said}); mend it") from error
+        raise InputError(f"{at}: {what} fails ({type(error).__name__}: {said}); fix it") from error
 
 
 def _from_file(kind: str, name: str) -> Any:

@@ -63,7 +63,7 @@ class Target:
         if metric.of == COST:
             raise InputError(f"the target {column!r} is no measure of training: it counts what was sent")
         if column not in known:
-            raise InputError(f"the problem does not measure {column} (has it test data?); give another")
+            raise InputError(f"the problem does not measure {column} (no test data?); give another target")
         if metric.rising is None:
             raise InputError(
                 f"the target {column}={bound:g} does not say which way is better; measure it as "

@@ -34,7 +34,7 @@ SCALES = (1e-3, 1.0, 1e3)
 
 
 class Check(NamedTuple):
-    """One check: what breaks and how to mend it, empty when it passed."""
+    """One check: what breaks and how to fix it, empty when it passed."""
 
     name: str
     broken: str

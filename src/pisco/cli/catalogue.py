@@ -14,7 +14,7 @@ from pisco.cli.console import print_table, say, say_json, size
 
 
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, presets, …; all without.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, … (default: all kinds).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List what experiments can name: algorithms, graphs, weights, schedules, partitions, problems, …
@@ -104,7 +104,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(help="A dataset, or a file of your own; all without.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A dataset, or your own file (default: all).")] = None,
     partition: Annotated[str | None, typer.Option(help="Split it, and say who holds which labels.")] = None,
     agents: Annotated[int, typer.Option(help="Agents to split it over.")] = 10,
     options: Annotated[

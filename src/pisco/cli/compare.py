@@ -166,7 +166,7 @@ def _numbers(text: str | None) -> tuple[float, ...]:
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise InputError(f"the grid {text!r} is no list of numbers; write 0.01,0.05,0.2") from None
+        raise InputError(f"the grid {text!r} is not a list of numbers; write 0.01,0.05,0.2") from None
 
 
 def _print(records: list[dict[str, Any]], goals: Targets, first: Result) -> None:

@@ -64,7 +64,7 @@ def answers() -> TextIO:
 
 
 def out() -> Console:
-    """The console of stdout, made anew so that redirection is seen."""
+    """The console of stdout, made at every call, so that it follows redirection."""
     from rich.console import Console
 
     return Console(file=answers())
@@ -176,7 +176,7 @@ def use_compilation_cache() -> None:
 
 
 def wants_traceback() -> bool:
-    """Whether errors are to show where they come from."""
+    """Whether errors should show where they come from."""
     return os.environ.get("PISCO_TRACEBACK", "") not in ("", "0")
 
 

@@ -47,7 +47,7 @@ def plan(
 ) -> None:
     """Find the cheapest way to run an experiment with PISCO.
 
-    Weights, p, local steps, step size, one exchange or two: the theory rules out, pilot runs decide.
+    It chooses weights, p, local steps, step size and one exchange or two: theory rules out, pilot runs decide.
 
     Examples:
 

@@ -23,7 +23,7 @@ def reproduce(
         bool, typer.Option("--list", help="Name the figures and tables, then stop.")
     ] = False,
 ) -> None:
-    """Compute a figure or table of the paper anew, and say which of its claims hold.
+    """Compute a figure or table of the paper again, and say which of its claims hold.
 
     Example:
 
@@ -51,7 +51,7 @@ def reproduce(
             skipped.append(figure.name)
             note(f"skipped {figure.name}: {error}")
     if skipped:
-        note(f"skipped for want of data: {', '.join(skipped)}; everything else was computed")
+        note(f"skipped because data is missing: {', '.join(skipped)}; everything else was computed")
 
 
 def _one(figure: Figure, quick: bool, folder: Path) -> None:
@@ -61,7 +61,7 @@ def _one(figure: Figure, quick: bool, folder: Path) -> None:
 
     writable(folder)
     if figure.needs:
-        load(figure.needs)  # said before anything is computed
+        load(figure.needs)  # missing data is an error before anything is computed
     use_compilation_cache()
     found = figure.compute(quick, lambda words, rounds: progress_bar(rounds, words))
     shown = write(figure, found, folder, quick=quick)

@@ -69,7 +69,7 @@ def check_state_metrics(problem: Problem, state: State) -> None:
                 found = jax.eval_shape(lambda s, f=metric.function: f(s, EVERYBODY), _innermost(state))
             except Exception as error:
                 what = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise InputError(f"the metric {metric.name!r} of the state fails ({what})") from error
+                raise InputError(f"the metric {metric.name!r} of the state fails ({what}); fix it") from error
             if found is not None and getattr(found, "shape", None) != ():
                 raise InputError(f"the metric {metric.name!r} of the state gives {found}, not one number")
 

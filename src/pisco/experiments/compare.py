@@ -1,4 +1,4 @@
-"""Methods side by side on one problem: each tuned on one grid, on the network it is published on, with one accounting.
+"""Methods side by side on one problem: each tuned on one grid, on the network it is published on, with the same costs.
 
 Methods without a network of their own (PISCO and its forms) take the experiment's. What is finished is kept in the
 folder by its configuration, so a comparison that was cut short continues, and another method is only added.

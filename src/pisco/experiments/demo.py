@@ -43,8 +43,8 @@ class Point(NamedTuple):
 # over the seeds 100 to 109, among those with which each of them got there within 1000 rounds. The demo runs other
 # seeds. 0.03 joined the grid after a first look, which helps p = 0.1 alone: without it the rule takes 0.02 there
 # (129.9 mean rounds on the tuning seeds instead of 104.3). Larger steps are faster until a long stretch without
-# the server lets the gossip modes blow up; a seed with such a stretch may take very long at any step, hence
-# medians below.
+# the server lets the gossip modes blow up; a seed with such a stretch may take very long at any step, so
+# medians are shown.
 POINTS = (
     Point("0", 0.0, 0.01),
     Point("10^-1.25", 10**-1.25, 0.02),
@@ -152,7 +152,7 @@ def point_of(records: Sequence[dict[str, Any]]) -> str:
         f"Reaching the server in one round of ten, {tenth['server_rounds']:.0f} times in all, saves "
         f"{tenth['gossip_saved']:.0%} of the gossip: {tenth['gossip_rounds']:.0f} gossip rounds instead of "
         f"{alone['gossip_rounds']:.0f}; with the server in every round, {federated['server_rounds']:.0f} "
-        "server rounds do it."
+        "server rounds are enough."
     )
 
 

@@ -64,7 +64,7 @@ def plan_config(
 
 
 def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
-    """What the theory says of an experiment; ε² is the goal's bound where that is one of ‖∇f(x̄)‖²."""
+    """What the theory says about an experiment; ε² is the goal's bound where the goal is ‖∇f(x̄)‖²."""
     column, bound = goal
     problem, network = config.problem_and_network()
     Target.of(column, bound, problem.columns)
@@ -84,7 +84,7 @@ def _local_steps(config: Config) -> int:
 
 
 def planned_config(config: Config, setting: Setting, own_weights: str) -> Config:
-    """The experiment with a setting put in place; weights with options of their own stay as they are."""
+    """The experiment with a setting put in place; weights with their own options stay as they are."""
     tables = config.to_dict()
     tables["run"].setdefault("eval_every", 1)  # as it was planned
     tables["algorithm"] = {

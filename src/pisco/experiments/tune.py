@@ -62,11 +62,11 @@ def tune(
         Target.of(column, bound, METRICS | problem.columns)
     if first not in problem.columns:
         raise InputError(
-            f"{first} cannot tune a problem that does not measure it (has it test data?); put another target first"
+            f"{first} cannot tune a problem that does not measure it (no test data?); put another target first"
         )
     if not grid or min(grid) <= 0:
         raise InputError(
-            f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
+            f"the grid {list(grid)} is not a list of step sizes; give positive numbers, as in 0.01,0.1"
         )
     results = sweep(
         [(config.algorithm.with_step(lr).build(), network.server) for lr in grid],

@@ -1,4 +1,4 @@
-"""`--module my_model.py`: one agent's problem from a file of the user's own."""
+"""`--module my_model.py`: one agent's problem from the user's own file."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def layout(graph: Graph) -> np.ndarray:
 
 
 def _sprung(graph: Graph) -> np.ndarray:
-    """Springs within every component; the largest in the middle, the others around it, lest they be flung away."""
+    """Springs within every component; the largest in the middle, the others close around it."""
     import networkx as nx
 
     drawn = nx.empty_graph(graph.num_agents)

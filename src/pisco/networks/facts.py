@@ -10,6 +10,8 @@ import numpy as np
 from pisco.networks.network import Network
 from pisco.networks.spectral import eigenvalue_extremes
 
+__all__ = ["facts"]
+
 
 def facts(network: Network, server_probs: Sequence[float] = (0.0, 0.01, 0.1, 0.316, 1.0)) -> dict[str, Any]:
     """Degrees, components, λ_w, λ_p for some p, and the smallest eigenvalue of W.

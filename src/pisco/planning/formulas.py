@@ -1,4 +1,4 @@
-"""What the theory says of a run before it: the paper's step sizes and complexities, and the steps that are stable."""
+"""What the theory says about a run before it starts: the paper's step sizes and complexities, and stable steps."""
 
 from __future__ import annotations
 

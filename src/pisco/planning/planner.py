@@ -94,7 +94,7 @@ def plan(
       eval_every: rounds between two measurements.
       local_steps: a T_o to try besides 1, 4 and 10.
       probabilities: the p to try.
-      seconds: a budget of wall-clock time; what is best by then is returned.
+      seconds: a budget of wall-clock time; the best found in that time is returned.
       samples: on how many samples pilots are measured.
       tell: called with a line about what is going on.
 
@@ -112,7 +112,7 @@ def plan(
     check_number("eval_every", eval_every, low=1, integer=True)
     prices.check()
     if not any(prices):
-        raise InputError("both prices are 0, so every plan is as good; give at least one")
+        raise InputError("both prices are 0, so all plans cost the same; give at least one")
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")
     for p in probabilities:

@@ -11,7 +11,7 @@ from pisco.planning.settings import Modes, Setting, candidates
 from pisco.theory.estimates import Estimates
 
 LADDER = (4, 10)
-"""T_o beyond 1 that are tried, as long as each pays."""
+"""T_o above 1 that are tried, as long as each pays."""
 
 RACE_SEEDS = (700, 701, 702)
 FINAL_SEEDS = tuple(range(800, 809))
@@ -19,7 +19,7 @@ RUN_OFF_SEEDS = tuple(range(900, 924))
 """All apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
 
 CONTENDERS, CLOSE = 4, 1.5
-"""So many finalists at most, up to so many times the cheapest, meet in the run-off: nine seeds are often lucky."""
+"""At most this many finalists, up to this many times the cheapest, meet in the run-off: nine seeds can be lucky."""
 
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""

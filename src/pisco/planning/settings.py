@@ -95,7 +95,7 @@ class Modes(NamedTuple):
 
 
 def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
-    """The η_l to try, 1-2-5: around the stable limit, and hardly beyond what gradient descent itself bears.
+    """The η_l to try, 1-2-5: around the stable limit, and not far above what gradient descent itself allows.
 
     Tuned steps on a9a lie up to five times above the limit at x⁰, because the curvature falls along the path; and where
     the limit is gradient descent's own, the best step lies below it, the more so the more agents' curvatures differ:

@@ -1,7 +1,7 @@
 """Step sizes before a run: is this one safe, and which one is?
 
-Theory alone cries wolf. At the curvature of x⁰ tuned steps on a9a lie two to five times above the mean-square limit and
-do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
+Theory alone warns too often. At the curvature of x⁰, tuned steps on a9a lie two to five times above the mean-square
+limit and do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
 gradient is bounded. So theory only raises the question; the first rounds of the run itself, which cost little because
 its program has to be compiled anyway, answer it.
 """
@@ -39,11 +39,11 @@ OFTEN = 0.05
 """A trial is harmful when the loss stands above its start in this share of the rounds, or at the end."""
 
 CERTAIN = 2.0
-"""Without a server and without a trial, growth beyond this a round is told all the same."""
+"""Without a server and without a trial, growth above this a round is reported anyway."""
 
 
 class Doubt(NamedTuple):
-    """Why a step size is not to be trusted."""
+    """Why a step size may be unstable."""
 
     local_lr: float
     growth: float
@@ -75,7 +75,7 @@ def check_step(
 ) -> Doubt | None:
     """None when a step size is fine, or nothing is known about it; else what is wrong and what to change.
 
-    Known are PISCO's two forms on fixed, symmetric weights, on problems whose curvature is cheap to look at.
+    It knows PISCO's two forms on fixed, symmetric weights, on problems whose curvature is cheap to look at.
 
     >>> import numpy as np, pisco
     >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
@@ -180,8 +180,8 @@ def _trial(
     """The first chunks of the run itself: how many rounds, and what went wrong; None when nothing did."""
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
     if _chunk_flops(algorithm, job, flops, chunk, max(1, chunk // eval_every)) > AFFORDABLE:
-        # Too long to try. Where the server resets deviations now and then theory alone is no proof: the MNIST preset
-        # has a growth of 2.4 at x⁰ and does well.
+        # Too long to try. Where the server resets deviations now and then, theory alone proves nothing: the MNIST
+        # preset has a growth of 2.4 at x⁰ and does well.
         certain = job.network.server.never_reached and worst > CERTAIN
         return (0, "nothing will reset them") if certain else None
     engine = ScanEngine()
@@ -225,7 +225,7 @@ def auto_step(
     """A step size that is safe and fast: the fastest of a pilot that also survives a long run, by trying.
 
     Steps from gradient descent's limit 2/(L·(T_o + 1)) downwards by halves are tried for up to 100 rounds; the one with
-    the lowest mean of ‖∇f(x̄)‖² is run on, up to 1000 rounds, and halved until it ends below where it began.
+    the lowest mean of ‖∇f(x̄)‖² is run longer, up to 1000 rounds, and halved until it ends below where it began.
 
     Args:
       rule: from η_l to an update rule.
@@ -235,7 +235,7 @@ def auto_step(
       batch_size: samples per gradient, None for all.
       local_steps: T_o of the rule, for the first step to try.
       seeds: of the pilot.
-      seconds: after so much time nothing more is tried.
+      seconds: after this time nothing more is tried.
 
     >>> import numpy as np, pisco
     >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
@@ -253,7 +253,7 @@ def auto_step(
 
     def ran(steps: Sequence[float], count: int) -> list[Any]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a disconnected graph is told of by the run itself
+            warnings.simplefilter("ignore", UserWarning)  # the run itself warns of a disconnected graph
             every = max(1, count // 20)
             points = [(rule(step), network.server) for step in steps]
             found = sweep(points, few, network, rounds=count, seeds=seeds, eval_every=every, **options)

@@ -102,7 +102,7 @@ class LivePage:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """A browser that goes away in the middle of an answer is ignored."""
 
 
 class _Handler(BaseHTTPRequestHandler):

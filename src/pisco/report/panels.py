@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+__all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "Links", "Panel"]
+
 # Okabe and Ito's palette, which any colour vision tells apart, without yellow, which vanishes on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 # Not the colours of curves: a bar stands for a kind of link.
 GOSSIP, SERVER = "#B8C4CE", "#E69F00"
 HUGE = 1e30
-"""Values beyond this are not drawn: they would flatten everything else."""
+"""Values above this are not drawn: they would flatten everything else."""
 
 
 class Curve(NamedTuple):

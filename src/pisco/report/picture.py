@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = ["draw"]
+
 DASHES = ("-", "--", ":", "-.")
 QUIET = "#555555"
 BESIDE: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""`pisco federation status` and `pisco federation try`: follow a federation, and have a whole one on this machine."""
+"""`pisco federation status` and `pisco federation try`: follow a federation, and run a whole one on this machine."""
 
 from __future__ import annotations
 

@@ -34,13 +34,15 @@ def _cases(form: str) -> Iterator[tuple[str, str, float, str]]:
             yield protocol, column, target, f"({WHAT[column]}; {form}; {words})"
 
 
-def _like_every_round(claim: str, small: Cell, full: Cell, column: str, target: float) -> Verdict:
+def _like_every_round(
+    claim: str, small: Cell, full: Cell, column: str, target: float, *, median: bool = False
+) -> Verdict:
     """Whether a smaller p needs about as many rounds as p = 1."""
     ratio = small.to_target(column, target) / np.mean(full.to_target(column, target))
     return Verdict(
         claim,
         f"rounds of p = {small.label} over the mean rounds of p = 1 (holds up to 1.5)",
-        f"{spread(ratio)}, median {np.median(ratio):.3g}",
+        spread(ratio) + (f", median {np.median(ratio):.3g}" if median else ""),
         up_to(ratio, 1.5, 2.5),
         larger_step(full, small),
         depends_on_size=True,
@@ -131,7 +133,7 @@ def judge_different_p(one: Study, ten: Study, form: str = PAPERS_FORM) -> list[V
         for steps, small, each in ((1, few, one), (10, many, ten)):
             full = cell_of(getattr(each, protocol), "1")
             claim = f"p = 0.1 performs like p = 1 at T_o = {steps} {where}"
-            verdicts.append(_like_every_round(claim, small, full, column, target))
+            verdicts.append(_like_every_round(claim, small, full, column, target, median=True))
     return verdicts + _judge_same_step(one, ten, form)
 
 

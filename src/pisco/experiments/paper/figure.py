@@ -19,7 +19,7 @@ from pisco.report.panels import Curve, Panel
 from pisco.report.picture import draw
 
 Stage = Callable[[str, int], AbstractContextManager[Any]]
-"""Opens a piece of work of so many rounds and gives what `run` takes as `progress`."""
+"""Opens a piece of work of some rounds and gives what `run` takes as `progress`."""
 
 
 MEASURES = ("mean", "min", "max")
@@ -76,7 +76,7 @@ def loss_and_accuracy(
 
 
 def some_rows(count: int, most: int = 60) -> np.ndarray:
-    """At most so many of the rows, dense at the start.
+    """At most `most` of the rows, dense at the start.
 
     >>> some_rows(5).tolist(), len(some_rows(1001)) <= 60, some_rows(1001)[-1]
     ([0, 1, 2, 3, 4], True, np.int64(1000))

@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 def _slope_problem(n: int) -> Problem:
-    """Curvatures and minimizers that change along the path, so that far ends have to hear of each other."""
+    """Curvatures and minimizers that change along the path, so that the far ends need each other's values."""
     along = np.linspace(-1, 1, n)
     curvature = np.stack([1 + 0.5 * along, 1 - 0.5 * along], 1)
     return quadratic(
@@ -186,7 +186,7 @@ def present(found: Found) -> Shown:
                 abs(exponents[False] - 4) < 0.5 and abs(exponents[True] - 2) < 0.5,
                 exponents[False] > 1.3 * exponents[True] and rounds[False][-1] > rounds[True][-1],
             ),
-            "the bounds are upper ones: with tuned steps the rounds grow about like 1/λ_p, not its square",
+            "the paper gives upper bounds: with tuned steps the rounds grow about like 1/λ_p, not its square",
             depends_on_size=True,
         )
     )

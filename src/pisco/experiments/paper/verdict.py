@@ -1,4 +1,4 @@
-"""What a figure says of a claim, in words that can be checked."""
+"""What a figure says about a claim, in words that can be checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
     outcome: str
     why: str = ""
     depends_on_size: bool = False
-    """Whether a quick run may rightly say otherwise."""
+    """Whether a quick run may come to another outcome."""
 
 
 def spread(values: np.ndarray, unit: str = "") -> str:
