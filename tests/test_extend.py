@@ -212,6 +212,16 @@ def test_a_file_of_ones_own_in_python(here):
     assert repr(squeezed.hyperparameters["compressor"]) == "Signs(scale=2.0)"
 
 
+def test_a_host_in_paraguay_is_no_file():
+    made = Federation.create(
+        "clinic",
+        rounds=1,
+        agents={"a": "salud.com.py:7401", "b": "b.py:1"},
+        algorithm={"name": "dsgd", "local_lr": 1},
+    )
+    assert made.files == {} and made.roster[0].address == "salud.com.py:7401"
+
+
 def test_a_changed_file_is_loaded_again(tmp_path):
     file = tmp_path / "own.py"
     file.write_text("def points(): return 1")
@@ -303,6 +313,8 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     assert [row["method"] for row in json.loads(first.stdout)["methods"]] == ["dsgd", label]
     page = pisco_("report", "c/dsgd", f"c/{label.replace(':', '-')}", "result", "--out", "page.html")
     assert page.exit_code == 0 and "descent" in Path("page.html").read_text(), page.output
+    (here / "mine.py").unlink()
+    assert pisco_("report", "result", "--out", "later.html").exit_code == 0  # a result needs no code
 
 
 def test_a_comparison_forgets_what_another_file_computed(here):
@@ -450,6 +462,12 @@ def test_a_plan_carries_the_files_it_names(here, tmp_path):
     (other / "mine.py").unlink()
     with pytest.raises(InputError, match="there is no file"):
         Federation.load(other / "federation.toml")
+
+
+def test_two_files_of_one_name_are_refused(here, tmp_path):
+    (tmp_path / "mine.py").write_text(MINE)
+    with pytest.raises(InputError, match="have one name; rename one"):
+        plan(algorithm={"name": "mine.py:descent", "local_lr": 0.1})
 
 
 def test_another_file_is_another_plan(here):

@@ -11,7 +11,7 @@ An *algorithm* trains a *problem* over a *network*, run by an *engine*:
     Result(finished after 20 rounds, 1 seed(s), loss 0...)
 """
 
-from pisco import algorithms, data, metrics, networks, problems, theory
+from pisco import algorithms, data, metrics, networks, problems, testing, theory
 from pisco._version import __version__
 from pisco.engines import run, sweep
 from pisco.errors import InputError
@@ -69,5 +69,6 @@ __all__ = [
     "sample",
     "sample_groups",
     "sweep",
+    "testing",
     "theory",
 ]

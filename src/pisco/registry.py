@@ -127,7 +127,7 @@ def checked(what: str, factory: Callable[..., T]) -> Callable[..., T]:
 
 def is_reference(name: Any) -> bool:
     """Whether a name is of the form "file.py:function"."""
-    return isinstance(name, str) and re.fullmatch(r".+\.py:\w+", name) is not None
+    return isinstance(name, str) and re.fullmatch(r".+\.py:[^\W\d]\w*", name) is not None
 
 
 def move(name: str, where: Callable[[Path], Path]) -> str:

@@ -141,7 +141,10 @@ class Federation(Table):
         tables = options.moved(tables, lambda path: path.expanduser().resolve())
         links = checked(NetworkTable, tables["network"], "the network")
         tables["weights"] = _triples(links.build().weights, range(len(roster)))
-        tables["files"] = {path.name: sha for path, sha in options.files(tables).items()}
+        files = options.files(tables)
+        tables["files"] = {path.name: sha for path, sha in files.items()}
+        if len(tables["files"]) < len(files):
+            raise InputError(f"two of the files {', '.join(map(str, files))} have one name; rename one")
         return checked(cls, tables, "the federation")
 
     @classmethod
