@@ -36,7 +36,7 @@ ORDER = {
         {"cli"},
     ],
     "pisco.algorithms": [{"compressors"}, REST, {"registry"}],
-    "pisco.networks": [{"graph", "mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
+    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
     "pisco.problems": [{"sampling", "arrays"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [

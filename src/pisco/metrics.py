@@ -16,6 +16,8 @@ from pisco.types import HasTracker, State
 if TYPE_CHECKING:
     from pisco.networks.placement import Placement
 
+__all__ = ["Metric", "auc", "f1"]
+
 TRAINING, TEST, STATE, COST = "training", "test", "state", "cost"
 
 
