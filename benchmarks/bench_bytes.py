@@ -31,11 +31,7 @@ GRAPHS = {
     "Erdős–Rényi of 16": lambda: graphs.erdos_renyi(16, 0.3, seed=1),
     "complete of 8": lambda: graphs.complete(8),
 }
-SERVERS = {
-    "gossip": pisco.never(),
-    "server": pisco.always(),
-    "a coin with p = 0.5": pisco.bernoulli(0.5),
-}
+SERVERS = {"gossip": pisco.never(), "server": pisco.always(), "a coin with p = 0.5": pisco.bernoulli(0.5)}
 EXCHANGES = 2
 PRIVATE = ("unshare", "--map-root-user", "--net", "sh", "-c", 'ip link set lo up && exec "$0" "$@"')
 
@@ -81,16 +77,12 @@ def measure(params: int, rounds: int) -> list[dict]:
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--params", type=int, default=50_000)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--member", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--here", action="store_true", help="count in this network namespace, with its other traffic"
-    )
+    parser.add_argument("--here", action="store_true", help="count in this network namespace, with its other traffic")
     options = parser.parse_args()
     if options.member:
         member(options.member, measure)

@@ -19,9 +19,7 @@ SAMPLES = AGENTS * BATCH * (LOCAL_STEPS + 1)
 
 
 def native(images, kernel):
-    return lax.conv_general_dilated(
-        images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
-    )
+    return lax.conv_general_dilated(images, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def natively(call):

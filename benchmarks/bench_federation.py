@@ -88,19 +88,10 @@ def main() -> None:
         pisco = [sys.executable, "-m", "pisco.cli.main"]
         before, began = loopback_bytes(), time.perf_counter()
         processes = [
-            subprocess.Popen(
-                [*pisco, "server", "--kit", str(home / "server"), "--state", str(home / "s-server")]
-            )
+            subprocess.Popen([*pisco, "server", "--kit", str(home / "server"), "--state", str(home / "s-server")])
         ]
         for name in plan.names:
-            command = [
-                sys.executable,
-                "-c",
-                WORKER,
-                str(home / name),
-                str(home / "model.py"),
-                str(home / f"s-{name}"),
-            ]
+            command = [sys.executable, "-c", WORKER, str(home / name), str(home / "model.py"), str(home / f"s-{name}")]
             processes.append(subprocess.Popen(command, env=os.environ))
         codes = [process.wait() for process in processes]
         traffic, seconds = loopback_bytes() - before, time.perf_counter() - began

@@ -38,8 +38,7 @@ def quadratics(n: int, draw: int, d: int = 8):
     spectra = np.geomspace(0.1, 1.0, d) * random.uniform(0.7, 1.3, size=(n, d))
     shared = np.linalg.qr(random.normal(size=(d, d)))[0]
     hessians = [
-        0.8 * shared @ np.diag(s) @ shared.T + 0.2 * q @ np.diag(s) @ q.T
-        for q, s in zip(rotated, spectra, strict=True)
+        0.8 * shared @ np.diag(s) @ shared.T + 0.2 * q @ np.diag(s) @ q.T for q, s in zip(rotated, spectra, strict=True)
     ]
     return pisco.problems.quadratic(np.stack(hessians), random.normal(size=(n, d)))
 
@@ -47,12 +46,9 @@ def quadratics(n: int, draw: int, d: int = 8):
 def fewest(problem, network, one_exchange, steps, rounds, target, batch_size=None, seeds=(0,)):
     """(rounds, η_l) of the best step: the mean over seeds, infinite where a seed does not get there."""
     points = [
-        (pisco.algorithms.pisco(local_lr=lr, local_steps=1, one_exchange=one_exchange), pisco.never())
-        for lr in steps
+        (pisco.algorithms.pisco(local_lr=lr, local_steps=1, one_exchange=one_exchange), pisco.never()) for lr in steps
     ]
-    results = sweep(
-        points, problem, network, rounds=rounds, batch_size=batch_size, seeds=seeds, chunk_rounds=rounds
-    )
+    results = sweep(points, problem, network, rounds=rounds, batch_size=batch_size, seeds=seeds, chunk_rounds=rounds)
     found = []
     for lr, result in zip(steps, results, strict=True):
         taken = result.at_target(target[0], at_most=target[1])

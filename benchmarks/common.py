@@ -82,9 +82,7 @@ def cifar_shaped(agents: int = 5, **options: Any) -> pisco.Problem:
     return pisco.problems.cnn(images((32, 32, 3), 50_000), agents=agents, partition="iid", **options)
 
 
-def engine_rounds(
-    problem: pisco.Problem, batch_size: int, rounds: int, local_steps: int, network: Any = None
-) -> Call:
+def engine_rounds(problem: pisco.Problem, batch_size: int, rounds: int, local_steps: int, network: Any = None) -> Call:
     """The scan engine's program for so many rounds of PISCO, metrics off."""
     network = network or pisco.Network.ring(problem.num_agents, server=pisco.bernoulli(0.1))
     rule = pisco.algorithms.pisco(local_lr=1e-3, local_steps=local_steps)

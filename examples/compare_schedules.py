@@ -25,9 +25,7 @@ def to_target(result, column):
 
 print(f"{'server':<32}{'rounds':>8}{'server':>8}{'gossip kB':>11}{'server kB':>11}")
 for words, server in SCHEDULES.items():
-    result = pisco.run(
-        rule, problem, ring.with_server(server), rounds=120, batch_size=256, seed=[0, 1], eval_every=1
-    )
+    result = pisco.run(rule, problem, ring.with_server(server), rounds=120, batch_size=256, seed=[0, 1], eval_every=1)
     for cost in ("bytes_gossip", "bytes_server"):
         result.history[cost] = result.history[cost] / 1000
     columns = [to_target(result, name) for name in ("round", "server_rounds", "bytes_gossip", "bytes_server")]

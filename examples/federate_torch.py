@@ -48,9 +48,7 @@ def make_data(folder, index):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         files = [make_data(Path(folder), index) for index in range(4)]
-        agents = [
-            pisco.interop.torch.local(network, functional.cross_entropy, loader(file)) for file in files
-        ]
+        agents = [pisco.interop.torch.local(network, functional.cross_entropy, loader(file)) for file in files]
     result = pisco.run(
         pisco.algorithms.pisco(local_lr=0.2, local_steps=2),
         pisco.interop.host.problem(*agents, name="two rings"),

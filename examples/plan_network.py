@@ -8,9 +8,7 @@ from pisco.planning import Prices, check_step, plan
 random = np.random.default_rng(0)
 agents, d = 12, 6
 roots = random.normal(size=(agents, d, d))
-problem = pisco.problems.quadratic(
-    roots @ roots.transpose(0, 2, 1) / d + np.eye(d), random.normal(size=(agents, d))
-)
+problem = pisco.problems.quadratic(roots @ roots.transpose(0, 2, 1) / d + np.eye(d), random.normal(size=(agents, d)))
 ring = pisco.Network.ring(agents)
 
 for price in (0.1, 10.0):

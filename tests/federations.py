@@ -77,9 +77,7 @@ class Running:
         self.members, self.results, self.errors, self.threads = {}, {}, {}, {}
         self.double = plan.dtype == "float64"
         names = [*(only or plan.names), *(["server"] if server else [])]
-        for (
-            name
-        ) in names:  # one compiles, the others find it done; nobody waits for one that is still compiling
+        for name in names:  # one compiles, the others find it done; nobody waits for one that is still compiling
             self.prepare(name)
         for name in names:
             self._launch(name)

@@ -28,9 +28,7 @@ def batches(agents=6):
     """Quadratics with three samples an agent, so that batches are drawn."""
     world = Quadratics(agents=agents)
     hessians = np.stack([world.hessians] * 3, axis=1)
-    return pisco.problems.quadratic(
-        hessians, world.minimizers[:, None] + np.arange(3)[:, None], init=world.x0
-    )
+    return pisco.problems.quadratic(hessians, world.minimizers[:, None] + np.arange(3)[:, None], init=world.x0)
 
 
 def uneven(agents, **options):
@@ -46,9 +44,7 @@ def uneven(agents, **options):
         metrics=[
             pisco.Metric("accuracy", lambda x, batch: batch["a"] @ x["w"] > batch["y"], rising=True),
             pisco.metrics.auc(lambda x, batch: (batch["a"] @ x["w"], batch["y"])),
-            pisco.Metric(
-                "size", lambda state, here: here.mean(jax.vmap(squared_norm)(state.params)), of="state"
-            ),
+            pisco.Metric("size", lambda state, here: here.mean(jax.vmap(squared_norm)(state.params)), of="state"),
         ],
         **options,
     )
@@ -104,12 +100,8 @@ NETWORKS = {
     "one peer": on(ring(9, server=COIN, varying=pisco.one_peer_exponential())),
     "cycle": on(ring(9, varying=cycle([doubly_stochastic(9, seed) for seed in range(3)]))),
     "no gossip": on(ring(9, gossip_steps=0, server=pisco.every(3))),
-    "gossip before server": on(
-        ring(9, gossip_steps=3, gossip_before_server=True, server=pisco.every(3)), "dsgd"
-    ),
-    "sampled": on(
-        lambda: pisco.Network(graphs.ring(9), sampling=pisco.sample(4, agents=9), server=COIN), "dsgd"
-    ),
+    "gossip before server": on(ring(9, gossip_steps=3, gossip_before_server=True, server=pisco.every(3)), "dsgd"),
+    "sampled": on(lambda: pisco.Network(graphs.ring(9), sampling=pisco.sample(4, agents=9), server=COIN), "dsgd"),
     "adaptive": on(ring(9, server=pisco.adaptive(2))),
     "custom": on(ring(9, server=lambda key, k: k % 4 == 1)),
     "gossip start": on(ring(9, server=COIN), "kgt", start="gossip"),
@@ -124,9 +116,7 @@ def difference(one, two):
         np.testing.assert_array_equal(one.history[name], two.history[name], err_msg=name)
     assert one.history.keys() == two.history.keys()
     apart = jax.tree.leaves(
-        jax.tree.map(
-            lambda a, b: float(np.abs(a - b).max()), (one.params, one.history), (two.params, two.history)
-        )
+        jax.tree.map(lambda a, b: float(np.abs(a - b).max()), (one.params, one.history), (two.params, two.history))
     )
     return max(apart) if np.isfinite(apart).all() else float("inf")
 

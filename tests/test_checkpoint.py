@@ -122,23 +122,12 @@ def test_a_checkpoint_of_another_experiment_is_refused(tmp_path, changes, named)
 def test_other_data_or_weights_are_noticed(tmp_path):
     run(tmp_path, rounds=10)
     other = pisco.Problem(
-        PROBLEM.loss,
-        jnp.zeros(3),
-        {k: np.asarray(v).reshape(4, 30, *v.shape[1:]) * 2 for k, v in PROBLEM.data.items()},
+        PROBLEM.loss, jnp.zeros(3), {k: np.asarray(v).reshape(4, 30, *v.shape[1:]) * 2 for k, v in PROBLEM.data.items()}
     )
-    options = {
-        "rounds": 10,
-        "batch_size": 5,
-        "seed": [0, 1],
-        "eval_every": 1,
-        "checkpoint": tmp_path,
-        "resume": True,
-    }
+    options = {"rounds": 10, "batch_size": 5, "seed": [0, 1], "eval_every": 1, "checkpoint": tmp_path, "resume": True}
     with pytest.raises(pisco.InputError, match="another experiment: data was"):
         pisco.run(RULE, other, ring(), **options)
-    with pytest.raises(
-        pisco.InputError, match="another experiment: weights was|another experiment: network was"
-    ):
+    with pytest.raises(pisco.InputError, match="another experiment: weights was|another experiment: network was"):
         pisco.run(RULE, PROBLEM, pisco.Network.ring(4, weights="max-degree", server=ring().server), **options)
 
 
@@ -157,11 +146,7 @@ def test_another_loss_start_or_metric_is_noticed(tmp_path):
 
     train()
     train(resume=True)
-    for named, changes in {
-        "loss": {"rho": 0.2},
-        "start": {"start": 1.0},
-        "metrics": {"metrics": {"two": one}},
-    }.items():
+    for named, changes in {"loss": {"rho": 0.2}, "start": {"start": 1.0}, "metrics": {"metrics": {"two": one}}}.items():
         with pytest.raises(pisco.InputError, match=f"another experiment: {named} was"):
             train(resume=True, **changes)
 

@@ -50,11 +50,7 @@ def fails(*words: str, saying: str) -> None:
 def shell(*words: str, **options) -> subprocess.CompletedProcess:
     """Run a command as a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "pisco.cli.main", *words],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        **options,
+        [sys.executable, "-m", "pisco.cli.main", *words], capture_output=True, text=True, timeout=900, **options
     )
 
 
@@ -84,14 +80,7 @@ def test_results_are_not_overwritten_but_can_be_extended(tiny):
     fails("run", "tiny.toml", "--out", "here", saying="already holds a result")
     again = pisco("run", "--resume", "here")
     assert again.exit_code == 0 and "here is complete" in again.stderr
-    fails(
-        "run",
-        "--resume",
-        "here",
-        "--set",
-        "algorithm.local_lr=0.2",
-        saying="cannot change algorithm.local_lr",
-    )
+    fails("run", "--resume", "here", "--set", "algorithm.local_lr=0.2", saying="cannot change algorithm.local_lr")
     assert pisco("run", "--resume", "here", "--set", "run.rounds=30").exit_code == 0
     assert pisco("run", "tiny.toml", "--out", "straight", "--set", "run.rounds=30").exit_code == 0
     assert_same_result("here", "straight")
@@ -117,9 +106,7 @@ def test_engines_by_name(tiny):
 
 def test_divergence_is_visible_and_no_error(tiny):
     settings = ["--set", "algorithm.name=dsgd", "--set", "algorithm.local_lr=1e30"]
-    done = pisco(
-        "run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0", "--set", "run.eval_every=1"
-    )
+    done = pisco("run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0", "--set", "run.eval_every=1")
     assert done.exit_code == 0 and Result.load("x").diverged
     assert "warning: the run diverged (seed 0 from round 1)" in done.stderr
     assert "smaller algorithm.local_lr" in done.stderr
@@ -224,21 +211,9 @@ LONG = ["--set", "run.rounds=60000", "--set", "run.chunk_rounds=500", "--set", "
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen:
-    command = [
-        sys.executable,
-        "-m",
-        "pisco.cli.main",
-        "run",
-        "tiny.toml",
-        *LONG,
-        "--out",
-        str(folder),
-        *words,
-    ]
+    command = [sys.executable, "-m", "pisco.cli.main", "run", "tiny.toml", *LONG, "--out", str(folder), *words]
     environment = os.environ | {"PISCO_CACHE": str(folder.parent / "cache")}
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
@@ -315,13 +290,7 @@ def test_network(tiny):
     assert apart.exit_code == 0 and "warning: " in apart.stderr and "2 components" in apart.stderr
     fails("network", "rnig", saying="unknown graph 'rnig'; did you mean 'ring'?")
     fails("network", "ring", "--prob", "0.3", saying="network.prob does not go with graph = 'ring'")
-    fails(
-        "network",
-        "erdos-renyi",
-        "--prob",
-        "1.5",
-        saying="prob is 1.5, expected a number at least 0 and at most 1",
-    )
+    fails("network", "erdos-renyi", "--prob", "1.5", saying="prob is 1.5, expected a number at least 0 and at most 1")
     fails("network", "ring", "--agents", "0", saying="agents is 0, expected a whole number at least 1")
 
 

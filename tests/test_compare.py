@@ -142,11 +142,7 @@ def test_finished_methods_are_kept_and_only_they(tiny):
         assert old.tuned == new.tuned and old.config == new.config
         assert old.record(TARGETS, comparing.Prices()) == new.record(TARGETS, comparing.Prices())
 
-    assert stages("here", ("dsgd", "fedavg"))[1] == [
-        ("dsgd", "kept"),
-        ("fedavg", "tuning"),
-        ("fedavg", "running"),
-    ]
+    assert stages("here", ("dsgd", "fedavg"))[1] == [("dsgd", "kept"), ("fedavg", "tuning"), ("fedavg", "running")]
     for changed in ({"grid": (0.1,)}, {"tuning_seeds": (7,)}, {"seeds": (0,)}):
         assert ("dsgd", "kept") not in stages("here", ("dsgd",), **changed)[1]
     assert ("dsgd", "kept") not in stages("here", ("dsgd",), ["run.rounds=10"])[1]
@@ -177,12 +173,7 @@ def test_ctrl_c_keeps_finished_methods_and_nothing_half_done(tiny, stage):
         now[:] = what
 
     entries = comparing.compare(
-        load("tiny.toml"),
-        ("pisco", "dsgd"),
-        folder=Path("here"),
-        started=started,
-        progress=interrupt,
-        **SMALL,
+        load("tiny.toml"), ("pisco", "dsgd"), folder=Path("here"), started=started, progress=interrupt, **SMALL
     )
     assert [entry.method for entry in entries] == ["pisco"]
     assert stages("here")[1] == [("pisco", "kept"), ("dsgd", "tuning"), ("dsgd", "running")]
@@ -303,14 +294,7 @@ def test_every_method_has_a_preset_that_runs_on_its_network(method):
     name = preset(method)
     assert name in presets()
     config = load(
-        name,
-        [
-            "run.rounds=2",
-            "run.eval_every=2",
-            "run.batch_size=8",
-            "problem.partition=iid",
-            "network.agents=10",
-        ],
+        name, ["run.rounds=2", "run.eval_every=2", "run.batch_size=8", "problem.partition=iid", "network.agents=10"]
     )
     assert config.algorithm.name == method
     published = comparing.method_config(load("a9a"), method)

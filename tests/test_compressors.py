@@ -11,9 +11,7 @@ import pisco
 from pisco.algorithms import build
 from pisco.algorithms.compressors import Identity, Quantize, RandomK, TopK, compressor
 
-vectors = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4).map(
-    lambda v: jnp.asarray(v, jnp.float32)
-)
+vectors = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4).map(lambda v: jnp.asarray(v, jnp.float32))
 ALL = [Identity(), TopK(0.5), RandomK(0.5), Quantize(4), Quantize(8, unbiased=True)]
 
 

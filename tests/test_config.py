@@ -89,10 +89,7 @@ def test_it_says_the_same_as_python(tiny):
         (["algorithm.local_lr=0"], "local_lr is 0.0, expected a number greater than 0"),
         (["algorithm.locl_lr=1"], "algorithm.locl_lr is not a setting; did you mean 'local_lr'?"),
         (["algorithm.name=pisco"], "algorithm.local_steps is missing"),
-        (
-            ["algorithm.name=pisco", "algorithm.local_steps=1.5"],
-            "local_steps is 1.5, expected a whole number",
-        ),
+        (["algorithm.name=pisco", "algorithm.local_steps=1.5"], "local_steps is 1.5, expected a whole number"),
         (["network.graph=rnig"], "unknown graph 'rnig'; did you mean 'ring'?"),
         (["network.weights=fdal"], "unknown weights 'fdal'; did you mean 'fdla'?"),
         (["network.server=sometimes"], "unknown server 'sometimes'; known: adaptive, always"),
@@ -201,10 +198,7 @@ def test_double_precision(tiny, x64):
 @pytest.mark.parametrize(
     "tables",
     [
-        {
-            "name": 'quoted "x" \\ \n \x7f é',
-            "run": {"a": 1e-5, "b": [1, 2.5, "x"], "c": True, "d": {"e": -0.0}},
-        },
+        {"name": 'quoted "x" \\ \n \x7f é', "run": {"a": 1e-5, "b": [1, 2.5, "x"], "c": True, "d": {"e": -0.0}}},
         {"t": {"empty": {}, "list": [], "inf": float("inf"), "dotted.key": 1}},
     ],
 )

@@ -118,10 +118,7 @@ def test_per_agent_probabilities_for_every_gradient_tracking_method(name, x64):
     if usual(name).needs.steady_links:
         with pytest.raises(pisco.InputError, match="go stale"):
             pisco.run(
-                usual(name),
-                Quadratics().problem(),
-                pisco.Network.ring(6, server=pisco.per_agent([0.4] * 6)),
-                rounds=2,
+                usual(name), Quadratics().problem(), pisco.Network.ring(6, server=pisco.per_agent([0.4] * 6)), rounds=2
             )
         return
     world = Quadratics()

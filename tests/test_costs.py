@@ -120,10 +120,6 @@ def test_compressed_messages_cost_their_own_size(compressor, size):
     beer = run(build("beer", local_lr=0.01, compressor=compressor), network, rounds).history
     assert beer["bytes_gossip"][-1] == 2 * size * 2 * agents * rounds and beer["exchanges"][-1] == rounds
     mixed = network.with_server(pisco.every(4))
-    both = run(
-        build("pisco-compressed", local_lr=0.01, local_steps=1, compressor=compressor), mixed, rounds
-    ).history
+    both = run(build("pisco-compressed", local_lr=0.01, local_steps=1, compressor=compressor), mixed, rounds).history
     assert both["bytes_gossip"][-1] == 2 * size * 2 * agents * 3
-    assert both["bytes_server"][-1] == 2 * agents * (
-        size + DIM * FLOAT
-    )  # up compressed, down an average, whole
+    assert both["bytes_server"][-1] == 2 * agents * (size + DIM * FLOAT)  # up compressed, down an average, whole

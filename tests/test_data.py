@@ -80,14 +80,8 @@ def test_dataset_counts_named_classes_and_test_labels():
         ({"features": [[1.0], [2.0]], "labels": ["cat", "dog"]}, "number the classes"),
         ({"features": [[1.0]], "labels": [1], "test_features": [[1.0]]}, "without test_labels"),
         ({"features": [[1.0]], "labels": [1], "test_labels": [1]}, "without test_features"),
-        (
-            {"features": [[1.0]], "labels": [1], "test_features": [[1.0, 2.0]], "test_labels": [1]},
-            "shape (2,)",
-        ),
-        (
-            {"features": [[1.0]], "labels": [1], "test_features": [[np.nan]], "test_labels": [1]},
-            "test_features of 'd'",
-        ),
+        ({"features": [[1.0]], "labels": [1], "test_features": [[1.0, 2.0]], "test_labels": [1]}, "shape (2,)"),
+        ({"features": [[1.0]], "labels": [1], "test_features": [[np.nan]], "test_labels": [1]}, "test_features of 'd'"),
         ({"features": [1, 2], "labels": [0, 1], "classes": ("a",)}, "names 1 classes"),
     ],
 )
@@ -102,9 +96,7 @@ def test_dataset_refuses(arguments, words):
 
 def test_a9a_has_the_published_counts(a9a):
     assert a9a.features.shape == (32561, 123) and a9a.test_features.shape == (16281, 123)
-    assert (
-        a9a.features.dtype == a9a.test_features.dtype == a9a.labels.dtype == a9a.test_labels.dtype == np.int8
-    )
+    assert a9a.features.dtype == a9a.test_features.dtype == a9a.labels.dtype == a9a.test_labels.dtype == np.int8
     assert (int((a9a.labels == 1).sum()), int((a9a.labels == -1).sum())) == (7841, 24720)
     assert (int((a9a.test_labels == 1).sum()), int((a9a.test_labels == -1).sum())) == (3846, 12435)
     assert (int(a9a.features.sum(dtype=int)), int(a9a.test_features.sum(dtype=int))) == (451592, 225731)
@@ -144,8 +136,7 @@ TINY = "+1 1:0.5 3:2 # comment\n\n# only a comment\n-1 2:1e-1\r\n2\n"
 
 
 @pytest.mark.parametrize(
-    ("ending", "pack"),
-    [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)],
+    ("ending", "pack"), [("", bytes), (".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
 def test_libsvm_reads_plain_and_compressed_text(tmp_path, ending, pack):
     path = tmp_path / f"tiny{ending}"
@@ -223,9 +214,7 @@ def test_libsvm_refuses_what_it_cannot_use(tmp_path):
         data.load_libsvm(tmp_path / "absent")
 
 
-@pytest.mark.parametrize(
-    ("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
-)
+@pytest.mark.parametrize(("ending", "pack"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)])
 def test_truncated_and_fake_compressed_files(tmp_path, ending, pack):
     path = tmp_path / f"d{ending}"
     for content in (pack(TINY.encode() * 50)[:-9], b"not compressed"):
@@ -240,12 +229,7 @@ def test_truncated_and_fake_compressed_files(tmp_path, ending, pack):
 def test_npz_round_trip(tmp_path):
     path = tmp_path / "mine.npz"
     np.savez_compressed(
-        path,
-        features=np.eye(3),
-        labels=[0, 1, 0],
-        test_features=np.eye(3),
-        test_labels=[1, 1, 1],
-        classes=["a", "b"],
+        path, features=np.eye(3), labels=[0, 1, 0], test_features=np.eye(3), test_labels=[1, 1, 1], classes=["a", "b"]
     )
     read = data.load(str(path))
     assert read.name == "mine" and read.classes == ("a", "b") and len(read.test_labels) == 3
@@ -295,8 +279,7 @@ def test_load_explains_unknown_names(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "words"),
-    [("mnist", "train-images-idx3-ubyte.gz, train-labels"), ("cifar10", "cifar-10-binary.tar.gz")],
+    ("name", "words"), [("mnist", "train-images-idx3-ubyte.gz, train-labels"), ("cifar10", "cifar-10-binary.tar.gz")]
 )
 def test_failed_download_says_which_files_go_where(empty_places, name, words):
     with pytest.raises(InputError) as caught:
@@ -449,16 +432,11 @@ def test_mnist_has_the_published_counts():
     assert all((read.labels[part] == agent).all() for agent, part in enumerate(agents))
 
 
-@pytest.mark.skipif(
-    not DATA.is_dir() or not any(DATA.glob("cifar10/*")), reason="PISCO_DATA has no cifar10 folder"
-)
+@pytest.mark.skipif(not DATA.is_dir() or not any(DATA.glob("cifar10/*")), reason="PISCO_DATA has no cifar10 folder")
 def test_cifar10_has_the_published_statistics():
     read = data.load("cifar10")
     assert read.features.shape == (50000, 32, 32, 3) and read.features.dtype == np.uint8
-    assert (
-        np.bincount(read.labels).tolist() == [5000] * 10
-        and np.bincount(read.test_labels).tolist() == [1000] * 10
-    )
+    assert np.bincount(read.labels).tolist() == [5000] * 10 and np.bincount(read.test_labels).tolist() == [1000] * 10
     means = read.features.mean(axis=(0, 1, 2), dtype=np.float64) / 255
     np.testing.assert_allclose(means, [0.4914, 0.4822, 0.4465], atol=5e-5)
     agents = data.PARTITIONS["by_label"](read.labels, agents=5)

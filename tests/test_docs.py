@@ -25,12 +25,7 @@ TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW = {
-    "compare_schedules.py",
-    "plan_network.py",
-    "algorithms.md",
-    "performance.md",
-}  # many programs to compile
+SLOW = {"compare_schedules.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs to compile
 NEEDS = {"federate_torch.py": ("torch", "torch")}
 
 
@@ -50,18 +45,14 @@ def named(path):
 
 def run_here(paths):
     """One test for each file, marked where it takes long."""
-    return [
-        pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=named(path)) for path in paths
-    ]
+    return [pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=named(path)) for path in paths]
 
 
 def blocks(page, language):
     """The fenced blocks of a language, each with the line it starts on."""
     text = page.read_text()
     return [
-        (text.count("\n", 0, found.start()) + 2, found[2])
-        for found in FENCE.finditer(text)
-        if found[1] == language
+        (text.count("\n", 0, found.start()) + 2, found[2]) for found in FENCE.finditer(text) if found[1] == language
     ]
 
 

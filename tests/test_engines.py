@@ -54,25 +54,17 @@ def test_stacked_seeds_equal_single_runs_bit_by_bit():
 def test_batched_runs_agree_with_looped_ones(x64):
     data = Quadratics()
     options = {"rounds": 20, "seed": [0, 1]}
-    batched = pisco.run(
-        RULE, data.problem(), pisco.Network.ring(6), engine=ScanEngine(batched=True), **options
-    )
-    looped = pisco.run(
-        RULE, data.problem(), pisco.Network.ring(6), engine=ScanEngine(batched=False), **options
-    )
+    batched = pisco.run(RULE, data.problem(), pisco.Network.ring(6), engine=ScanEngine(batched=True), **options)
+    looped = pisco.run(RULE, data.problem(), pisco.Network.ring(6), engine=ScanEngine(batched=False), **options)
     np.testing.assert_allclose(batched.params, looped.params, atol=1e-12)
     np.testing.assert_allclose(batched.history["loss"], looped.history["loss"], atol=1e-12)
 
 
 def test_a_sweep_equals_its_single_runs():
-    points = [
-        (pisco.algorithms.dsgd(local_lr=lr), pisco.bernoulli(p)) for lr, p in ((0.01, 0.1), (0.02, 0.6))
-    ]
+    points = [(pisco.algorithms.dsgd(local_lr=lr), pisco.bernoulli(p)) for lr, p in ((0.01, 0.1), (0.02, 0.6))]
     results = pisco.sweep(points, PROBLEM, ring(), rounds=15, batch_size=5, seeds=[0, 7])
     for (rule, server), result in zip(points, results, strict=True):
-        alone = pisco.run(
-            rule, PROBLEM, ring().with_server(server), rounds=15, batch_size=5, seed=[0, 7], eval_every=1
-        )
+        alone = pisco.run(rule, PROBLEM, ring().with_server(server), rounds=15, batch_size=5, seed=[0, 7], eval_every=1)
         assert_same(result, alone)
     with pytest.raises(pisco.InputError, match="differ in numbers only"):
         pisco.sweep([(RULE, pisco.never()), (RULE, pisco.bernoulli(0.5))], PROBLEM, ring(), rounds=2)
@@ -140,9 +132,7 @@ def test_divergence_is_a_field_with_the_round_it_began():
     assert result.diverged and result.diverged_at is not None and result.diverged_at <= 3
     assert result.rounds < 2000  # nobody waits for NaNs
     assert (
-        pisco.run(
-            pisco.algorithms.dsgd(local_lr=0.1), world.problem(), pisco.Network.ring(6), rounds=5
-        ).diverged_at
+        pisco.run(pisco.algorithms.dsgd(local_lr=0.1), world.problem(), pisco.Network.ring(6), rounds=5).diverged_at
         is None
     )
 
@@ -171,8 +161,7 @@ def test_ctrl_c_keeps_what_was_computed():
 def test_progress_reports_every_chunk():
     seen = []
     run(
-        chunk_rounds=10,
-        progress=lambda update: seen.append((update.done, update.rounds, float(update.row["loss"][0]))),
+        chunk_rounds=10, progress=lambda update: seen.append((update.done, update.rounds, float(update.row["loss"][0])))
     )
     assert [(done, rounds) for done, rounds, _ in seen] == [(10, 30), (20, 30), (30, 30)]
 
@@ -209,9 +198,7 @@ def test_mismatched_agents_are_refused():
 
 
 def test_points_of_a_sweep_are_checked_all():
-    points = [
-        (pisco.algorithms.scaffold(local_lr=0.1, local_steps=1), pisco.bernoulli(p)) for p in (1.0, 0.5)
-    ]
+    points = [(pisco.algorithms.scaffold(local_lr=0.1, local_steps=1), pisco.bernoulli(p)) for p in (1.0, 0.5)]
     with pytest.raises(pisco.InputError, match="needs the server in every round"):
         pisco.sweep(points, PROBLEM, ring(), rounds=1)
     with pytest.raises(pisco.InputError, match="is no pair of an algorithm and a schedule"):
@@ -221,8 +208,7 @@ def test_points_of_a_sweep_are_checked_all():
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"local_lr": 0}, {"local_lr": -1}, {"local_steps": -1}, {"local_steps": 1.5}, {"comm_lr": float("inf")}],
+    "changes", [{"local_lr": 0}, {"local_lr": -1}, {"local_steps": -1}, {"local_steps": 1.5}, {"comm_lr": float("inf")}]
 )
 def test_bad_hyperparameters_are_refused(changes):
     name = next(iter(changes))

@@ -81,9 +81,7 @@ def completed(words):
     """What bash is offered for the last word of a line."""
     line = ["pisco", *words.split(" ")]
     environment = {"_PISCO_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line)}
-    done = CliRunner().invoke(
-        app, [], env=environment | {"COMP_CWORD": str(len(line) - 1)}, prog_name="pisco"
-    )
+    done = CliRunner().invoke(app, [], env=environment | {"COMP_CWORD": str(len(line) - 1)}, prog_name="pisco")
     return done.stdout.split()
 
 

@@ -159,9 +159,7 @@ def installed(tmp_path, monkeypatch):
     site = tmp_path / "site"
     (site / "others-1.0.dist-info").mkdir(parents=True)
     (site / "others.py").write_text(MINE)
-    (site / "others-1.0.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: others\nVersion: 1.0\n"
-    )
+    (site / "others-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: others\nVersion: 1.0\n")
     groups = {
         "algorithms": ("extra", "descent"),
         "graphs": ("tree",),
@@ -196,28 +194,18 @@ def test_a_file_of_ones_own_in_python(here):
     assert rule.factory is again.factory  # loaded once, so compiled once
     network = pisco.Network.named("work/mine.py:tree", 7, branching=3, weights="fdla")
     assert network.num_agents == 7 and network.graph.degrees.max() == 4
-    assert pisco.Network.ring(4, weights="work/mine.py:half").weights.toarray()[0].tolist() == [
-        0.5,
-        0.25,
-        0,
-        0.25,
-    ]
+    assert pisco.Network.ring(4, weights="work/mine.py:half").weights.toarray()[0].tolist() == [0.5, 0.25, 0, 0.25]
     data = pisco.data.load("work/mine.py:points")
     problem = pisco.problems.logistic(data, agents=4, partition="work/mine.py:alternate")
     result = pisco.run(rule, problem, pisco.Network.ring(4), rounds=3)
     assert result.rounds == 3
-    squeezed = pisco.algorithms.build(
-        "choco", local_lr=0.1, compressor={"name": "work/mine.py:Signs", "scale": 2}
-    )
+    squeezed = pisco.algorithms.build("choco", local_lr=0.1, compressor={"name": "work/mine.py:Signs", "scale": 2})
     assert repr(squeezed.hyperparameters["compressor"]) == "Signs(scale=2.0)"
 
 
 def test_a_host_in_paraguay_is_no_file():
     made = Federation.create(
-        "clinic",
-        rounds=1,
-        agents={"a": "salud.com.py:7401", "b": "b.py:1"},
-        algorithm={"name": "dsgd", "local_lr": 1},
+        "clinic", rounds=1, agents={"a": "salud.com.py:7401", "b": "b.py:1"}, algorithm={"name": "dsgd", "local_lr": 1}
     )
     assert made.files == {} and made.roster[0].address == "salud.com.py:7401"
 
@@ -234,14 +222,8 @@ def test_a_changed_file_is_loaded_again(tmp_path):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (
-            lambda: pisco.algorithms.build("work/mine.py:exta"),
-            "defines no algorithm 'exta'; did you mean 'extra'",
-        ),
-        (
-            lambda: pisco.algorithms.build("work/mine.py:extra", local_lr="a"),
-            "local_lr is 'a', expected a number",
-        ),
+        (lambda: pisco.algorithms.build("work/mine.py:exta"), "defines no algorithm 'exta'; did you mean 'extra'"),
+        (lambda: pisco.algorithms.build("work/mine.py:extra", local_lr="a"), "local_lr is 'a', expected a number"),
         (lambda: pisco.algorithms.build("work/mine.py:extra"), "local_lr is missing; algorithm"),
         (lambda: pisco.algorithms.build("work/mine.py:extra", pull=1), "has no option 'pull'"),
         (lambda: pisco.algorithms.build("nowhere.py:extra"), "there is no file"),
@@ -288,24 +270,10 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     assert load("result/config.toml") == load(file)
     more = pisco_("run", "--resume", "result", "--set", "run.rounds=30")
     assert more.exit_code == 0 and pisco.Result.load("result").rounds == 30
-    tuned = pisco_(
-        "tune", file, "--grid", "0.01,0.1", "--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--json"
-    )
+    tuned = pisco_("tune", file, "--grid", "0.01,0.1", "--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--json")
     assert tuned.exit_code == 0 and len(json.loads(tuned.stdout)["trials"]) == 2, tuned.output
     own = "work/mine.py:descent" if prefix == "mine.py:" else "my-descent"
-    compared = (
-        "compare",
-        file,
-        "--algorithms",
-        f"dsgd,{own}",
-        "--grid",
-        "0.1",
-        "--seeds",
-        1,
-        "--out",
-        "c",
-        "--json",
-    )
+    compared = ("compare", file, "--algorithms", f"dsgd,{own}", "--grid", "0.1", "--seeds", 1, "--out", "c", "--json")
     compared += ("--targets", "grad_norm_sq_mean=1")
     first = pisco_(*compared)
     assert first.exit_code == 0, first.output
@@ -318,16 +286,7 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
 
 
 def test_a_comparison_forgets_what_another_file_computed(here):
-    command = (
-        "compare",
-        here / "mine.toml",
-        "--algorithms",
-        "work/mine.py:descent",
-        "--grid",
-        "0.1",
-        "--out",
-        "c",
-    )
+    command = ("compare", here / "mine.toml", "--algorithms", "work/mine.py:descent", "--grid", "0.1", "--out", "c")
     command += ("--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--rounds", 3)
     first = pisco_(*command)
     assert first.exit_code == 0, first.output
@@ -342,10 +301,7 @@ def test_settings_of_ones_own_have_the_same_checks(here):
         (["network.branchng=2"], "network.branchng is not a setting; did you mean 'branching'?"),
         (["network.branching=x"], "network.branching is 'x', expected a whole number"),
         (["algorithm.name=work/mine.py:exta"], "did you mean 'extra'"),
-        (
-            ["problem.name=work/mine.py:ridge", "problem.rh=1"],
-            "problem.rh is not a setting; did you mean 'rho'?",
-        ),
+        (["problem.name=work/mine.py:ridge", "problem.rh=1"], "problem.rh is not a setting; did you mean 'rho'?"),
     ):
         with pytest.raises(InputError) as caught:
             load(here / "mine.toml", overrides)
@@ -383,10 +339,7 @@ WRITERS = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_a_graph_from_a_file(here, roads, name):
     WRITERS[name](roads, here / name)
-    assert (
-        pisco.Network.named(str(here / name)).graph.edges.tolist()
-        == pisco.Network.ring(5).graph.edges.tolist()
-    )
+    assert pisco.Network.named(str(here / name)).graph.edges.tolist() == pisco.Network.ring(5).graph.edges.tolist()
     text = (here / "mine.toml").read_text().replace('graph = "mine.py:tree"', f'graph = "{name}"')
     (here / "mine.toml").write_text(text.replace("branching = 3\nagents = 4\n", ""))
     config = load(here / "mine.toml")
@@ -400,9 +353,7 @@ def test_weights_from_a_file(here):
     ring = pisco.Network.ring(5, weights="fdla")
     scipy.sparse.save_npz(here / "w.npz", ring.weights)
     np.savetxt(here / "w.csv", ring.weights.toarray(), delimiter=",")
-    assert np.allclose(
-        pisco.Network.ring(5, weights=str(here / "w.csv")).weights.toarray(), ring.weights.toarray()
-    )
+    assert np.allclose(pisco.Network.ring(5, weights=str(here / "w.csv")).weights.toarray(), ring.weights.toarray())
     lines = (here / "mine.toml").read_text().split("[network]")
     (here / "mine.toml").write_text(f'{lines[0]}[network]\nweights = "w.npz"\n\n[run]\nrounds = 3\n')
     built = load(here / "mine.toml").network.build()
@@ -411,10 +362,7 @@ def test_weights_from_a_file(here):
     (here / "broken.npz").write_bytes(b"nothing")
     for overrides, sentence in (
         (["network.agents=4"], "network.agents is 4, but w.npz has 5; make both the same"),
-        (
-            ["network.weights=work/w.txt", "network.graph=complete", "network.agents=3"],
-            "sums to 4, expected 1",
-        ),
+        (["network.weights=work/w.txt", "network.graph=complete", "network.agents=3"], "sums to 4, expected 1"),
         (["network.weights=work/broken.npz"], "reading it as a matrix fails"),
         (["network.graph=nowhere.graphml"], "there is no file"),
     ):
@@ -455,9 +403,7 @@ def test_a_plan_carries_the_files_it_names(here, tmp_path):
     assert kit.hash == changed.hash and kit.build_algorithm().name == "descent"
     assert repr(kit.network_of(kit.epochs[1]).server).startswith("custom")
     (other / "mine.py").write_text(MINE + "\n# edited\n")
-    with pytest.raises(
-        InputError, match="mine.py is not the file that the plan was made with; copy the coordin"
-    ):
+    with pytest.raises(InputError, match="mine.py is not the file that the plan was made with; copy the coordin"):
         Federation.load(other / "federation.toml")
     (other / "mine.py").unlink()
     with pytest.raises(InputError, match="there is no file"):
@@ -478,15 +424,7 @@ def test_another_file_is_another_plan(here):
 
 def test_init_writes_the_file_beside_the_plan(here, tmp_path):
     done = pisco_(
-        "federation",
-        "init",
-        "clinic",
-        "--agents",
-        3,
-        "--algorithm",
-        "work/mine.py:descent",
-        "--server-prob",
-        0,
+        "federation", "init", "clinic", "--agents", 3, "--algorithm", "work/mine.py:descent", "--server-prob", 0
     )
     assert done.exit_code == 0, done.output
     assert (tmp_path / "clinic" / "mine.py").read_text() == MINE

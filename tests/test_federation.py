@@ -213,9 +213,7 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(home):
 def test_a_key_is_never_readable_by_others_even_while_it_is_made(tmp_path, monkeypatch):
     opened = []
     real = ca.os.open
-    monkeypatch.setattr(
-        ca.os, "open", lambda path, flags, mode=0o777: opened.append(mode) or real(path, flags, mode)
-    )
+    monkeypatch.setattr(ca.os, "open", lambda path, flags, mode=0o777: opened.append(mode) or real(path, flags, mode))
     monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("a mode set afterwards leaves a moment open"))
     ca.new_key(tmp_path / "key.pem")
     assert opened == [0o600]
@@ -374,10 +372,7 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["init", "x", "--agent", "north"], "write NAME=HOST:PORT"),
         (["init", "x", "--agent", "north=h:99999"], "write host:port"),
         (["init", "x", "--problem", "mlp"], "needs --classes"),
-        (
-            ["init", "x", "--set", "algorithm.local_rl=0.1"],
-            "local_rl is not a setting; did you mean 'local_lr'",
-        ),
+        (["init", "x", "--set", "algorithm.local_rl=0.1"], "local_rl is not a setting; did you mean 'local_lr'"),
         (["init", "x", "--set", "machine.colour=red"], "the tables here are"),
         (["init", "x", "--set", "patience=0"], "patience is 0"),
         (["init", "x", "--agents", "0"], "agents is 0"),
@@ -413,21 +408,9 @@ def test_a_change_of_the_past_is_refused_while_the_federation_runs(tmp_path):
     running = Running(tmp_path, plan, quadratic_of)
     try:
         running.wait(lambda: running.errors or running.members["server"].ledger.front() >= 5)
-        done = command(
-            "change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 2, "--dir", tmp_path
-        )
+        done = command("change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 2, "--dir", tmp_path)
         assert done.exit_code == 2 and "error: round 2 is past, somebody is in round" in done.stderr
-        words = (
-            "change",
-            "move",
-            "agent-1",
-            "--address",
-            "10.0.0.9:7401",
-            "--round",
-            99_000,
-            "--dir",
-            tmp_path,
-        )
+        words = ("change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 99_000, "--dir", tmp_path)
         done = command(*words)
         assert done.exit_code == 0 and "from round 99000 on" in done.stdout, done.output
     finally:

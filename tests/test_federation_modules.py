@@ -70,9 +70,7 @@ def test_a_pytorch_model_as_real_processes(tmp_path):
 
     def pisco_(*words, **options):
         command = [sys.executable, "-m", "pisco.cli.main", *map(str, words)]
-        return subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
-        )
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
 
     Authority.create(home / "authority", plan.name)
     for name in (*plan.names, "server"):
@@ -80,15 +78,7 @@ def test_a_pytorch_model_as_real_processes(tmp_path):
     environment = {"env": os.environ | {"JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}}
     running = [pisco_("server", "--kit", home / "kits/server", **environment)]
     for name, file in zip(plan.names, files, strict=True):
-        words = (
-            "agent",
-            "--kit",
-            home / "kits" / name,
-            "--module",
-            EXAMPLES / "federate_torch.py",
-            "--data",
-            file,
-        )
+        words = ("agent", "--kit", home / "kits" / name, "--module", EXAMPLES / "federate_torch.py", "--data", file)
         running.append(pisco_(*words, **environment))
     try:
         for process in running:
@@ -97,13 +87,8 @@ def test_a_pytorch_model_as_real_processes(tmp_path):
     finally:
         for process in running:
             process.kill()
-    agents = [
-        interop.local(module.network, torch.nn.functional.cross_entropy, module.loader(file))
-        for file in files
-    ]
+    agents = [interop.local(module.network, torch.nn.functional.cross_entropy, module.loader(file)) for file in files]
     expected = in_one_process(plan, host.problem(*agents)).params
     for index, name in enumerate(plan.names):
         own = pisco.Result.load(home / "kits" / name / "result").params
-        agree(
-            {key: leaf[0] for key, leaf in own.items()}, {key: leaf[index] for key, leaf in expected.items()}
-        )
+        agree({key: leaf[0] for key, leaf in own.items()}, {key: leaf[index] for key, leaf in expected.items()})

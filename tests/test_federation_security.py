@@ -60,11 +60,7 @@ class Siege:
         self.plan = plan_for(4, rounds=ROUNDS, seed=SEED, network={"graph": "ring", "server_prob": P})
         self.home, self.kits = home, make_kits(home, self.plan)
         self.running = Running(
-            home,
-            self.plan,
-            lambda i: quadratic_of(i, WORLD),
-            kits_=self.kits,
-            only=["agent-0", "agent-1", "agent-2"],
+            home, self.plan, lambda i: quadratic_of(i, WORLD), kits_=self.kits, only=["agent-0", "agent-1", "agent-2"]
         )
         wait_until(lambda: all(listens(self.address(n)) for n in ("agent-0", "agent-1", "agent-2", "server")))
 
@@ -78,9 +74,7 @@ class Siege:
         """What somebody with the files of a kit hears when they send a message; and the new lines of the log."""
         self.running.members[target].door._said.clear()  # a line said a moment ago is not said again
         before = len(self.log.lines)
-        credentials = grpc.ssl_channel_credentials(
-            *(read(folder, f) for f in ("ca.pem", "key.pem", "cert.pem"))
-        )
+        credentials = grpc.ssl_channel_credentials(*(read(folder, f) for f in ("ca.pem", "key.pem", "cert.pem")))
         name = ca.tls_name(self.plan.name, target)
         options = [("grpc.ssl_target_name_override", name), ("grpc.default_authority", name)]
         with grpc.secure_channel(self.address(target), credentials, options) as channel:
@@ -166,9 +160,7 @@ def test_a_certificate_of_another_authority(siege, tmp_path):
 def test_no_certificate_at_all(siege):
     trusted = read(siege.home / "kits/agent-1", "ca.pem")
     name = [("grpc.ssl_target_name_override", ca.tls_name(siege.plan.name, "agent-0"))]
-    with grpc.secure_channel(
-        siege.address("agent-0"), grpc.ssl_channel_credentials(trusted), name
-    ) as channel:
+    with grpc.secure_channel(siege.address("agent-0"), grpc.ssl_channel_credentials(trusted), name) as channel:
         with pytest.raises(grpc.RpcError) as caught:
             list(channel.unary_stream(PULL)(siege.request().SerializeToString(), timeout=60))
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -257,9 +249,7 @@ def test_refusals_do_not_fill_the_disk(siege):
 @pytest.mark.parametrize("target", ["agent-0", "server"])
 def test_rounds_and_phases_that_do_not_exist(siege, target):
     for round_, phase in ((ROUNDS + 7, 0), (2**63, 2**31)):
-        heard, lines = siege.ask(
-            siege.home / "kits/agent-1", target, siege.request(round_=round_, phase=phase)
-        )
+        heard, lines = siege.ask(siege.home / "kits/agent-1", target, siege.request(round_=round_, phase=phase))
         assert heard[0] is grpc.StatusCode.PERMISSION_DENIED and len(lines) == 1
 
 
@@ -275,9 +265,7 @@ def test_a_future_round_harms_nobody_but_the_one_who_asks(siege):
         assert after[name].get("server", 0) == before[name].get("server", 0)
 
 
-@pytest.mark.parametrize(
-    "content", [b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x20short", bytes(900_000)]
-)
+@pytest.mark.parametrize("content", [b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x20short", bytes(900_000)])
 def test_requests_that_are_no_messages(siege, content):
     heard, lines = siege.ask(siege.home / "kits/agent-1", message=content)
     assert isinstance(heard, tuple), heard
@@ -294,9 +282,7 @@ def test_reports_cannot_grow_or_colour_the_book(siege):
     server = siege.running.members["server"]
     report = Report(federation=siege.hash(), round=0, waiting_for="\x1b[2Jeverybody")
     for round_ in range(1000):
-        report.rows.add(
-            round=round_, values={f"\x1b[31m{i}": 1.0 for i in range(20)} | {"loss": float("nan")}
-        )
+        report.rows.add(round=round_, values={f"\x1b[31m{i}": 1.0 for i in range(20)} | {"loss": float("nan")})
     siege.ask(siege.home / "kits/agent-3", "server", report, path=REPORT)
     book = server.ledger.overview()
     standing = next(each for each in book.agents if each.name == "agent-3")
@@ -315,8 +301,7 @@ def test_calls_beyond_number_are_turned_away(siege):
     options = [("grpc.ssl_target_name_override", name), ("grpc.use_local_subchannel_pool", 1)]
     with contextlib.ExitStack() as stack:
         channels = [
-            stack.enter_context(grpc.secure_channel(siege.address("agent-0"), credentials, options))
-            for _ in range(4)
+            stack.enter_context(grpc.secure_channel(siege.address("agent-0"), credentials, options)) for _ in range(4)
         ]
         content = siege.request(round_=2).SerializeToString()
         calls = [channel.unary_stream(PULL)(content, timeout=60) for channel in channels for _ in range(8)]
@@ -410,14 +395,10 @@ def test_a_neighbour_that_answers_nonsense(siege, words):
         for chunk in answers(siege)[word]:
             yield chunk.SerializeToString()
 
-    server = grpc.server(
-        ThreadPoolExecutor(8), options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)]
-    )
+    server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)])
     handlers = {"Pull": grpc.unary_stream_rpc_method_handler(serve)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pisco.Federation", handlers),))
-    credentials = grpc.ssl_server_credentials(
-        [(kit.key, kit.certificate)], kit.authority, require_client_auth=True
-    )
+    credentials = grpc.ssl_server_credentials([(kit.key, kit.certificate)], kit.authority, require_client_auth=True)
     server.add_secure_port(siege.address("agent-3"), credentials)
     before = len(siege.log.lines)
     server.start()

@@ -36,9 +36,7 @@ def test_families_are_those_of_networkx(graph, reference):
     assert same_edges(graph, reference)
 
 
-@pytest.mark.parametrize(
-    ("n", "prob", "seed"), [(10, 0.3, 12), (10, 0.1, 3), (40, 0.2, 7), (5, 0, 0), (5, 1, 0)]
-)
+@pytest.mark.parametrize(("n", "prob", "seed"), [(10, 0.3, 12), (10, 0.1, 3), (40, 0.2, 7), (5, 0, 0), (5, 1, 0)])
 def test_erdos_renyi_is_that_of_networkx(n, prob, seed):
     assert same_edges(graphs.erdos_renyi(n, prob, seed), nx.erdos_renyi_graph(n, prob, seed=seed))
 
@@ -50,9 +48,7 @@ def test_connected_erdos_renyi_takes_the_next_seed():
         graphs.erdos_renyi(10, 0.0, connected=True)
 
 
-@pytest.mark.parametrize(
-    "build", [graphs.ring, graphs.path, graphs.complete, graphs.star, graphs.exponential]
-)
+@pytest.mark.parametrize("build", [graphs.ring, graphs.path, graphs.complete, graphs.star, graphs.exponential])
 @pytest.mark.parametrize("n", [1, 2, 3])
 def test_smallest_graphs(build, n):
     graph = build(n)
@@ -142,10 +138,7 @@ def test_from_edges_and_adjacency():
         (lambda: graphs.from_networkx(nx.DiGraph([(0, 1)])), "directed"),
         (lambda: graphs.from_networkx(7), "the graph is 7"),
         (lambda: GRAPHS["ring"](agents=3, seed=1), "no option 'seed'; known: agents"),
-        (
-            lambda: GRAPHS["erdos-renyi"](agents=3),
-            "prob is missing; graph 'erdos-renyi' needs it, as in prob = 0.1",
-        ),
+        (lambda: GRAPHS["erdos-renyi"](agents=3), "prob is missing; graph 'erdos-renyi' needs it, as in prob = 0.1"),
         (lambda: GRAPHS["grid"](agents=7), "a prime"),
         (lambda: GRAPHS["grid"](agents=12, rows=5), "divisor"),
         (lambda: GRAPHS["hypercube"](agents=6), "4 or 8"),
@@ -174,9 +167,7 @@ def test_edges_cannot_be_changed():
         graphs.ring(4).edges[0] = 0
 
 
-@pytest.mark.parametrize(
-    "graph", [graphs.ring(5), graphs.torus(3, 3), graphs.erdos_renyi(60, 0.1), graphs.path(1)]
-)
+@pytest.mark.parametrize("graph", [graphs.ring(5), graphs.torus(3, 3), graphs.erdos_renyi(60, 0.1), graphs.path(1)])
 def test_draw(graph, tmp_path):
     plot_network(graph, path=tmp_path / "graph.png")
     assert (tmp_path / "graph.png").stat().st_size > 1000

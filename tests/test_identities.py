@@ -181,9 +181,7 @@ def test_expected_contraction_is_lambda_p(x64, p):
 
 
 @pytest.mark.parametrize("one_exchange", [False, True])
-@pytest.mark.parametrize(
-    "server", [pisco.never(), pisco.bernoulli(0.2), pisco.per_agent([0.3] * 6)], ids=repr
-)
+@pytest.mark.parametrize("server", [pisco.never(), pisco.bernoulli(0.2), pisco.per_agent([0.3] * 6)], ids=repr)
 def test_pisco_finds_the_optimum_of_heterogeneous_quadratics(x64, server, one_exchange):
     world = Quadratics()
     rule = pisco_rule(local_lr=0.05, local_steps=1, one_exchange=one_exchange)
@@ -204,9 +202,7 @@ def test_dsgd_stalls_at_its_biased_fixed_point(x64):
             A[i * d : (i + 1) * d, j * d : (j + 1) * d] = W[j, i] * (np.eye(d) - lr * world.hessians[j])
             b[i * d : (i + 1) * d] += lr * W[j, i] * world.hessians[j] @ world.minimizers[j]
     fixed = np.linalg.solve(np.eye(n * d) - A, b).reshape(n, d)
-    result = pisco.run(
-        dsgd(local_lr=lr), world.problem(), pisco.Network(weights=W), rounds=2000, eval_every=2000
-    )
+    result = pisco.run(dsgd(local_lr=lr), world.problem(), pisco.Network(weights=W), rounds=2000, eval_every=2000)
     np.testing.assert_allclose(result.params, fixed, atol=1e-8)
     assert np.abs(fixed.mean(0) - world.optimum).max() > 1e-4
 
@@ -248,9 +244,7 @@ def test_fedavg_stalls_at_its_biased_fixed_point(x64):
     pull = np.mean([(np.eye(4) - M) @ b for M, b in zip(shrink, world.minimizers, strict=True)], axis=0)
     fixed = np.linalg.solve(np.eye(4) - np.mean(shrink, axis=0), pull)
     net = pisco.Network.ring(6, server=pisco.always())
-    result = pisco.run(
-        dsgd(local_lr=lr, local_steps=steps), world.problem(), net, rounds=2000, eval_every=2000
-    )
+    result = pisco.run(dsgd(local_lr=lr, local_steps=steps), world.problem(), net, rounds=2000, eval_every=2000)
     np.testing.assert_allclose(result.params, np.tile(fixed, (6, 1)), atol=1e-8)
     assert np.abs(fixed - world.optimum).max() > 1e-3
 
@@ -347,9 +341,7 @@ def test_one_local_step_at_the_server_is_parallel_gradient_descent(world, comm_l
             np.testing.assert_allclose(final(trajectory(rule, world.problem(), server, 6))[0], x, **TIGHT)
         periodic = network(world, pisco.every(1))
         np.testing.assert_allclose(
-            final(trajectory(dsgd(local_lr=0.05, comm_lr=comm_lr), world.problem(), periodic, 6))[0],
-            x,
-            **TIGHT,
+            final(trajectory(dsgd(local_lr=0.05, comm_lr=comm_lr), world.problem(), periodic, 6))[0], x, **TIGHT
         )
 
 
@@ -362,28 +354,21 @@ def test_more_that_is_not_equal(x64):
 
     assert (
         np.abs(
-            end(pisco_rule(local_lr=0.03, local_steps=2), server)
-            - end(scaffold(local_lr=0.03, local_steps=3), server)
+            end(pisco_rule(local_lr=0.03, local_steps=2), server) - end(scaffold(local_lr=0.03, local_steps=3), server)
         ).max()
         > 1e-4
     )
     assert (
         np.abs(
-            end(pisco_rule(local_lr=0.03, local_steps=2), gossip)
-            - end(kgt(local_lr=0.03, local_steps=3), gossip)
+            end(pisco_rule(local_lr=0.03, local_steps=2), gossip) - end(kgt(local_lr=0.03, local_steps=3), gossip)
         ).max()
         > 1e-4
     )
-    assert (
-        np.abs(end(pisco_rule(local_lr=0.03, local_steps=0), gossip) - end(dsgt(local_lr=0.03), gossip)).max()
-        > 1e-4
-    )
+    assert np.abs(end(pisco_rule(local_lr=0.03, local_steps=0), gossip) - end(dsgt(local_lr=0.03), gossip)).max() > 1e-4
 
 
 def test_momentum_zero_is_plain_gossip(x64):
     world = Quadratics()
     net = network(world, pisco.every(2))
     heavy = trajectory(momentum_dsgd(local_lr=0.03, momentum=0.0), world.problem(), net, 5)
-    np.testing.assert_allclose(
-        final(heavy), final(trajectory(dsgd(local_lr=0.03), world.problem(), net, 5)), **TIGHT
-    )
+    np.testing.assert_allclose(final(heavy), final(trajectory(dsgd(local_lr=0.03), world.problem(), net, 5)), **TIGHT)

@@ -141,10 +141,7 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: pisco.problems.logistic(POINTS, agents=2), "the data set is of type ndarray, expected"),
         (lambda: pisco.problems.mlp([1, 2], agents=2), "the data set is of type list, expected"),
         (lambda: pisco.problems.cnn(POINTS, agents=2), "the data set is of type ndarray, expected"),
-        (
-            lambda: pisco.compare(tried(), {"loss": 1.0}),
-            r"compare takes a list of results, as in compare\(\[",
-        ),
+        (lambda: pisco.compare(tried(), {"loss": 1.0}), r"compare takes a list of results, as in compare\(\["),
         (lambda: pisco.compare(["a"], {"loss": 1.0}), "compare takes a list of results"),
         (lambda: host.problem([1, 2]), r"got list, expected agents, as in problem\(Local"),
         (lambda: host.problem(), "got nothing, expected agents"),

@@ -114,17 +114,10 @@ def test_agents_of_unequal_sizes_and_large_parameters():
 
     agents = [interop.local(wide, loss, samples(slice(a, b))) for a, b in ((0, 3), (3, 10))]
     problem = host.problem(*agents)
-    result = pisco.run(
-        pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=3, batch_size=2
-    )
+    result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, pisco.Network.path(2), rounds=3, batch_size=2)
     assert result.params["weight"].shape == (2, 100_000, 5)
     each = [
-        np.mean(
-            [
-                agent.loss({"weight": result.params["weight"].mean(0)}, np.array([row]))
-                for row in range(agent.size)
-            ]
-        )
+        np.mean([agent.loss({"weight": result.params["weight"].mean(0)}, np.array([row])) for row in range(agent.size)])
         for agent in agents
     ]
     assert result.history["loss"][-1] == pytest.approx(np.mean(each), rel=1e-4)

@@ -266,9 +266,7 @@ def test_processes_with_different_settings_are_refused(experiment):
     address = f"127.0.0.1:{free_port()}"
     place = ["--engine", "sharded", "--coordinator", address, "--processes", 2, "--process-id"]
     started = [
-        pisco_command(
-            "run", experiment, "-s", f"run.rounds={20 + i}", "-o", experiment.parent / "o", *place, i
-        )
+        pisco_command("run", experiment, "-s", f"run.rounds={20 + i}", "-o", experiment.parent / "o", *place, i)
         for i in range(2)
     ]
     for code, _, err in [outcome(process, experiment.parent) for process in started]:
@@ -286,10 +284,7 @@ def test_processes_with_different_settings_are_refused(experiment):
         (["launch", "run", "quikc"], "unknown experiment 'quikc'"),
         (["launch", "run", "quick", "--engine", "scan"], "only sharded runs on several processes"),
         (["launch", "run", "quick", "--process-id", "1"], "--process-id is for runs without a launcher"),
-        (
-            ["run", "quick", "--devices", "2"],
-            "the engine scan runs on one device in one process; add --engine sharded",
-        ),
+        (["run", "quick", "--devices", "2"], "the engine scan runs on one device in one process; add --engine sharded"),
         (["run", "quick", "--engine", "sharded", "--devices", "0"], "--devices is 0"),
     ],
 )

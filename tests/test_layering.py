@@ -68,9 +68,7 @@ ORDER = {
 }
 """What stands in a package, from below; modules of one set do not know each other."""
 
-EXCEPTIONS = {
-    ("results", "report"): "a result opens its report when somebody asks for a plot",
-}
+EXCEPTIONS = {("results", "report"): "a result opens its report when somebody asks for a plot"}
 """Rooms that know one above them, and why."""
 
 
@@ -104,9 +102,7 @@ def known(name, path):
             longer = [f"{node.module}.{alias.name}" for alias in node.names]
             yield from (name if name in MODULES else node.module for name in longer)
         elif isinstance(node, ast.ImportFrom):
-            assert not node.level, (
-                f"{path.name}, line {node.lineno}: write the whole path, from pisco.… import"
-            )
+            assert not node.level, f"{path.name}, line {node.lineno}: write the whole path, from pisco.… import"
         elif isinstance(node, ast.Constant) and node.value in MODULES.keys() - {"pisco"}:
             if node.value.split(".")[1:2] != name.split(".")[1:2]:  # a room may start itself
                 yield node.value  # as in [sys.executable, "-m", "pisco.cli.main"]
@@ -117,9 +113,7 @@ def known(name, path):
 def rooms(one, other):
     """The package where the paths of two modules part, and the room of each in it."""
     one, other = one.split("."), other.split(".")
-    at = next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return ".".join(one[:at]), *(".".join(parts[at : at + 1]) for parts in (one, other))
 
 

@@ -35,12 +35,7 @@ def lag(state, here):
 
 def problem(metrics, test=TEST, **options):
     return pisco.Problem(
-        lambda x, batch, key: (batch @ x - 1) ** 2,
-        jnp.zeros(3),
-        POINTS,
-        test=test,
-        metrics=metrics,
-        **options,
+        lambda x, batch, key: (batch @ x - 1) ** 2, jnp.zeros(3), POINTS, test=test, metrics=metrics, **options
     )
 
 
@@ -83,9 +78,7 @@ def test_users_metrics_are_measured_alike_in_every_engine():
     given = [auc(scores), Metric("size", size, of="state"), Metric("lag", lag, rising=False, of="state")]
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
     results = {
-        engine: pisco.run(
-            rule, problem(given, eval_batch=9), NET, rounds=2, eval_every=2, batch_size=2, engine=engine
-        )
+        engine: pisco.run(rule, problem(given, eval_batch=9), NET, rounds=2, eval_every=2, batch_size=2, engine=engine)
         for engine in ("scan", "debug", "sharded")
     }
     scan = results["scan"]
@@ -95,9 +88,7 @@ def test_users_metrics_are_measured_alike_in_every_engine():
     assert len(scan.history["lag"]) == 2
     for result in results.values():
         for name in ("test_auc", "size", "lag", "loss", "consensus_error"):
-            np.testing.assert_allclose(
-                result.history[name], scan.history[name], rtol=1e-4, atol=1e-7, err_msg=name
-            )
+            np.testing.assert_allclose(result.history[name], scan.history[name], rtol=1e-4, atol=1e-7, err_msg=name)
     untracked = DsgdState(jnp.ones((4, 3)))
     assert set(round_metrics(problem(given), untracked)) == {"mean_params", "consensus_error", "size"}
     # Every column of ours has its row, and the user's own say what the metric says.

@@ -131,9 +131,7 @@ def test_a_disconnected_graph_without_server_warns_but_runs():
     network = pisco.Network.named("clusters", 4, clusters=2)
     with pytest.warns(UserWarning, match="2 components and the server is never reached"):
         pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, network, rounds=2)
-    pisco.run(
-        pisco.algorithms.dsgd(local_lr=0.1), problem, network.with_server(pisco.bernoulli(0.1)), rounds=2
-    )
+    pisco.run(pisco.algorithms.dsgd(local_lr=0.1), problem, network.with_server(pisco.bernoulli(0.1)), rounds=2)
 
 
 def test_bad_weights_are_refused_in_one_sentence():

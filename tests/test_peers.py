@@ -8,9 +8,7 @@ DRIVER = Path(__file__).parents[1] / "benchmarks" / "peers" / "run.py"
 
 
 def _run(*arguments):
-    return subprocess.run(
-        [sys.executable, str(DRIVER), *arguments], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([sys.executable, str(DRIVER), *arguments], capture_output=True, text=True, check=False)
 
 
 def test_the_driver_lists_its_peers_and_what_they_need():

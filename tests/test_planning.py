@@ -148,26 +148,16 @@ def test_a_thinned_problem_is_a_fair_draw():
 
 # ------------------------------------------------------------------------------------------ step sizes
 
-IDENTICAL = pisco.problems.quadratic(
-    np.stack([np.eye(3)] * 10), np.random.default_rng(0).normal(size=(10, 3))
-)
+IDENTICAL = pisco.problems.quadratic(np.stack([np.eye(3)] * 10), np.random.default_rng(0).normal(size=(10, 3)))
 
 
 def test_a_step_beyond_stability_is_doubted_with_remedies_that_work():
     rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=1)
     doubt = check_step(rule, IDENTICAL, pisco.Network.ring(10, weights="fdla"), rounds=200)
-    assert (
-        doubt is not None
-        and doubt.growth > 1
-        and "one-exchange" in str(doubt)
-        and "pisco-step" not in str(doubt)
-    )
+    assert doubt is not None and doubt.growth > 1 and "one-exchange" in str(doubt) and "pisco-step" not in str(doubt)
     assert "metropolis (stable up to" in str(doubt) and "larger network.server_prob" in str(doubt)
     for better, network in (
-        (
-            pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=1),
-            pisco.Network.ring(10, weights="fdla"),
-        ),
+        (pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=1), pisco.Network.ring(10, weights="fdla")),
         (rule, pisco.Network.ring(10)),
         (
             pisco.algorithms.pisco(local_lr=0.3, local_steps=1, one_exchange=True),
@@ -191,9 +181,7 @@ def doubt_of(name, *settings):
     algorithm, problem, network = config.build()
     run = config.run
     options = {"rounds": run.rounds, "batch_size": run.batch_size}
-    return check_step(
-        algorithm, problem, network, eval_every=run.eval_every, chunk_rounds=run.chunk_rounds, **options
-    )
+    return check_step(algorithm, problem, network, eval_every=run.eval_every, chunk_rounds=run.chunk_rounds, **options)
 
 
 def test_no_wolf_is_cried_on_the_paper_s_experiment():
@@ -222,8 +210,7 @@ def test_auto_is_safe_and_fast():
     step = auto_step(rule, IDENTICAL, fdla, rounds=400)
     assert check_step(rule(step), IDENTICAL, fdla, rounds=400) is None
     ended = [
-        pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1]
-        for lr in (step, step / 8)
+        pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1] for lr in (step, step / 8)
     ]
     assert ended[0] < ended[1]
 
@@ -245,8 +232,7 @@ def test_auto_in_an_experiment_is_recorded_as_a_number(experiment):
         config.algorithm.build()
     folder = experiment.parent / "out"
     done = runner.invoke(
-        app,
-        ["run", str(experiment), "-s", "algorithm.local_lr=auto", "-s", "run.rounds=30", "-o", str(folder)],
+        app, ["run", str(experiment), "-s", "algorithm.local_lr=auto", "-s", "run.rounds=30", "-o", str(folder)]
     )
     assert done.exit_code == 0, done.output
     stored = load(folder / "config.toml").algorithm.taken_by("name")["local_lr"]
@@ -267,9 +253,7 @@ def test_the_command_writes_an_experiment_that_runs(experiment):
     record = json.loads(done.stdout)
     assert record["cost"] > 0 and record["measured"] and out.with_suffix(".png").stat().st_size > 1000
     config = load(out)
-    assert config.algorithm.taken_by("name")["local_lr"] == pytest.approx(
-        record["setting"]["local_lr"], rel=1e-3
-    )
+    assert config.algorithm.taken_by("name")["local_lr"] == pytest.approx(record["setting"]["local_lr"], rel=1e-3)
     result = config.execute()
     assert not result.diverged and result.history["grad_norm_sq"].min() <= 0.01
 
@@ -281,13 +265,7 @@ def test_the_command_shows_theory(experiment):
     rows = {(row["weights"], row["server_prob"]): row for row in facts["steps"]}
     assert rows["metropolis", 1.0]["expected_mixing_rate"] == 1
     assert rows["fdla", 0.0]["stable two exchanges"] <= rows["fdla", 1.0]["stable two exchanges"]
-    assert {row["method"] for row in facts["complexities"]} == {
-        "scaffold",
-        "lsgt",
-        "periodical-gt",
-        "kgt",
-        "pisco",
-    }
+    assert {row["method"] for row in facts["complexities"]} == {"scaffold", "lsgt", "periodical-gt", "kgt", "pisco"}
     shown = runner.invoke(app, ["plan", str(experiment), "--theory"])
     assert "Theorem 1" in shown.output and "kgt" in shown.output
 
@@ -316,10 +294,6 @@ def test_the_command_refuses_nonsense(experiment, arguments, words):
 
 
 def test_planning_needs_no_configuration_packages():
-    program = (
-        "import sys, pisco.planning; print([m for m in ('pydantic', 'typer', 'rich') if m in sys.modules])"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=True
-    )
+    program = "import sys, pisco.planning; print([m for m in ('pydantic', 'typer', 'rich') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=True)
     assert done.stdout.strip() == "[]"

@@ -26,16 +26,9 @@ def result(seeds=1, rows=30, *, label="", diverged_at=None, **columns):
         "bytes_server": 10 * rounds,
         "bytes_gossip": 100 * rounds,
     } | columns
-    kept = {
-        name: values if seeds > 1 else values[0] for name, values in history.items() if values is not None
-    }
+    kept = {name: values if seeds > 1 else values[0] for name, values in history.items() if values is not None}
     return Result(
-        params=np.zeros(2),
-        history=kept,
-        seeds=tuple(range(seeds)),
-        settings={},
-        label=label,
-        diverged_at=diverged_at,
+        params=np.zeros(2), history=kept, seeds=tuple(range(seeds)), settings={}, label=label, diverged_at=diverged_at
     )
 
 

@@ -54,9 +54,7 @@ def test_mini_batches_come_from_the_agents_own_samples(x64):
 
 def test_batch_indices_look_uniform_and_independent():
     size, batch, keys = 97, 256, jax.random.split(jax.random.key(0), 400)
-    draw = jax.jit(
-        jax.vmap(lambda k: jax.vmap(lambda agent: batch_indices(k, agent, size, batch))(jnp.arange(4)))
-    )
+    draw = jax.jit(jax.vmap(lambda k: jax.vmap(lambda agent: batch_indices(k, agent, size, batch))(jnp.arange(4))))
     drawn = np.asarray(draw(keys))
     assert drawn.min() == 0 and drawn.max() == size - 1
     counts = np.bincount(drawn.ravel(), minlength=size)
@@ -71,9 +69,7 @@ def test_batch_indices_look_uniform_and_independent():
 
 
 def test_logistic_matches_its_formula(x64):
-    dataset = pisco.data.Dataset(
-        "toy", np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8), np.array([-1, -1, 1, 1])
-    )
+    dataset = pisco.data.Dataset("toy", np.array([[1, 0], [0, 1], [1, 1], [0, 0]], np.int8), np.array([-1, -1, 1, 1]))
     problem = pisco.problems.logistic(dataset, agents=2, rho=0.1, dtype=jnp.float64)
     x = np.array([0.5, -1.0, 0.2])
     a = np.c_[dataset.features, np.ones(4)]
@@ -104,10 +100,7 @@ def test_mlp_learns_and_measures():
 
 def test_convolution_as_patches_and_a_product(x64):
     rng = np.random.default_rng(0)
-    images, kernel = (
-        jnp.asarray(rng.normal(size=(3, 2, 8, 8, 4))),
-        jnp.asarray(rng.normal(size=(3, 3, 3, 4, 5))),
-    )
+    images, kernel = (jnp.asarray(rng.normal(size=(3, 2, 8, 8, 4))), jnp.asarray(rng.normal(size=(3, 3, 3, 4, 5))))
 
     def native(x, k):
         return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
@@ -188,9 +181,7 @@ def test_blockwise_sums_do_not_depend_on_the_block(block, total):
     problem, _ = uneven(scalar_loss=False)
     problem.eval_batch = block
     values = jnp.arange(total, dtype=jnp.float32)
-    assert (
-        float(problem.weighted_total(lambda batch: batch, values, jnp.ones(total))) == total * (total - 1) / 2
-    )
+    assert float(problem.weighted_total(lambda batch: batch, values, jnp.ones(total))) == total * (total - 1) / 2
 
 
 def test_agents_with_fewer_samples_than_are_measured_count_alike(x64):
@@ -222,10 +213,7 @@ def bad_problem(**changes):
         ({"eval_samples": 1.5}, "eval_samples is 1.5"),
         ({"metrics": [1]}, "metrics is "),
         ({"test": np.ones((5, 3)), "metrics": {"m": lambda p, b: b @ p}}, "the metric 'm' fails on 7 test"),
-        (
-            {"test": np.ones((5, 2)), "metrics": {"m": lambda p, b: (b @ p).mean()}},
-            "expected one value a sample",
-        ),
+        ({"test": np.ones((5, 2)), "metrics": {"m": lambda p, b: (b @ p).mean()}}, "expected one value a sample"),
     ],
 )
 def test_bad_problems_are_refused(changes, sentence):

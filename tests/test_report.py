@@ -158,10 +158,7 @@ def test_a_round_that_only_some_agents_take_to_the_server_is_told_apart():
     assert not any(parts(server=pisco.bernoulli(0.5)))
     assert not any(parts(server=pisco.every(2), gossip_before_server=True))
     assert any(parts(server=pisco.per_agent([0.5] * 6)))
-    assert parts(server=pisco.every(2), sampling=pisco.sample(2, agents=6)) == [False, False, True] + 3 * [
-        False,
-        True,
-    ]
+    assert parts(server=pisco.every(2), sampling=pisco.sample(2, agents=6)) == [False, False, True] + 3 * [False, True]
 
 
 def test_older_results_are_reported_without_their_agents(single):
@@ -185,18 +182,11 @@ def test_the_command(tiny, tmp_path):
     assert done.exit_code == 0, done.output
     assert "live page: http://127.0.0.1:" in done.output and (tmp_path / "a" / "report.html").exists()
     assert tiny.invoke(app, ["run", "tiny.toml", "--out", "b"]).exit_code == 0
-    done = tiny.invoke(
-        app, ["report", "a", "b", "-o", "ab.html", "--targets", "loss=0.5", "--price-server", "7"]
-    )
+    done = tiny.invoke(app, ["report", "a", "b", "-o", "ab.html", "--targets", "loss=0.5", "--price-server", "7"])
     assert done.exit_code == 0 and "report: ab.html" in done.output
     text = (tmp_path / "ab.html").read_text(encoding="utf-8")
     assert "2 results compared" in text and "a loss f(x̄) of at most 0.5" in text and 'value="7"' in text
-    for wrong in (
-        ["a", "-o", "x.png"],
-        ["nothing"],
-        ["a", "--targets", "lss=1"],
-        ["a", "--price-server", "-1"],
-    ):
+    for wrong in (["a", "-o", "x.png"], ["nothing"], ["a", "--targets", "lss=1"], ["a", "--price-server", "-1"]):
         done = tiny.invoke(app, ["report", *wrong])
         assert done.exit_code == 2, wrong
 

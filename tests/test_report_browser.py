@@ -107,9 +107,7 @@ def test_switches(opened, report):
     page.uncheck("#band")
     assert page.evaluate(drawn) == 2
     page.get_by_role("checkbox", name="p = 0 & <others>", exact=True).uncheck()
-    assert page.evaluate("document.getElementById('by-round').data.map(d => d.name)") == [
-        "p = 0.3 &amp; &lt;others>"
-    ]
+    assert page.evaluate("document.getElementById('by-round').data.map(d => d.name)") == ["p = 0.3 &amp; &lt;others>"]
     page.select_option("#measure", "loss")
     assert axis(page, "by-round", "yaxis") == "linear"
     assert page.text_content("#cap-price").startswith("Loss f(x̄) against")
@@ -137,9 +135,7 @@ def test_themes(opened, report):
     page.select_option("#theme", "dark")
     assert background(page) == dark
     ink = page.evaluate("document.getElementById('by-round')._fullLayout.font.color")
-    assert ink == page.evaluate(
-        "getComputedStyle(document.documentElement).getPropertyValue('--text').trim()"
-    )
+    assert ink == page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--text').trim()")
 
 
 def test_playback(opened, report):
@@ -160,9 +156,7 @@ def test_playback(opened, report):
     for step in range(1, 13):
         page.fill("#frame", str(step))
         rays = page.evaluate("document.getElementById('graph').data[1].line.color")
-        words.setdefault(rays, set()).add(
-            page.text_content("#frame-text").split(":")[1].split(".")[0].strip()
-        )
+        words.setdefault(rays, set()).add(page.text_content("#frame-text").split(":")[1].split(".")[0].strip())
     # The rays to the server show in server rounds and in no other.
     assert words.pop("rgba(0,0,0,0)") == {"a gossip round"} and list(words.values()) == [{"a server round"}]
     page.fill("#frame", "59")
@@ -208,9 +202,7 @@ def test_phone_paper_and_calm(opened, report):
     assert page.input_value("#speed") == "2"
     assert len(page.pdf()) > 20_000
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
-    widths = page.evaluate(
-        "[...document.querySelectorAll('.chart')].map((each) => each._fullLayout?.width ?? 0)"
-    )
+    widths = page.evaluate("[...document.querySelectorAll('.chart')].map((each) => each._fullLayout?.width ?? 0)")
     assert max(widths) <= 680
 
 

@@ -58,9 +58,7 @@ def quick(name, folder):
 LONG = {"different-p", "iter-p", "theory"}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in WITHOUT_DATA]
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in WITHOUT_DATA])
 def test_quick_form(name, tmp_path):
     quick(name, tmp_path)
 

@@ -34,28 +34,17 @@ def home_of(name):
 
 def agree(tmp_path, name, dtype, network=None, rounds=ROUNDS):
     algorithm, home = home_of(name)
-    plan = plan_for(
-        AGENTS, rounds=rounds, algorithm=algorithm, network=network or home, dtype=dtype, eval_every=3
-    )
+    plan = plan_for(AGENTS, rounds=rounds, algorithm=algorithm, network=network or home, dtype=dtype, eval_every=3)
     world = Quadratics(agents=AGENTS)
     with jax.enable_x64(dtype == "float64"):
         ran = Running(tmp_path, plan, lambda i: quadratic_of(i, world, dtype)).join()
         problem = pisco.problems.quadratic(world.hessians, world.minimizers, init=world.x0.astype(dtype))
-        alone = pisco.run(
-            plan.build_algorithm(), problem, plan.network_of(plan.epochs[0]), rounds=rounds, eval_every=3
-        )
+        alone = pisco.run(plan.build_algorithm(), problem, plan.network_of(plan.epochs[0]), rounds=rounds, eval_every=3)
     found = ran.params()
     assert found.dtype == dtype
     np.testing.assert_allclose(found, alone.params, rtol=0, atol=TOLERANCE[dtype])
     history = ran.results["server"].history
-    for column in (
-        "round",
-        "server_rounds",
-        "gossip_rounds",
-        "exchanges",
-        "messages_gossip",
-        "messages_server",
-    ):
+    for column in ("round", "server_rounds", "gossip_rounds", "exchanges", "messages_gossip", "messages_server"):
         np.testing.assert_array_equal(history[column], alone.history[column])
     return ran, alone
 
@@ -81,11 +70,7 @@ def test_what_is_known_of_agents_own_metrics_reaches_the_server(tmp_path):
         test = np.random.default_rng(index).normal(size=(9, 2)).astype(np.float32)
         data = np.ones((1, 3, 2), np.float32)
         return pisco.Problem(
-            lambda x, batch, key: (batch @ x - 1) ** 2,
-            np.zeros(2, np.float32),
-            data,
-            test=test,
-            metrics=[scores],
+            lambda x, batch, key: (batch @ x - 1) ** 2, np.zeros(2, np.float32), data, test=test, metrics=[scores]
         )
 
     ran = Running(tmp_path, plan_for(2, rounds=2, network={"graph": "path"}), own).join()
@@ -127,9 +112,7 @@ def test_every_network_agrees_with_scan(tmp_path, network):
 
 def test_an_adaptive_schedule_is_refused(tmp_path):
     plan = plan_for(
-        2,
-        network={"graph": "path", "server": "adaptive", "period": 2},
-        algorithm={"name": "dsgd", "local_lr": 0.1},
+        2, network={"graph": "path", "server": "adaptive", "period": 2}, algorithm={"name": "dsgd", "local_lr": 0.1}
     )
     kits = make_kits(tmp_path, plan)
     with pytest.raises(pisco.InputError, match="everybody's loss"):

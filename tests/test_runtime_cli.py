@@ -32,9 +32,7 @@ def refused(*words):
 
 def test_a_whole_federation_on_this_machine(tmp_path):
     size = ("--agents", 2, "--rounds", 6, "--graph", "path")
-    said = json.loads(
-        pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path)
-    )
+    said = json.loads(pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path))
     assert said["rounds"] == 6
     result = pisco.Result.load(said["folder"])
     assert result.params.shape == (2, 124)
@@ -73,9 +71,7 @@ def test_status_shows_where_everybody_stands(tmp_path):
     ran = Running(tmp_path, plan, quadratic_of)
     try:
         ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 5)
-        done = CliRunner().invoke(
-            app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"]
-        )
+        done = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"])
         table = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "server")])
     finally:
         ran.stop()
@@ -90,7 +86,5 @@ def test_status_shows_where_everybody_stands(tmp_path):
 @pytest.mark.slow
 def test_fifty_agents_complete_a_hundred_rounds_of_a9a(tmp_path):
     size = ("--agents", 50, "--rounds", 100)
-    said = json.loads(
-        pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path)
-    )
+    said = json.loads(pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path))
     assert said["rounds"] == 100 and said["final"]["test_accuracy"] > 0.8

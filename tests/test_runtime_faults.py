@@ -66,9 +66,7 @@ def test_patience_ends_with_the_state_kept_and_the_run_goes_on_later(tmp_path):
     ran = Running(tmp_path, plan, quadratic_of, only=["agent-0"], server=False)
     ran.join(fine=False)
     assert isinstance(ran.errors["agent-0"], Waited)
-    assert "waited 10 s for agent-1" in str(ran.errors["agent-0"]) and "state is kept" in str(
-        ran.errors["agent-0"]
-    )
+    assert "waited 10 s for agent-1" in str(ran.errors["agent-0"]) and "state is kept" in str(ran.errors["agent-0"])
     again = Running(tmp_path, plan, quadratic_of, kits_=ran.kits, server=False).join()
     assert again.results["agent-0"].rounds == 6
 
@@ -94,9 +92,7 @@ def test_a_server_that_lost_rows_with_a_kill_asks_for_them_again(tmp_path):
     book = Ledger(plan_for(2, rounds=60), tmp_path)
 
     def told(*rounds, first):
-        return book.note(
-            "agent-0", Report(rows=[Row(round=r, values={"loss": 1.0}) for r in rounds], first=first)
-        )
+        return book.note("agent-0", Report(rows=[Row(round=r, values={"loss": 1.0}) for r in rounds], first=first))
 
     assert told(20, first=1) == 0
     assert told(0, 20, first=0) == 2

@@ -46,9 +46,7 @@ def through_bad_links(tmp_path, rounds, cut=0.0, **badness):
     proxies = [Proxy(f"127.0.0.1:{port}", seed=i, **badness) for i, port in enumerate(ports)]
     try:
         plan = plan_for(3, **settings)
-        roster = [
-            m.model_copy(update={"address": p.address}) for m, p in zip(plan.roster, proxies, strict=True)
-        ]
+        roster = [m.model_copy(update={"address": p.address}) for m, p in zip(plan.roster, proxies, strict=True)]
         plan = type(plan).model_validate(plan._tables() | {"roster": [m.model_dump() for m in roster]})
         ran = Linked(tmp_path / "bad", plan, quadratic_of, ports)
         if cut:
@@ -115,9 +113,7 @@ headers = st.builds(
     round=st.sampled_from([7, 0, 2**63]),
     phase=st.sampled_from([1, 0, 2**31]),
     sender=st.sampled_from(["agent-1", "", "agent-2"]),
-    layout=st.one_of(
-        st.just(str(LAYOUT)), st.text(max_size=60), st.just("float32[999999999999,999999999999]")
-    ),
+    layout=st.one_of(st.just(str(LAYOUT)), st.text(max_size=60), st.just("float32[999999999999,999999999999]")),
     size=st.sampled_from([LAYOUT.size, 0, 2**62]),
 )
 pieces = st.builds(Chunk, header=st.one_of(st.none(), headers), data=st.binary(max_size=64))

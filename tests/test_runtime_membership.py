@@ -43,9 +43,7 @@ def by_hand(plan):
             stay = [name for name in new.names if name in epoch.names]
             old = [epoch.names.index(name) for name in stay]
             mean = state.params[jnp.array(old)].mean(axis=0)
-            params = jnp.stack(
-                [state.params[epoch.names.index(n)] if n in epoch.names else mean for n in new.names]
-            )
+            params = jnp.stack([state.params[epoch.names.index(n)] if n in epoch.names else mean for n in new.names])
             grads = jnp.stack(
                 [
                     state.grads[epoch.names.index(n)] if n in epoch.names else grad(params, keys.batches)[i]
@@ -110,8 +108,6 @@ def test_a_move_stops_the_old_process_and_the_new_one_continues(tmp_path, x64):
 
 def test_a_method_whose_state_cannot_follow_is_refused(tmp_path):
     algorithm = {"name": "beer", "local_lr": 0.05}
-    plan = plan_for(3, rounds=20, algorithm=algorithm, network={"graph": "ring"}).change(
-        8, "remove", "agent-1"
-    )
+    plan = plan_for(3, rounds=20, algorithm=algorithm, network={"graph": "ring"}).change(8, "remove", "agent-1")
     with pytest.raises(pisco.InputError, match="cannot change its roster"):
         Running(tmp_path, plan, quadratic_of, only=["agent-0"], server=False).join()

@@ -114,13 +114,8 @@ def test_half_precision_stays():
     data = {"a": np.ones((6, 2, 3), np.float32)}
     problem = Problem(lambda p, batch, key: (batch["a"] @ p["w"] + p["b"]) ** 2, start, data)
     rule = pisco.algorithms.pisco(local_lr=0.01, local_steps=1)
-    result = pisco.run(
-        rule, problem, pisco.Network.ring(6, server=pisco.every(2)), rounds=4, engine="sharded"
-    )
-    assert {name: str(leaf.dtype) for name, leaf in result.params.items()} == {
-        "w": "bfloat16",
-        "b": "float32",
-    }
+    result = pisco.run(rule, problem, pisco.Network.ring(6, server=pisco.every(2)), rounds=4, engine="sharded")
+    assert {name: str(leaf.dtype) for name, leaf in result.params.items()} == {"w": "bfloat16", "b": "float32"}
 
 
 def test_checkpoints_go_from_scan_to_sharded_and_back(tmp_path, x64):
@@ -128,9 +123,7 @@ def test_checkpoints_go_from_scan_to_sharded_and_back(tmp_path, x64):
     rule = pisco.algorithms.pisco(local_lr=0.02, local_steps=1)
 
     def run(rounds, engine, **options):
-        return pisco.run(
-            rule, world.problem(), network, rounds=rounds, engine=engine, chunk_rounds=5, **options
-        )
+        return pisco.run(rule, world.problem(), network, rounds=rounds, engine=engine, chunk_rounds=5, **options)
 
     run(5, "scan", checkpoint=tmp_path)
     run(10, "sharded", checkpoint=tmp_path, resume=True)
@@ -258,8 +251,7 @@ def test_the_roll_call_names_who_is_missing_or_there_twice():
 def write_parts(folder, round_index, value=1.0):
     rows = np.arange(12, dtype=np.float64).reshape(1, 6, 2) * value
     parts = [
-        checkpoint.save_part(folder, round_index, (i, 2), 3 * i, {".x": rows[:, 3 * i : 3 * i + 3]})
-        for i in range(2)
+        checkpoint.save_part(folder, round_index, (i, 2), 3 * i, {".x": rows[:, 3 * i : 3 * i + 3]}) for i in range(2)
     ]
     head = checkpoint.Head(round_index, {"a": 1}, {"rounds": np.arange(2)})
     checkpoint.save(folder, head, {}, parts)

@@ -42,9 +42,7 @@ def at_once(call, sentence):
     ],
 )
 def test_graphs_that_cannot_fit(call):
-    at_once(
-        call, r"a network of [\d,]+ agents and [\d,]+ edges needs about [\d,]+ GB of memory and there are \d"
-    )
+    at_once(call, r"a network of [\d,]+ agents and [\d,]+ edges needs about [\d,]+ GB of memory and there are \d")
 
 
 def test_a_random_graph_draws_for_so_many_pairs_and_no_more():
@@ -59,10 +57,7 @@ def run(**options):
     ("options", "sentence"),
     [
         ({"rounds": 99999999999}, r"rounds is 99999999999, expected a number at most 2\.1"),
-        (
-            {"rounds": 2**31 - 1, "seed": range(99)},
-            "a history of 2,147,483,647 measured rounds needs about .* say",
-        ),
+        ({"rounds": 2**31 - 1, "seed": range(99)}, "a history of 2,147,483,647 measured rounds needs about .* say"),
         ({"seed": range(10**12)}, "1,000,000,000,000 seeds are too many for one call; give at most 100,000"),
         ({"batch_size": 10**12}, "batch_size is 1000000000000, but an agent has only 1 samples"),
         (
@@ -174,8 +169,6 @@ def test_every_published_method_says_how_many_gradients_it_takes():
         rule, network = config.algorithm.build(), config.network.build()
         problem = regression(3, agents=network.num_agents)
         job = Job(problem, network, (Run(rule, network.server, 0),), None)
-        found[config.algorithm.name] = message_sizes(
-            rule, carry_shapes(job).state, network.num_agents
-        ).gradients
+        found[config.algorithm.name] = message_sizes(rule, carry_shapes(job).state, network.num_agents).gradients
     assert set(found) <= set(ALGORITHMS) and len(found) > 15
     assert all(count >= 1 for count in found.values()) and found["pisco"] == 2 and found["dsgd"] == 1

@@ -86,9 +86,7 @@ def test_corner_cases():
     apart = weights.metropolis(graphs.clusters(2, 800, inner="path"))
     assert spectral.mixing_rate(apart) == 0.0
     low, second = spectral.eigenvalue_extremes(apart)
-    assert second == 1.0 and low == pytest.approx(
-        spectral.eigenvalue_extremes(weights.metropolis(graphs.path(800)))[0]
-    )
+    assert second == 1.0 and low == pytest.approx(spectral.eigenvalue_extremes(weights.metropolis(graphs.path(800)))[0])
     with pytest.raises(InputError, match="not symmetric"):
         spectral.eigenvalue_extremes(np.roll(np.eye(3), 1, axis=1))
     with pytest.raises(InputError, match="n × n"):
@@ -125,11 +123,7 @@ def test_large_graphs_in_relative_terms(graph, alpha, rate):
 
 @pytest.mark.parametrize(
     "build",
-    [
-        lambda: graphs.ring(LARGE),
-        lambda: graphs.grid(SIDE, SIDE),
-        lambda: graphs.random_regular(LARGE, 4, seed=1),
-    ],
+    [lambda: graphs.ring(LARGE), lambda: graphs.grid(SIDE, SIDE), lambda: graphs.random_regular(LARGE, 4, seed=1)],
     ids=["ring", "grid", "random-regular"],
 )
 def test_large_graphs_stay_sparse(build):

@@ -64,10 +64,7 @@ def test_an_area_is_reached_from_below():
         rising.at_target("test_auc")
     # A column nobody has said anything of.
     np.testing.assert_array_equal(rising.at_target("test_error", at_most=1), [2, 2])
-    for ask in (
-        lambda: rising.at_target("test_error", bound=1),
-        lambda: pisco.compare([rising], {"test_error": 1}),
-    ):
+    for ask in (lambda: rising.at_target("test_error", bound=1), lambda: pisco.compare([rising], {"test_error": 1})):
         with pytest.raises(
             InputError, match=r"test_error=1 does not say which way is better; measure it as Metric\('error'"
         ):
@@ -76,16 +73,11 @@ def test_an_area_is_reached_from_below():
 
 def test_the_direction_travels_with_a_result(tmp_path):
     saved = made_up(
-        [0.5, 0.9, 0.995],
-        metrics=[AUC, Metric("lag", rising=False, of="state", log=True)],
-        lag=[3.0, 2.0, 1.0],
+        [0.5, 0.9, 0.995], metrics=[AUC, Metric("lag", rising=False, of="state", log=True)], lag=[3.0, 2.0, 1.0]
     )
     folder = saved.save(tmp_path / "r")
     loaded = Result.load(folder)
-    assert (
-        loaded.metric("test_auc") == saved.metric("test_auc")
-        and loaded.metric("test_auc").title == "test AUC"
-    )
+    assert loaded.metric("test_auc") == saved.metric("test_auc") and loaded.metric("test_auc").title == "test AUC"
     assert loaded.metric("lag").log and loaded.at_target("lag", bound=2.0) == [1]
     assert pisco.compare([loaded], {"test_auc": 0.99}) == pisco.compare([saved], {"test_auc": 0.99})
     # An older result has no columns: ours are known, others ask for a direction.
@@ -108,11 +100,7 @@ def test_reports_and_plots_know_users_metrics():
     drawn = {measure["name"]: measure for measure in page_numbers([result])["measures"]}
     assert drawn["test_auc"] == {"name": "test_auc", "title": "test AUC", "log": False, "percent": False}
     assert list(measured([result])) == ["grad_norm_sq_mean", "loss", "test_auc"]
-    assert [ax.get_title() for ax in result.plot().axes[:3]] == [
-        "running mean of ‖∇f(x̄)‖²",
-        "loss f(x̄)",
-        "test AUC",
-    ]
+    assert [ax.get_title() for ax in result.plot().axes[:3]] == ["running mean of ‖∇f(x̄)‖²", "loss f(x̄)", "test AUC"]
 
 
 def test_commands_take_the_columns_that_results_hold(tmp_path, monkeypatch):

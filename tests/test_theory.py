@@ -59,9 +59,7 @@ def test_mean_square_stability_with_a_server(server_prob, x64):
     limit = theory.largest_stable_step([mode], 1.0, local_steps=1, server_prob=server_prob)
     assert limit > theory.largest_stable_step([mode], 1.0, local_steps=1)
     for factor, stable in ((0.95, True), (1.05, False)):
-        M = theory.round_matrix(
-            mode, 1.0, local_lr=factor * limit, comm_lr=1.0, local_steps=1, one_exchange=False
-        )
+        M = theory.round_matrix(mode, 1.0, local_lr=factor * limit, comm_lr=1.0, local_steps=1, one_exchange=False)
         moments = np.eye(2)
         for _ in range(4000):
             moments = (1 - server_prob) * M @ moments @ M.T
@@ -75,9 +73,7 @@ def test_the_curvature_of_a9a():
 
 def test_metropolis_allows_far_larger_steps_than_fdla():
     steps = {
-        name: theory.largest_stable_step(
-            inner_modes(pisco.Network.ring(10, weights=name).weights), 1.0, local_steps=1
-        )
+        name: theory.largest_stable_step(inner_modes(pisco.Network.ring(10, weights=name).weights), 1.0, local_steps=1)
         for name in ("fdla", "metropolis")
     }
     assert steps["metropolis"] > 20 * steps["fdla"]

@@ -41,12 +41,7 @@ def assert_twins_agree(name, hyperparameters, server, symmetric):
 @pytest.mark.parametrize("local_steps", [0, 1, 3])
 @pytest.mark.parametrize("one_exchange", [False, True])
 def test_pisco(x64, one_exchange, local_steps, comm_lr, server_prob, symmetric):
-    hyperparameters = {
-        "local_lr": 0.02,
-        "comm_lr": comm_lr,
-        "local_steps": local_steps,
-        "one_exchange": one_exchange,
-    }
+    hyperparameters = {"local_lr": 0.02, "comm_lr": comm_lr, "local_steps": local_steps, "one_exchange": one_exchange}
     assert_twins_agree("pisco", hyperparameters, pisco.bernoulli(server_prob), symmetric)
 
 
@@ -67,9 +62,7 @@ def test_dsgt(x64, combine_first, server):
 
 @pytest.mark.parametrize("momentum", [0.0, 0.8])
 def test_momentum(x64, momentum):
-    assert_twins_agree(
-        "momentum_dsgd", {"local_lr": 0.02, "momentum": momentum}, pisco.every(5), symmetric=False
-    )
+    assert_twins_agree("momentum_dsgd", {"local_lr": 0.02, "momentum": momentum}, pisco.every(5), symmetric=False)
 
 
 @pytest.mark.parametrize("server", [pisco.never(), COIN], ids=repr)
@@ -79,12 +72,8 @@ def test_momentum(x64, momentum):
 def test_kgt(x64, local_steps, start, last_gradient, server):
     world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
     options = {"local_lr": 0.02, "comm_lr": 0.8, "local_steps": local_steps, "last_gradient": last_gradient}
-    states = trajectory(
-        kgt(start=start, **options), world.problem(), pisco.Network(weights=W, server=server), ROUNDS
-    )
-    assert_states(
-        states, twins.kgt(world.x0, world.gradient, mixes(W, server, ROUNDS), start=start, W0=W, **options)
-    )
+    states = trajectory(kgt(start=start, **options), world.problem(), pisco.Network(weights=W, server=server), ROUNDS)
+    assert_states(states, twins.kgt(world.x0, world.gradient, mixes(W, server, ROUNDS), start=start, W0=W, **options))
 
 
 @pytest.mark.parametrize("reporters", [None, 2])

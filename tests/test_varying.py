@@ -92,9 +92,7 @@ def test_bad_varying_networks_are_refused():
     with pytest.raises(pisco.InputError, match="matrix 0 is for 5 agents, the network has 6"):
         _ = pisco.Network.ring(6, varying=cycle([doubly_stochastic(5)])).gossip
     with pytest.raises(pisco.InputError, match="needs symmetric weights"):
-        _ = pisco.Network(
-            weights=doubly_stochastic(5, symmetric=False), varying=pisco.edge_dropout(0.1)
-        ).gossip
+        _ = pisco.Network(weights=doubly_stochastic(5, symmetric=False), varying=pisco.edge_dropout(0.1)).gossip
     with pytest.raises(pisco.InputError, match="sums to"):
         _ = pisco.Network.ring(5, varying=function_of_round(lambda key, k: jnp.ones((5, 5)))).gossip
     with pytest.raises(pisco.InputError, match="cannot be combined"):
@@ -150,12 +148,7 @@ def test_sampled_reports_are_refused_where_the_mean_must_survive():
     with pytest.raises(pisco.InputError, match="needs the server in every round"):
         pisco.run(pisco.algorithms.scaffold(local_lr=0.1, local_steps=1), problem, network, rounds=1)
     with pytest.raises(pisco.InputError, match="needs the same map in every round"):
-        pisco.run(
-            pisco.algorithms.beer(local_lr=0.1),
-            problem,
-            pisco.Network.ring(6, server=pisco.every(2)),
-            rounds=1,
-        )
+        pisco.run(pisco.algorithms.beer(local_lr=0.1), problem, pisco.Network.ring(6, server=pisco.every(2)), rounds=1)
 
 
 def naive_periods(losses, period, power, warmup):

@@ -64,9 +64,7 @@ def by_another_solver(graph, nonnegative):
 
 
 @pytest.mark.parametrize("nonnegative", [False, True])
-@pytest.mark.parametrize(
-    "graph", [graphs.grid(3, 4), graphs.erdos_renyi(16, 0.3, seed=0)], ids=lambda g: g.name
-)
+@pytest.mark.parametrize("graph", [graphs.grid(3, 4), graphs.erdos_renyi(16, 0.3, seed=0)], ids=lambda g: g.name)
 def test_fdla_is_the_optimum_another_solver_finds(graph, nonnegative):
     found = weights.fdla(graph, nonnegative=nonnegative)
     deviation = np.linalg.norm(found.toarray() - 1 / graph.num_agents, 2)
@@ -146,9 +144,7 @@ def test_each_component_gets_its_own_fastest_weights():
     graph = graphs.Graph(9, [(0, 2), (2, 4), (1, 3), (3, 5), (5, 7), (7, 1)])  # a path, a ring, two alone
     for rule in (weights.fdla, weights.best_constant):
         dense = rule(graph).toarray()
-        assert dense[[[0], [2], [4]], [0, 2, 4]] == pytest.approx(
-            weights.fdla(graphs.path(3)).toarray(), abs=1e-6
-        )
+        assert dense[[[0], [2], [4]], [0, 2, 4]] == pytest.approx(weights.fdla(graphs.path(3)).toarray(), abs=1e-6)
         ring = [[1], [3], [5], [7]], [1, 3, 5, 7]
         assert dense[ring] == pytest.approx(weights.fdla(graphs.ring(4)).toarray(), abs=1e-6)
         assert dense[6, 6] == dense[8, 8] == 1
@@ -157,9 +153,7 @@ def test_each_component_gets_its_own_fastest_weights():
 def test_lazy_is_halfway_to_the_identity():
     graph = graphs.erdos_renyi(8, 0.5, seed=1)
     for rule in WEIGHTS.values():
-        assert rule(graph, lazy=True).toarray() == pytest.approx(
-            (rule(graph).toarray() + np.eye(8)) / 2, abs=1e-9
-        )
+        assert rule(graph, lazy=True).toarray() == pytest.approx((rule(graph).toarray() + np.eye(8)) / 2, abs=1e-9)
 
 
 def test_large_graphs_without_a_closed_form_say_what_they_get():
@@ -185,10 +179,7 @@ def test_check_takes_what_users_have():
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [
-        (
-            [[0.5, 0.5], [0.5, 0.48]],
-            r"row 1 of `weights` sums to 0.98, expected 1; `weights.metropolis\(graph\)`",
-        ),
+        ([[0.5, 0.5], [0.5, 0.48]], r"row 1 of `weights` sums to 0.98, expected 1; `weights.metropolis\(graph\)`"),
         ([[0.4, 0.6], [0.3, 0.7]], "column 0 of `weights` sums to 0.7"),
         ([[1.0, 0.0]], "n × n"),
         ([[1.0], [1.0, 2.0]], "matrix of numbers"),

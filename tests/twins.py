@@ -59,9 +59,7 @@ def dsgt(x0, gradient, mixes, *, local_lr, combine_first=False):
         yield {"params": X, "tracker": Y, "grads": G}
 
 
-def kgt(
-    x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, last_gradient=False, start="zero", W0=None
-):
+def kgt(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, last_gradient=False, start="zero", W0=None):
     X = np.outer(x0, np.ones(mixes[0].shape[0]))
     G0, n = gradient(X), X.shape[1]
     C = {
@@ -80,9 +78,7 @@ def kgt(
         yield {"params": X, "correction": C}
 
 
-def scaffold(
-    x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, fresh_gradient=False, reporters=None
-):
+def scaffold(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, fresh_gradient=False, reporters=None):
     """`reporters` lists the sampled agents of every round; the server's x and c are kept as single vectors."""
     n = mixes[0].shape[0]
     x, c, own = x0.copy(), np.zeros_like(x0), np.zeros((len(x0), n))
@@ -160,11 +156,4 @@ def top_k(count):
     return compress
 
 
-TWINS = {
-    "pisco": pisco,
-    "dsgd": dsgd,
-    "momentum_dsgd": momentum_dsgd,
-    "dsgt": dsgt,
-    "kgt": kgt,
-    "scaffold": scaffold,
-}
+TWINS = {"pisco": pisco, "dsgd": dsgd, "momentum_dsgd": momentum_dsgd, "dsgt": dsgt, "kgt": kgt, "scaffold": scaffold}

@@ -49,9 +49,7 @@ class Quadratics:
 
     def gradient(self, X):
         """Column by column, as the paper stacks agents."""
-        return np.stack(
-            [A @ (x - b) for A, b, x in zip(self.hessians, self.minimizers, X.T, strict=True)], axis=1
-        )
+        return np.stack([A @ (x - b) for A, b, x in zip(self.hessians, self.minimizers, X.T, strict=True)], axis=1)
 
 
 def doubly_stochastic(n, seed=0, symmetric=True):
@@ -116,7 +114,4 @@ def network_for(method, agents=6, server=None):
 def thinned(names, keep=4):
     """Every fourth name now and the others in the slow tests: for checks that cost seconds a name."""
     names = list(names)
-    return [
-        name if at % keep == 0 else pytest.param(name, marks=pytest.mark.slow)
-        for at, name in enumerate(names)
-    ]
+    return [name if at % keep == 0 else pytest.param(name, marks=pytest.mark.slow) for at, name in enumerate(names)]

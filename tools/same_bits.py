@@ -78,9 +78,7 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         there = Path(scratch) / "tree"
-        subprocess.run(
-            ["git", "worktree", "add", "--quiet", "--detach", there, given.revision], check=True, cwd=HERE
-        )
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", there, given.revision], check=True, cwd=HERE)
         try:
             for tree, name in ((there, "there"), (HERE, "here")):
                 compute(tree, Path(scratch) / name, given.rounds, given.presets)

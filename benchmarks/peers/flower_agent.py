@@ -36,9 +36,6 @@ def train(message: Message, path: str, agent: int) -> Message:
         loss(model(features), labels).backward()
         optimizer.step()
     content = RecordDict(
-        {
-            "arrays": ArrayRecord(model.state_dict()),
-            "metrics": MetricRecord({"num-examples": len(samples[0])}),
-        }
+        {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(samples[0])})}
     )
     return Message(content=content, reply_to=message)

@@ -53,9 +53,7 @@ def simulate(path: str, rounds: int) -> float:
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         model, _ = torch_models.model_of(workload)
-        strategy.start(
-            grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=rounds + WARMUP + 1
-        )  # pyright: ignore
+        strategy.start(grid=grid, initial_arrays=ArrayRecord(model.state_dict()), num_rounds=rounds + WARMUP + 1)  # pyright: ignore
 
     @app.train()
     def local_steps(message: Message, context: Context) -> Message:

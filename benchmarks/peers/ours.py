@@ -17,9 +17,7 @@ def problem_of(workload: wire.Workload) -> pisco.Problem:
     """The library's own problem on the exported samples."""
     agents, samples, inputs = workload.features.shape
     rows = np.arange(agents * samples).reshape(agents, samples)
-    data = pisco.data.Dataset(
-        workload.name, workload.features.reshape(-1, inputs), workload.labels.reshape(-1)
-    )
+    data = pisco.data.Dataset(workload.name, workload.features.reshape(-1, inputs), workload.labels.reshape(-1))
     if workload.hidden:
         return pisco.problems.mlp(data, agents=agents, partition=list(rows), hidden=workload.hidden)
     return pisco.problems.logistic(

@@ -51,9 +51,7 @@ PEERS = {
     ),
     "fedjax": Peer("fedjax FedAvg", "fedjax", "fedjax_fedavg.py", {"a9a": 3, "mnist": 2, "million": 1}, 3),
     "pfl": Peer("pfl FedAvg", "pfl", "pfl_fedavg.py", {"a9a": 30, "mnist": 10, "million": 3}, 3),
-    "flower": Peer(
-        "Flower FedAvg", "flower", "flower_fedavg.py", {"a9a": 30, "mnist": 10, "million": 3}, repeats=1
-    ),
+    "flower": Peer("Flower FedAvg", "flower", "flower_fedavg.py", {"a9a": 30, "mnist": 10, "million": 3}, repeats=1),
     "nvflare": Peer(
         "NVFlare gradient tracking",
         "nvflare",
@@ -80,9 +78,7 @@ def environment(name: str) -> Path:
     for step in steps:
         done = subprocess.run(step, capture_output=True, text=True, check=False)
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [
-                "unknown reason"
-            ]
+            said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or ["unknown reason"]
             raise Failed(f"its environment could not be built: {said[-1]}")
     stamp.write_text(wanted.read_text())
     return python
@@ -144,13 +140,7 @@ class Bench:
         theirs = None
         try:
             python = environment(peer.environment)
-            command = [
-                str(python),
-                str(HERE / peer.script),
-                str(data),
-                str(peer.rounds[data.stem]),
-                *peer.options,
-            ]
+            command = [str(python), str(HERE / peer.script), str(data), str(peer.rounds[data.stem]), *peer.options]
             ours = self.ours(data, peer.rule)
             theirs = Runner(command, HOME / "logs" / f"{name}-{data.stem}.log", self.peer_env, self.timeout)
             row["versions"] = theirs.about["versions"]
@@ -179,14 +169,8 @@ class Bench:
 def describe(workload: wire.Workload, rule: str) -> str:
     """The workload in words; `rule` says what ours runs."""
     agents = len(workload.weights)
-    model = {"a9a": "a9a logistic", "mnist": "MNIST network", "million": "1 M-parameter network"}[
-        workload.name
-    ]
-    taken = (
-        "DSGT, 1 gradient"
-        if rule == "dsgt"
-        else f"T_o={workload.local_steps}, {workload.gradients} gradients"
-    )
+    model = {"a9a": "a9a logistic", "mnist": "MNIST network", "million": "1 M-parameter network"}[workload.name]
+    taken = "DSGT, 1 gradient" if rule == "dsgt" else f"T_o={workload.local_steps}, {workload.gradients} gradients"
     return f"{model}, n={agents}, b={workload.batch_size}, {taken} a round"
 
 
@@ -199,19 +183,14 @@ def table(rows: list[dict]) -> str:
         lines.append((row["workload"], row["peer"], *found, last))
     widths = [max(len(line[i]) for line in lines) for i in range(4)]
     return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[4]])
-        for line in lines
+        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), line[4]]) for line in lines
     )
 
 
 def arguments() -> argparse.Namespace:
     """What to run."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "peers", nargs="*", metavar="PEER", help=f"among {', '.join(PEERS)}; all unless given"
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=f"among {', '.join(PEERS)}; all unless given")
     parser.add_argument("--workload", action="append", choices=list(OUR_ROUNDS), help="may be repeated")
     parser.add_argument("--timeout", type=float, default=240, help="seconds to wait for one measurement")
     parser.add_argument("--list", action="store_true", help="say what there is and end")

@@ -153,9 +153,7 @@ def main(path: str, rounds: int, style: str) -> None:
     with torch.inference_mode():
         loop = Loop(wire.load(path), style)
     threads = torch_models.fastest_threads(lambda: loop.run(rounds))
-    wire.serve(
-        ["torch", "numpy"], lambda: wire.repeated(lambda: loop.run(rounds), rounds), note=f"{threads} threads"
-    )
+    wire.serve(["torch", "numpy"], lambda: wire.repeated(lambda: loop.run(rounds), rounds), note=f"{threads} threads")
 
 
 if __name__ == "__main__":

@@ -80,9 +80,7 @@ class LinkTimes(NamedTuple):
         """
         busiest, agents = int(graph.degrees.max(initial=0)), graph.num_agents
         gossip = sum(self.gossip_latency + busiest * size / self.gossip_bandwidth for size in exchange_bytes)
-        server = sum(
-            2 * (self.server_latency + agents * size / self.server_bandwidth) for size in exchange_bytes
-        )
+        server = sum(2 * (self.server_latency + agents * size / self.server_bandwidth) for size in exchange_bytes)
         return RoundPrices(gossip, server)
 
 

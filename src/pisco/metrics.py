@@ -140,9 +140,7 @@ def with_running_mean(columns: Mapping[str, Any]) -> dict[str, Any]:
         out[name] = np.asarray(values)
         if name == "grad_norm_sq":
             with np.errstate(over="ignore", invalid="ignore"):
-                out["grad_norm_sq_mean"] = np.cumsum(out[name], axis=-1) / np.arange(
-                    1, out[name].shape[-1] + 1
-                )
+                out["grad_norm_sq_mean"] = np.cumsum(out[name], axis=-1) / np.arange(1, out[name].shape[-1] + 1)
     return out
 
 

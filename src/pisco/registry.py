@@ -50,11 +50,7 @@ def options(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
         return given.replace(annotation=found["it"])
 
     known = inspect.signature(factory).parameters.items()
-    return {
-        name: resolved(each)
-        for name, each in known
-        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-    }
+    return {name: resolved(each) for name, each in known if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
 
 def fit(what: str, known: Options, given: Mapping[str, Any], table: str = "") -> dict[str, Any]:
@@ -183,9 +179,7 @@ def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
 def _from_file(kind: str, name: str) -> Any:
     file, _, function = name.rpartition(":")
     path = Path(file).expanduser().resolve()
-    own = {
-        key: each for key, each in vars(load_file(path)).items() if callable(each) or not key.startswith("_")
-    }
+    own = {key: each for key, each in vars(load_file(path)).items() if callable(each) or not key.startswith("_")}
     if function not in own:
         raise InputError(f"{path} defines no {kind} {function!r}; {suggest(function, own)}")
     if not inspect.isroutine(own[function]):
@@ -246,9 +240,7 @@ class Registry(Mapping[str, T], Generic[T]):
                 return entry.load()
             except Exception as error:
                 said = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise InputError(
-                    f"{self.kind} {name!r} cannot be loaded from {entry.value} ({said})"
-                ) from error
+                raise InputError(f"{self.kind} {name!r} cannot be loaded from {entry.value} ({said})") from error
         own = f', or your own, as in "{name}:function"' if name.endswith(".py") else ""
         raise InputError(f"unknown {self.kind} {name!r}; {suggest(name, self)}{own}")
 

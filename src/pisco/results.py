@@ -120,9 +120,7 @@ class Result:
         """The same result with some of its seeds."""
         missing = set(seeds) - set(self.seeds)
         if missing or not self.stacked:
-            raise InputError(
-                f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}"
-            )
+            raise InputError(f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}")
         rows = [self.seeds.index(seed) for seed in seeds]
         same_first = tuple(seeds[:1]) == self.seeds[:1]
         return replace(
@@ -165,9 +163,7 @@ class Result:
         """Read a folder that `save` wrote. Parameters come back as nested dictionaries and lists of arrays."""
         folder = Path(path)
         if folder.is_file():
-            raise InputError(
-                f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes"
-            )
+            raise InputError(f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes")
         try:
             summary = json.loads((folder / SUMMARY_FILE).read_text())
             history = _read_npz(folder / HISTORY_FILE)
@@ -176,8 +172,7 @@ class Result:
                 params=params,
                 history=history,
                 seeds=tuple(summary["seeds"]),
-                settings=summary["settings"]
-                | ({"config": summary["config"]} if summary.get("config") else {}),
+                settings=summary["settings"] | ({"config": summary["config"]} if summary.get("config") else {}),
                 diverged_at=summary["diverged_at"],
                 rounds=summary["rounds"],
                 interrupted=summary["interrupted"],
@@ -189,9 +184,7 @@ class Result:
             )
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
-            raise InputError(
-                f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one"
-            ) from error
+            raise InputError(f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one") from error
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
 
@@ -228,9 +221,7 @@ class Result:
         return table | {name: self.column(name).reshape(-1) for name in self.history}
 
     def _repr_html_(self) -> str:
-        what = {
-            name: self.settings[name] for name in ("algorithm", "problem", "network") if name in self.settings
-        }
+        what = {name: self.settings[name] for name in ("algorithm", "problem", "network") if name in self.settings}
         ends = {name: f"{np.mean(self.final(name)):.5g}" for name in self.history if name != "round"}
         return card(repr(self), what | {"seeds": list(self.seeds)} | ends)
 
@@ -296,9 +287,7 @@ def _name(path: Any) -> str:
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()}
-    )
+    np.savez_compressed(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
     return buffer.getvalue()
 
 

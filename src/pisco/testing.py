@@ -72,14 +72,10 @@ def check_algorithm(rule: Algorithm | str, **hyperparameters: Any) -> Report:
         try:
             broken = check(trial)
         except jax.errors.ConcretizationTypeError:
-            broken = (
-                "a traced value decides in an `if`; use jnp.where, or name the number in @algorithm(static=…)"
-            )
+            broken = "a traced value decides in an `if`; use jnp.where, or name the number in @algorithm(static=…)"
         except Exception as error:
             said = (str(error).splitlines() or [""])[0]
-            broken = (
-                said if isinstance(error, InputError) else f"it fails with {type(error).__name__}: {said}"
-            )
+            broken = said if isinstance(error, InputError) else f"it fails with {type(error).__name__}: {said}"
         checks.append(Check(name, broken))
         if broken and check is _state:  # the others would only say it again
             break
@@ -208,16 +204,10 @@ def _tracked(trial: _Trial) -> str:
 def _costs(trial: _Trial) -> str:
     agents, state = trial.agents(), trial.after()
     mix = agents.mix(lambda tree: exchange(tree, "mix"))
-    cut = Stages(
-        lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state
-    )  # as in a federation
+    cut = Stages(lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state)  # as in a federation
     sent = [num_bytes(leaves) // AGENTS for _, leaves in cut.messages]
     counted = message_sizes(trial.rule, state.params, AGENTS).whole
-    return (
-        ""
-        if sent == counted
-        else f"a round sends {sent} bytes a link, {counted} are counted; mix alike always"
-    )
+    return "" if sent == counted else f"a round sends {sent} bytes a link, {counted} are counted; mix alike always"
 
 
 def _compiled(trial: _Trial) -> str:
@@ -232,9 +222,7 @@ def _compiled(trial: _Trial) -> str:
 
 
 def _same_bits(trial: _Trial) -> str:
-    one, two = (
-        jax.make_jaxpr(lambda *args: trial.trajectory(*args))(trial.rule, trial.agents()) for _ in "12"
-    )
+    one, two = (jax.make_jaxpr(lambda *args: trial.trajectory(*args))(trial.rule, trial.agents()) for _ in "12")
     same = str(one) == str(two) and not _differs(one.consts, two.consts, 0.0)
     return "" if same else "a round is another one every time; draw with jax.random and the round's key alone"
 
@@ -242,10 +230,7 @@ def _same_bits(trial: _Trial) -> str:
 def _engines(trial: _Trial) -> str:
     with jax.disable_jit():
         where = _differs(trial.after(), trial.trajectory(trial.rule, trial.agents()))
-    return (
-        where
-        and f"compiled and in plain Python it comes to another {where}; keep no Python state between rounds"
-    )
+    return where and f"compiled and in plain Python it comes to another {where}; keep no Python state between rounds"
 
 
 _CHECKS: dict[str, Callable[[_Trial], str]] = {

@@ -89,9 +89,7 @@ class _Spy:
 class _ErrorFeedback:
     """The mix that the inner method sees: each call compresses, and updates its own pair of public copies."""
 
-    def __init__(
-        self, mix: Mix, state: CompressedState, noise: Key, compressor: Compressor, consensus_lr: Any
-    ):
+    def __init__(self, mix: Mix, state: CompressedState, noise: Key, compressor: Compressor, consensus_lr: Any):
         self.mix, self.noise, self.compressor, self.consensus_lr = mix, noise, compressor, consensus_lr
         self.participates, self.share, self.server = mix.participates, mix.share, mix.server
         self.before = list(zip(state.gossiped, state.reported, strict=True))

@@ -28,9 +28,7 @@ def _value_bits(tree: Any) -> int:
 
 def _kept(fraction: float, count: int | None, length: int) -> int:
     if count is not None and count > length:
-        raise InputError(
-            f"count is {count}, but the vector has only {length} entries; keep fewer or give a fraction"
-        )
+        raise InputError(f"count is {count}, but the vector has only {length} entries; keep fewer or give a fraction")
     return max(1, math.ceil(fraction * length)) if count is None else count
 
 
@@ -134,9 +132,7 @@ class Quantize:
 
 
 COMPRESSORS = Registry[Callable[..., Compressor]](
-    "compressor",
-    "pisco.compressors",
-    {"identity": Identity, "top-k": TopK, "random-k": RandomK, "quantize": Quantize},
+    "compressor", "pisco.compressors", {"identity": Identity, "top-k": TopK, "random-k": RandomK, "quantize": Quantize}
 )
 
 

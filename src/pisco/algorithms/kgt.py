@@ -30,12 +30,7 @@ STARTS: dict[str, Callable[[Params, StartMix], Params]] = {
 
 @algorithm
 def kgt(
-    *,
-    local_lr: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    last_gradient: bool = False,
-    start: str = "zero",
+    *, local_lr: float, comm_lr: float = 1.0, local_steps: int, last_gradient: bool = False, start: str = "zero"
 ) -> Pair:
     """T corrected steps x ← x − η_c(g + C) from X, then one exchange of two vectors:
 

@@ -93,29 +93,20 @@ CLUSTERED = {
 
 _ROWS = {
     "pisco": Method(pisco, "local gradient tracking, two exchanges a round (the paper's Algorithm 1)"),
-    "pisco-one-exchange": Method(
-        pisco, "PISCO with parameters and tracker in one message", {"one_exchange": True}
-    ),
+    "pisco-one-exchange": Method(pisco, "PISCO with parameters and tracker in one message", {"one_exchange": True}),
     "pisco-compressed": Method(compressed_pisco, "PISCO with error-feedback compression"),
     "pisco-vr": Method(
-        kgt,
-        "PISCO with K-GT's averaged correction, no centralised start",
-        {"last_gradient": False, "start": "zero"},
+        kgt, "PISCO with K-GT's averaged correction, no centralised start", {"last_gradient": False, "start": "zero"}
     ),
     "dsgd": Method(dsgd, "decentralized SGD, adapt-then-combine", ONE_STEP, GOSSIP),
-    "dsgd-cta": Method(
-        dsgd, "decentralized SGD, combine-then-adapt", ONE_STEP | {"combine_first": True}, GOSSIP
-    ),
+    "dsgd-cta": Method(dsgd, "decentralized SGD, combine-then-adapt", ONE_STEP | {"combine_first": True}, GOSSIP),
     "local-dsgd": Method(dsgd, "decentralized SGD with local steps", {"combine_first": False}, GOSSIP),
     "fedavg": Method(dsgd, "federated averaging with local steps", {"combine_first": False}, FEDERATED),
     "gossip-pga": Method(
         dsgd, "gossip SGD with a server average every H rounds", ONE_STEP, {"server": "every", "period": 10}
     ),
     "gossip-aga": Method(
-        dsgd,
-        "gossip SGD whose averaging period grows as the loss falls",
-        ONE_STEP,
-        {"server": "adaptive", "period": 4},
+        dsgd, "gossip SGD whose averaging period grows as the loss falls", ONE_STEP, {"server": "adaptive", "period": 4}
     ),
     "hl-sgd": Method(
         dsgd, "gossip in clusters, a server average of sampled agents every τ rounds", ONE_STEP, CLUSTERED
@@ -137,9 +128,7 @@ _ROWS = {
         GOSSIP,
     ),
     "kgt": Method(kgt, "K-GT: local steps with an averaged correction", {"last_gradient": False}, GOSSIP),
-    "periodical-gt": Method(
-        kgt, "local steps corrected with the last gradient", {"last_gradient": True}, GOSSIP
-    ),
+    "periodical-gt": Method(kgt, "local steps corrected with the last gradient", {"last_gradient": True}, GOSSIP),
     "lsgt": Method(lsgt, "gradient tracking with local steps, semi-ATC", {}, GOSSIP),
     "choco": Method(choco, "gossip SGD with error-feedback compression", {}, GOSSIP),
     "beer": Method(compressed_beer, "compressed gradient tracking", {}, GOSSIP),

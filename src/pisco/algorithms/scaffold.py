@@ -21,9 +21,7 @@ class ScaffoldState(NamedTuple):
 
 
 @algorithm
-def scaffold(
-    *, local_lr: float, comm_lr: float = 1.0, local_steps: int, fresh_gradient: bool = False
-) -> Pair:
+def scaffold(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, fresh_gradient: bool = False) -> Pair:
     """From the server's x, the sampled agents S take T steps yᵢ ← yᵢ − η_l(gᵢ(yᵢ) − cᵢ + c), then
 
         option I (`fresh_gradient`):  cᵢ⁺ = gᵢ(x)
@@ -70,9 +68,7 @@ def scaffold(
             new = subtract(subtract(own, shared), scale(moved, 1 / (local_steps * local_lr)))
         mean_moved, mean_change = mix((moved, subtract(new, own)))
         return ScaffoldState(
-            add(x, mean_moved, comm_lr),
-            where_agents(mix.participates, new, own),
-            add(shared, mean_change, mix.share),
+            add(x, mean_moved, comm_lr), where_agents(mix.participates, new, own), add(shared, mean_change, mix.share)
         )
 
     return Pair(init, one_round, Needs(server_every_round=True))

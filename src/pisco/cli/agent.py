@@ -26,19 +26,13 @@ OUT_OF_PATIENCE = 3
 STOPPED = 4
 """Exit code when the run cannot go on: refused by a peer, or the numbers are no longer finite."""
 
-KitFolder = Annotated[
-    Path, typer.Option("--kit", "-k", help="The folder that `pisco federation issue` made.")
-]
+KitFolder = Annotated[Path, typer.Option("--kit", "-k", help="The folder that `pisco federation issue` made.")]
 State = Annotated[
     Path | None, typer.Option("--state", help="Where the state is kept between starts (default: KIT/state).")
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
-Listen = Annotated[
-    str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")
-]
-Durable = Annotated[
-    bool, typer.Option(help="Wait for the disk after every round: survives a loss of power too.")
-]
+Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")]
+Durable = Annotated[bool, typer.Option(help="Wait for the disk after every round: survives a loss of power too.")]
 
 
 def agent(

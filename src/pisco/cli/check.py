@@ -14,8 +14,7 @@ USUAL = {"local_lr": 0.05, "local_steps": 2}
 def check(
     algorithm: Annotated[str, typer.Argument(help="A file and a factory in it, as in my_algos.py:extra.")],
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="A hyperparameter; may be given often."),
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A hyperparameter; may be given often.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -8,26 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.completion import listed
-from pisco.cli.console import (
-    cell,
-    note,
-    print_table,
-    progress_bar,
-    say,
-    say_json,
-    size,
-    use_compilation_cache,
-)
-from pisco.cli.options import (
-    Experiment,
-    Goals,
-    Json,
-    PriceGossip,
-    PriceServer,
-    Rounds,
-    Set,
-    load_experiment,
-)
+from pisco.cli.console import cell, note, print_table, progress_bar, say, say_json, size, use_compilation_cache
+from pisco.cli.options import Experiment, Goals, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -59,11 +41,7 @@ def tune(
     chosen = _numbers(grid) or tuning.GRID
     with progress_bar(config.run.rounds, f"tuning {config.algorithm.name}") as progress:
         tuned = tuning.tune(
-            config,
-            grid=chosen,
-            targets=parse_targets(targets),
-            seeds=range(100, 100 + seeds),
-            progress=progress,
+            config, grid=chosen, targets=parse_targets(targets), seeds=range(100, 100 + seeds), progress=progress
         )
     if as_json:
         say_json(tuned._asdict() | {"rule": tuning.RULE})
@@ -86,8 +64,7 @@ def compare(
     algorithms: Annotated[
         str | None,
         typer.Option(
-            help="Methods to compare (`pisco list algorithms`), as in pisco,dsgd.",
-            autocompletion=listed("algorithms"),
+            help="Methods to compare (`pisco list algorithms`), as in pisco,dsgd.", autocompletion=listed("algorithms")
         ),
     ] = None,
     settings: Set = None,
@@ -100,9 +77,7 @@ def compare(
     ] = False,
     price_server: PriceServer = 10.0,
     price_gossip: PriceGossip = 1.0,
-    folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder; finished methods are kept there.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; finished methods are kept there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare methods: each tuned on one grid, then rounds, bytes and price to the targets.

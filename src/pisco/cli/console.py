@@ -118,9 +118,7 @@ def table(title: str, *columns: str, right: Container[int] = ()) -> Table:
     return made
 
 
-def print_table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()
-) -> None:
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> None:
     """A table on stdout; `right` names the columns of numbers."""
     shown = table(title, *columns, right=right)
     for row in rows:

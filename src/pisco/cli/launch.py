@@ -15,9 +15,7 @@ from pisco.cli.console import answers, note
 def launch(
     context: typer.Context,
     processes: Annotated[int, typer.Option(help="How many processes to start on this host.")] = 2,
-    max_failures: Annotated[
-        int, typer.Option(help="How many failures to restart after, before giving up.")
-    ] = 3,
+    max_failures: Annotated[int, typer.Option(help="How many failures to restart after, before giving up.")] = 3,
 ) -> None:
     """Run an experiment on several processes of this host, and start it again from the last checkpoint if one dies.
 
@@ -38,9 +36,7 @@ def launch(
     name, *arguments = context.args or [""]
     if name != "run":
         what = f"{name!r}" if name else "nothing"
-        raise InputError(
-            f"there is {what} to launch; write a run, as in `pisco launch --processes 4 run a9a`"
-        )
+        raise InputError(f"there is {what} to launch; write a run, as in `pisco launch --processes 4 run a9a`")
     given = _parse(context, arguments)
     folder, first = _prepare(given, arguments)
     again = ["--resume", str(folder), *_how(given)]

@@ -109,9 +109,7 @@ for _name, _command in {
     "server": server,
 }.items():
     app.command(_name, cls=Command)(_command)
-app.command(
-    "launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True}
-)(launch)
+app.command("launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
 app.add_typer(federation, name="federation")
 
 

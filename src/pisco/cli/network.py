@@ -15,8 +15,7 @@ def network(
     family: Annotated[
         str,
         typer.Argument(
-            help="A graph (`pisco list graphs`), or a file such as roads.graphml.",
-            autocompletion=listed("graphs"),
+            help="A graph (`pisco list graphs`), or a file such as roads.graphml.", autocompletion=listed("graphs")
         ),
     ],
     agents: Annotated[
@@ -27,8 +26,7 @@ def network(
     rows: Annotated[int | None, typer.Option(help="Rows (grid, torus).")] = None,
     seed: Annotated[int | None, typer.Option(help="Of a random graph.")] = None,
     options: Annotated[
-        list[str] | None,
-        typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights."),
+        list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights.")
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the picture (default: FAMILY-AGENTS.png).")

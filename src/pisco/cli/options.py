@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 Experiment = Annotated[
     str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).", autocompletion=experiments)
 ]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")
-]
+Set = Annotated[list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")]
 Goals = Annotated[
     str | None,
     typer.Option(

@@ -34,9 +34,7 @@ def plan(
     bandwidth_gossip: Annotated[float | None, typer.Option(help="MB/s of an agent's link.")] = None,
     rounds: Rounds = None,
     seconds: Annotated[float, typer.Option(help="Time that the plan may take.")] = 60.0,
-    theory: Annotated[
-        bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")
-    ] = False,
+    theory: Annotated[bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")] = False,
     toml: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the planned experiment there, ready to run.")
     ] = None,
@@ -66,15 +64,11 @@ def plan(
     if len(goals) != 1:
         raise InputError(f"--target {target!r} names {len(goals)} targets; a plan needs one")
     (goal,) = goals.items()
-    prices = _prices(
-        price_server, price_gossip, latency_server, latency_gossip, bandwidth_server, bandwidth_gossip
-    )
+    prices = _prices(price_server, price_gossip, latency_server, latency_gossip, bandwidth_server, bandwidth_gossip)
     if theory and (toml is not None or picture is not None):
         raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
     if toml is not None and toml.suffix != ".toml":
-        raise InputError(
-            f"-o {toml} does not end in .toml; a plan is an experiment file, give it that ending"
-        )
+        raise InputError(f"-o {toml} does not end in .toml; a plan is an experiment file, give it that ending")
     for path in (toml, picture):
         if path is not None:
             _probe(path)
@@ -214,8 +208,7 @@ def _record(planned: Planned, prices: Any, toml: Path | None, picture: Path | No
         "cost": found.price,
         "growth": {"at_start": found.growth[0], "after_descent": found.growth[1]},
         "by_probability": [
-            row.setting._asdict() | {"cost": row.price, "measured": row.measured}
-            for row in found.by_probability
+            row.setting._asdict() | {"cost": row.price, "measured": row.measured} for row in found.by_probability
         ],
         "diverged_pilots": found.diverged,
         "seconds": round(found.seconds, 1),

@@ -19,9 +19,7 @@ def reproduce(
         bool, typer.Option("--quick", help="The same code on fewer seeds, rounds and step sizes.")
     ] = False,
     folder: Annotated[Path, typer.Option("--out", "-o", help="Folder to write to.")] = Path("reproduction"),
-    show_list: Annotated[
-        bool, typer.Option("--list", help="Name the figures and tables, then stop.")
-    ] = False,
+    show_list: Annotated[bool, typer.Option("--list", help="Name the figures and tables, then stop.")] = False,
 ) -> None:
     """Compute a figure or table of the paper again, and say which of its claims hold.
 

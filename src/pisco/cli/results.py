@@ -18,9 +18,9 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RESULT…", help="Folder
 
 def plot(
     folders: Folders,
-    picture: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .png, .svg, .pdf or .html.")
-    ] = Path("pisco-plot.png"),
+    picture: Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg, .pdf or .html.")] = Path(
+        "pisco-plot.png"
+    ),
     columns: Annotated[
         list[str] | None, typer.Option("--column", "-c", help="What to draw; see `pisco list metrics`.")
     ] = None,
@@ -52,9 +52,7 @@ def show(
     from pisco.targets import parse_targets
 
     results, goals = read_results(folders), parse_targets(targets)
-    held = {
-        name: bound for name, bound in goals.items() if targets or any(name in r.history for r in results)
-    }
+    held = {name: bound for name, bound in goals.items() if targets or any(name in r.history for r in results)}
     records = compare(results, held)
     if as_json:
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])

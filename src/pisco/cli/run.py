@@ -33,28 +33,19 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     resume: Annotated[Path | None, typer.Option(help="Continue the run in this folder.")] = None,
     engine: Annotated[
-        str | None,
-        typer.Option(help="How rounds are run; see `pisco list engines`.", autocompletion=listed("engines")),
+        str | None, typer.Option(help="How rounds are run; see `pisco list engines`.", autocompletion=listed("engines"))
     ] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Engine sharded: devices of this process (default: all).")
-    ] = None,
+    devices: Annotated[int | None, typer.Option(help="Engine sharded: devices of this process (default: all).")] = None,
     coordinator: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Engine sharded: where the processes meet, on process 0's host."
-        ),
+        typer.Option(metavar="HOST:PORT", help="Engine sharded: where the processes meet, on process 0's host."),
     ] = None,
     processes: Annotated[int | None, typer.Option(help="Engine sharded: how many processes.")] = None,
     process_id: Annotated[int | None, typer.Option(help="Engine sharded: which this is, from 0.")] = None,
     live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine meanwhile.")] = False,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")
-    ] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")] = 0,
     log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well.")] = None,
-    check: Annotated[
-        bool, typer.Option(help="Look first whether the step size is stable, and warn if not.")
-    ] = True,
+    check: Annotated[bool, typer.Option(help="Look first whether the step size is stable, and warn if not.")] = True,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -104,9 +95,7 @@ def run(
         try:
             if config.algorithm.is_auto:
                 config = _pick_step(config, folder, alone=group.member is None)
-            watched = (
-                watching(config, folder, live=live, port=port, log=log) if group.leads else nullcontext()
-            )
+            watched = watching(config, folder, live=live, port=port, log=log) if group.leads else nullcontext()
             with watched as watchers:
                 bar = progress_bar(config.run.rounds, config.name) if group.leads else nullcontext()
                 with group.working(runner), bar as progress:
@@ -155,9 +144,7 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
     return config
 
 
-def _report(
-    result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None
-) -> None:
+def _report(result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None) -> None:
     if note_first:
         note(note_first)
     trouble = _trouble(result)

@@ -48,12 +48,7 @@ def load() -> Dataset:
             batches = list(pool.map(lambda name, path: _decode(name, read_bytes(path), path), BATCHES, paths))
     features, labels = zip(*batches, strict=True)
     return Dataset(
-        "cifar10",
-        np.concatenate(features[:-1]),
-        np.concatenate(labels[:-1]),
-        features[-1],
-        labels[-1],
-        CLASSES,
+        "cifar10", np.concatenate(features[:-1]), np.concatenate(labels[:-1]), features[-1], labels[-1], CLASSES
     )
 
 

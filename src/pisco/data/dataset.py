@@ -76,9 +76,7 @@ class Dataset:
     @cached_property
     def label_values(self) -> np.ndarray:
         """The different labels of both parts, in increasing order."""
-        return np.unique(
-            self.labels if self.test_labels is None else np.concatenate([self.labels, self.test_labels])
-        )
+        return np.unique(self.labels if self.test_labels is None else np.concatenate([self.labels, self.test_labels]))
 
     def __repr__(self) -> str:
         samples = f"{self.num_samples} samples of shape {self.features.shape[1:]} {self.features.dtype}"
@@ -99,9 +97,7 @@ def check_labels(what: str, labels: Any) -> np.ndarray:
         whole = np.isfinite(labels) & (labels == np.round(labels))
         if not whole.all():
             row = int(np.argmin(whole))
-            raise InputError(
-                f"{what} have {labels[row]} at row {row}, expected whole numbers; number the classes"
-            )
+            raise InputError(f"{what} have {labels[row]} at row {row}, expected whole numbers; number the classes")
         return labels.astype(np.int64)
     if labels.dtype.kind not in "iu":
         raise InputError(f"{what} have dtype {labels.dtype}, expected whole numbers; number the classes")

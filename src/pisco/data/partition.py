@@ -160,9 +160,7 @@ def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:
     labels = check_labels("labels", labels)
     check_number("agents", agents, low=1, integer=True)
     if agents > len(labels):
-        raise InputError(
-            f"{agents} agents cannot share {len(labels)} samples; use at most {len(labels)} agents"
-        )
+        raise InputError(f"{agents} agents cannot share {len(labels)} samples; use at most {len(labels)} agents")
     return labels, int(agents)
 
 

@@ -31,9 +31,7 @@ def load(name_or_path: str | Path) -> Dataset:
     pisco.errors.InputError: unknown dataset 'mnits', which is not a .npz or LIBSVM file either; did...
     """
     if not isinstance(name_or_path, str | Path):
-        raise InputError(
-            f"the dataset is {name_or_path!r}, expected a name ({', '.join(DATASETS)}) or a path"
-        )
+        raise InputError(f"the dataset is {name_or_path!r}, expected a name ({', '.join(DATASETS)}) or a path")
     if name_or_path in DATASETS:
         loaded = DATASETS[str(name_or_path)]()
         if not isinstance(loaded, Dataset):

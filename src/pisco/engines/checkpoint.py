@@ -49,9 +49,7 @@ class Checkpoint(NamedTuple):
         expected = named_leaves(like)
         odd = sorted(expected.keys() ^ self.leaves.keys())
         if odd:
-            raise InputError(
-                f"the checkpoint holds another state (differs in {', '.join(odd[:3])}); start anew"
-            )
+            raise InputError(f"the checkpoint holds another state (differs in {', '.join(odd[:3])}); start anew")
         for name, want in expected.items():
             found = self.leaves[name]
             if found.shape != want.shape or found.dtype != want.dtype:
@@ -62,17 +60,13 @@ class Checkpoint(NamedTuple):
         return jax.tree.unflatten(jax.tree.structure(like), [self.leaves[name] for name in expected])
 
 
-def save(
-    folder: Path, head: Head, state: Any, parts: Sequence[dict[str, Any]] = (), *, durable: bool = True
-) -> Path:
+def save(folder: Path, head: Head, state: Any, parts: Sequence[dict[str, Any]] = (), *, durable: bool = True) -> Path:
     """Write the checkpoint of a round and drop all but the newest two; `parts` are those written before."""
     header = {"round": head.round, "job": head.job} | ({"parts": list(parts)} if parts else {})
     path = folder / f"round-{head.round:09d}.ckpt"
     _write(path, header, head.history, named_leaves(state), durable)
     kept = _newest_first(folder)
-    old = [
-        part for part in folder.glob("round-*.part-*") if part.name[: len(path.stem)] < kept[:KEPT][-1].stem
-    ]
+    old = [part for part in folder.glob("round-*.part-*") if part.name[: len(path.stem)] < kept[:KEPT][-1].stem]
     for file in [*kept[KEPT:], *old, *folder.glob(".round-*.tmp")]:  # the last: of those who were killed
         file.unlink(missing_ok=True)
     return path
@@ -113,9 +107,7 @@ def _write(
     ]
     encoded = json.dumps(header).encode()
     pieces = [MAGIC, len(encoded).to_bytes(8, "big"), encoded]
-    pieces += [
-        array.reshape(-1).view(np.uint8).data for _, _, array in arrays
-    ]  # bfloat16 has no buffer of its own
+    pieces += [array.reshape(-1).view(np.uint8).data for _, _, array in arrays]  # bfloat16 has no buffer of its own
     digest = hashlib.sha256()
     for piece in pieces:
         digest.update(piece)

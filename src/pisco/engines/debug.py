@@ -43,8 +43,6 @@ class DebugEngine:
         with jax.disable_jit():
             return self._scan.measure(job, states)
 
-    def advance(
-        self, job: Job, states: Any, done: int, segment: Segment
-    ) -> tuple[Any, dict[str, np.ndarray], Links]:
+    def advance(self, job: Job, states: Any, done: int, segment: Segment) -> tuple[Any, dict[str, np.ndarray], Links]:
         with jax.disable_jit():
             return self._scan.advance(job, states, done, segment)

@@ -89,11 +89,9 @@ class _History:
         """Arrays for a checkpoint; metrics have runs first."""
         metrics = {f"metric {n}": np.stack([row[n] for row in self.rows], axis=1) for n in self.rows[0]}
         links = np.stack(self.links, axis=-1)
-        return {
-            "rounds": np.asarray(self.rounds, np.int64),
-            "links": links,
-            "since": self.since.copy(),
-        } | (metrics | self.frames.save())
+        return {"rounds": np.asarray(self.rounds, np.int64), "links": links, "since": self.since.copy()} | (
+            metrics | self.frames.save()
+        )
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         self.rounds = saved["rounds"].tolist()
@@ -112,14 +110,10 @@ class _History:
     def columns(self, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
         """The history as users see it, runs first."""
         rounds = np.asarray(self.rounds, np.int64)
-        out: dict[str, np.ndarray] = {
-            "round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()
-        }
+        out: dict[str, np.ndarray] = {"round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()}
         for name in self.rows[0]:
             out[name] = np.stack([row[name] for row in self.rows], axis=1).astype(np.float64)
-        return with_running_mean(out) | cumulative_costs(
-            Links(*np.stack(self.links, axis=-1)), sizes, start_edges
-        )
+        return with_running_mean(out) | cumulative_costs(Links(*np.stack(self.links, axis=-1)), sizes, start_edges)
 
     @property
     def hopeless(self) -> bool:
@@ -139,9 +133,7 @@ def diverged_at(history: dict[str, np.ndarray]) -> list[int | None]:
     The loss is taken at the mean of the agents, which may stay calm while they fly apart: so both are watched.
     """
     out: list[int | None] = []
-    for loss, spread, rounds in zip(
-        history["loss"], history["consensus_error"], history["round"], strict=True
-    ):
+    for loss, spread, rounds in zip(history["loss"], history["consensus_error"], history["round"], strict=True):
         began: list[int] = []
         for values, start in ((loss, loss[0]), (spread, max(spread[0], 1.0))):
             if not np.isfinite(values[-1]) or values[-1] > ABSURD * (1 + abs(start)):
@@ -227,9 +219,7 @@ def drive(
     def description() -> dict[str, Any]:
         return job.description | {"eval_every": eval_every}
 
-    engine.group.check_same(
-        lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume}
-    )
+    engine.group.check_same(lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume})
     history, done, states = _History(len(job.runs), watched), 0, None
     if resume:
         if checkpoints is None:
@@ -248,9 +238,7 @@ def drive(
         history.start(engine.measure(job, states))
         for run, loss in zip(job.runs, history.rows[0]["loss"], strict=True):
             if not np.isfinite(loss):
-                raise InputError(
-                    f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one"
-                )
+                raise InputError(f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one")
 
     def save() -> None:
         assert checkpoints is not None

@@ -119,9 +119,7 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
     """Refuse a method on a network that it cannot run on, with one sentence."""
     needs, server = algorithm.needs, network.server
     if needs.server_every_round and server.probability != 1.0:
-        raise InputError(
-            f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}"
-        )
+        raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
     if needs.doubly_stochastic and network.sampling is not None:
         raise InputError(
             f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
@@ -132,9 +130,7 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
             "use fixed weights and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):
-        raise InputError(
-            f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}"
-        )
+        raise InputError(f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}")
 
 
 def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:

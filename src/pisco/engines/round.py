@@ -47,9 +47,7 @@ class Rounds:
         """Round k: the schedule decides, the round's map is drawn, the algorithm takes its steps."""
         run, keys = self.run, self.keys
         key = jax.random.fold_in(keys.batches, k + 1)
-        who, memory = run.server.decide(
-            carry.memory, keys.coins, k, lambda: self.loss(carry.state.params, key)
-        )
+        who, memory = run.server.decide(carry.memory, keys.coins, k, lambda: self.loss(carry.state.params, key))
         mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here)
         return Carry(run.algorithm.round(carry.state, key, self.grad, mix), memory), links
 

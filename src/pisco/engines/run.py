@@ -27,11 +27,7 @@ from pisco.problems.problem import Problem
 from pisco.results import Result
 from pisco.types import Algorithm
 
-ENGINES: dict[str, Callable[[], Engine]] = {
-    "scan": ScanEngine,
-    "debug": DebugEngine,
-    "sharded": ShardedEngine,
-}
+ENGINES: dict[str, Callable[[], Engine]] = {"scan": ScanEngine, "debug": DebugEngine, "sharded": ShardedEngine}
 
 SEEDS_UP_TO = 100_000
 WATCHED_UP_TO = 20
@@ -175,8 +171,7 @@ def _run(
                 "algorithm": {"name": algorithm.name} | algorithm.hyperparameters,
                 "problem": job.problem.name,
                 "network": repr(job.network.with_server(first.server)),
-                "run": {name: options[name] for name in ("rounds", "eval_every")}
-                | {"batch_size": job.batch_size},
+                "run": {name: options[name] for name in ("rounds", "eval_every")} | {"batch_size": job.batch_size},
             },
             diverged_at=outcome.diverged_at[which],
             rounds=outcome.done,

@@ -94,9 +94,7 @@ class ScanEngine:
     def measure(self, job: Job, states: Any) -> dict[str, np.ndarray]:
         return self._host(self._each(partial(measure_now, problem=job.problem), states))
 
-    def advance(
-        self, job: Job, states: Any, done: int, segment: Segment
-    ) -> tuple[Any, dict[str, np.ndarray], Links]:
+    def advance(self, job: Job, states: Any, done: int, segment: Segment) -> tuple[Any, dict[str, np.ndarray], Links]:
         how = {"segment": segment, "batch_size": job.batch_size, "batching": self.batching}
         shared = {"problem": job.problem, "gossip": job.network.gossip, "done": jnp.int32(done)}
         out = self._each(partial(advance, **shared, **how), self._runs(job), states)

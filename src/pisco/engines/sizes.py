@@ -22,9 +22,7 @@ ROW_BYTES, RUN_BYTES = 1000, 200
 """A measured round in the history, and what each run adds to it."""
 
 
-def usual_eval_every(
-    algorithm: Algorithm, problem: Problem, network: Network, batch_size: int | None = None
-) -> int:
+def usual_eval_every(algorithm: Algorithm, problem: Problem, network: Network, batch_size: int | None = None) -> int:
     """Rounds between two measurements such that measuring looks at no more samples than training does.
 
     A measurement looks at every training sample that is measured and every test sample, a round at a batch of every
@@ -54,14 +52,10 @@ def check_sizes(job: Job, shapes: Carry, rounds: int, eval_every: int, chunk_rou
     room = jax.process_count() * (sum(stats.get("bytes_limit", 0) for stats in found) or host_memory())
     state = f"{runs} × {agents:,} agents with {params // agents:,} bytes of parameters each"
     fewer = f"measure less often, with eval_every={eval_every * math.ceil(rows / 10_000):,} say"
-    check_fits(
-        state, num_bytes(shapes) * runs + params, "use fewer agents or seeds, or a smaller model", room
-    )
+    check_fits(state, num_bytes(shapes) * runs + params, "use fewer agents or seeds, or a smaller model", room)
     check_fits(f"a history of {rows:,} measured rounds", rows * (ROW_BYTES + RUN_BYTES * runs), fewer)
     chunk = chunk_rounds // stride
-    check_fits(
-        f"a chunk of {chunk:,} measured rounds", chunk * params / agents, "make chunk_rounds smaller", room
-    )
+    check_fits(f"a chunk of {chunk:,} measured rounds", chunk * params / agents, "make chunk_rounds smaller", room)
     messages = stride * max(2 * job.network.graph.num_edges * job.network.gossip_steps, agents)
     if messages > COUNTS_UP_TO:
         raise InputError(

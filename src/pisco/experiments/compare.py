@@ -103,9 +103,7 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
     if "local_steps" in row.hyperparameters:
         # PISCO counts the steps before the communication step, the others every gradient step of a round.
         steps = tables["algorithm"].get("local_steps")
-        kept["local_steps"] = (
-            1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
-        )
+        kept["local_steps"] = 1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
     name = move(method, lambda path: path.expanduser().resolve()) if is_reference(method) else method
     tables["algorithm"] = {"name": name} | kept
     if tables["algorithm"].get("local_lr", "auto") == "auto" and "local_lr" in row.hyperparameters:

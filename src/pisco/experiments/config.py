@@ -29,16 +29,7 @@ from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
 from pisco.results import Result
 from pisco.settings import toml
-from pisco.settings.tables import (
-    AlgorithmTable,
-    BatchSize,
-    Choices,
-    Count,
-    NetworkTable,
-    Seed,
-    Table,
-    checked,
-)
+from pisco.settings.tables import AlgorithmTable, BatchSize, Choices, Count, NetworkTable, Seed, Table, checked
 from pisco.types import Algorithm
 
 
@@ -64,13 +55,9 @@ class ProblemTable(Choices):
     @model_validator(mode="after")
     def _known(self) -> ProblemTable:
         known = registry.options(PARTITIONS[self.partition])
-        registry.fit(
-            f"partition {self.partition!r}", known, {"labels": (), "agents": 1} | self.partition_options
-        )
+        registry.fit(f"partition {self.partition!r}", known, {"labels": (), "agents": 1} | self.partition_options)
         if self.dataset is None and "dataset" in registry.options(PROBLEMS[self.name]):
-            raise InputError(
-                'problem.dataset is missing; name a dataset or a file, as in problem.dataset = "a9a"'
-            )
+            raise InputError('problem.dataset is missing; name a dataset or a file, as in problem.dataset = "a9a"')
         return self
 
     def build(self, agents: int, dtype: str) -> Problem:
@@ -165,9 +152,7 @@ class Config(Table):
         `warn` is called first with a sentence when the step size may be unstable.
         """
         if self.algorithm.is_auto:
-            return self.resolved().execute(
-                checkpoint=checkpoint, resume=resume, progress=progress, engine=engine
-            )
+            return self.resolved().execute(checkpoint=checkpoint, resume=resume, progress=progress, engine=engine)
         algorithm, problem, network = self.build()
         table, seeds = self.run, self.run.seed_or_seeds()
         options: dict[str, Any] = {"rounds": table.rounds, "batch_size": table.batch_size}
@@ -203,9 +188,7 @@ class Config(Table):
     def flat(self) -> dict[str, Any]:
         """Every setting by its dotted name."""
         tables = self.to_dict()
-        inner = {
-            f"{t}.{key}": v for t, keys in tables.items() if isinstance(keys, dict) for key, v in keys.items()
-        }
+        inner = {f"{t}.{key}": v for t, keys in tables.items() if isinstance(keys, dict) for key, v in keys.items()}
         return {name: value for name, value in tables.items() if not isinstance(value, dict)} | inner
 
     def to_toml(self) -> str:

@@ -55,10 +55,7 @@ POINTS = (
 
 
 def run_demo(
-    *,
-    rounds: int = ROUNDS,
-    seeds: Sequence[int] = SEEDS,
-    progress: Callable[[Progress], None] | None = None,
+    *, rounds: int = ROUNDS, seeds: Sequence[int] = SEEDS, progress: Callable[[Progress], None] | None = None
 ) -> list[Result]:
     """One result per point, all of them one program."""
     problem = logistic(load_dataset("a9a"), agents=10, partition="sorted", rho=0.01)
@@ -87,9 +84,7 @@ def table(results: Sequence[Result]) -> list[dict[str, Any]]:
         record |= {"seeds": len(rounds), "seeds_arrived": int(np.isfinite(rounds).sum())}
         record["rounds"] = _number(rounds[seed])
         for wanted in ("server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip"):
-            record[wanted] = _number(
-                result.at_target("grad_norm_sq_mean", wanted, at_most=TRAINING_TARGET)[seed]
-            )
+            record[wanted] = _number(result.at_target("grad_norm_sq_mean", wanted, at_most=TRAINING_TARGET)[seed])
         arrivals = result.at_target("test_accuracy", at_least=ACCURACY_TARGET)
         record["rounds_to_accuracy"] = _number(arrivals[_median(arrivals)])
         base = records[0]["gossip_rounds"] if records else record["gossip_rounds"]
@@ -145,9 +140,7 @@ def point_of(records: Sequence[dict[str, Any]]) -> str:
     """What the numbers say, in one sentence."""
     alone, tenth, federated = records[0], records[2], records[-1]
     if None in (alone["rounds"], tenth["rounds"], federated["rounds"]):
-        return (
-            "Too many runs missed the training target in the rounds they had; give them more to compare them."
-        )
+        return "Too many runs missed the training target in the rounds they had; give them more to compare them."
     return (
         f"Reaching the server in one round of ten, {tenth['server_rounds']:.0f} times in all, saves "
         f"{tenth['gossip_saved']:.0%} of the gossip: {tenth['gossip_rounds']:.0f} gossip rounds instead of "

@@ -98,9 +98,7 @@ def release(folder: Path) -> None:
 
 def unused(folder: Path) -> Path:
     """The folder itself, or the first of folder-2, folder-3, … that is not there yet."""
-    tries = (
-        folder if count == 1 else folder.with_name(f"{folder.name}-{count}") for count in itertools.count(1)
-    )
+    tries = (folder if count == 1 else folder.with_name(f"{folder.name}-{count}") for count in itertools.count(1))
     return next(path for path in tries if not path.exists())
 
 
@@ -108,9 +106,7 @@ def reopen(folder: Path, overrides: list[str]) -> Config:
     """The configuration of a run to go on with; only how long and how it runs may be set anew."""
     stored = folder / CONFIG_FILE
     if not stored.is_file():
-        raise InputError(
-            f"{folder} holds no run to resume: {CONFIG_FILE} is missing; `pisco run … --out` starts one"
-        )
+        raise InputError(f"{folder} holds no run to resume: {CONFIG_FILE} is missing; `pisco run … --out` starts one")
     before, config = load(stored), load(stored, overrides)
     old, new = before.flat(), config.flat()
     for key in sorted(old.keys() | new.keys()):

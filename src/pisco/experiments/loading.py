@@ -69,16 +69,12 @@ def _find(path_or_preset: str | Path) -> Path:
     if str(path_or_preset) in known:
         return known[str(path_or_preset)]
     if path.is_dir():
-        raise InputError(
-            f"{path} is a folder; give the TOML file, or `--resume {path}` for a run that was cut short"
-        )
+        raise InputError(f"{path} is a folder; give the TOML file, or `--resume {path}` for a run that was cut short")
     if path.exists():
         return path
     if path.suffix == ".toml" or len(path.parts) > 1:
         raise InputError(f"there is no file {path}; check the path, or take a preset: {', '.join(known)}")
-    raise InputError(
-        f"unknown experiment {str(path)!r}, neither a file nor a preset; {suggest(str(path), known)}"
-    )
+    raise InputError(f"unknown experiment {str(path)!r}, neither a file nor a preset; {suggest(str(path), known)}")
 
 
 def _overridden(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

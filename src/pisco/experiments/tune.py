@@ -65,9 +65,7 @@ def tune(
             f"{first} cannot tune a problem that does not measure it (no test data?); put another target first"
         )
     if not grid or min(grid) <= 0:
-        raise InputError(
-            f"the grid {list(grid)} is not a list of step sizes; give positive numbers, as in 0.01,0.1"
-        )
+        raise InputError(f"the grid {list(grid)} is not a list of step sizes; give positive numbers, as in 0.01,0.1")
     results = sweep(
         [(config.algorithm.with_step(lr).build(), network.server) for lr in grid],
         problem,

@@ -67,9 +67,7 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     except (ValueError, TypeError) as error:
         raise InputError(f"{path} is not a private key in PEM; make a new kit") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(
-            f"{path} holds a key of another kind; expected ECDSA, as `pisco federation` makes it"
-        )
+        raise InputError(f"{path} holds a key of another kind; expected ECDSA, as `pisco federation` makes it")
     return key
 
 
@@ -78,9 +76,7 @@ def read_certificate(path: Path) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except OSError as error:
-        raise InputError(
-            f"cannot read the certificate {path} ({error.strerror}); check the folder"
-        ) from error
+        raise InputError(f"cannot read the certificate {path} ({error.strerror}); check the folder") from error
     except ValueError as error:
         raise InputError(f"{path} is not a certificate in PEM; ask for a new one") from error
 
@@ -147,21 +143,14 @@ class Authority:
         """Refuse a certificate that would outlive the authority."""
         end = self.certificate.not_valid_after_utc
         if not 0 < days <= AUTHORITY_DAYS:
-            raise InputError(
-                f"days is {days:g}, expected a number greater than 0 and at most {AUTHORITY_DAYS}"
-            )
+            raise InputError(f"days is {days:g}, expected a number greater than 0 and at most {AUTHORITY_DAYS}")
         if start + dt.timedelta(days=days) > end:
             raise InputError(
                 f"the authority itself ends on {end:%Y-%m-%d}, before {days:g} days are over; give fewer --days"
             )
 
     def sign(
-        self,
-        name: str,
-        public: ec.EllipticCurvePublicKey,
-        host: str,
-        days: float,
-        start: dt.datetime | None = None,
+        self, name: str, public: ec.EllipticCurvePublicKey, host: str, days: float, start: dt.datetime | None = None
     ) -> x509.Certificate:
         """A certificate that says the holder of a key is `name`; a copy is kept in `issued`."""
         issuer, start = self.certificate, start or now()
@@ -176,8 +165,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(_elliptic(issuer.public_key())),
-                critical=False,
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(_elliptic(issuer.public_key())), critical=False
             )
             .sign(read_key(self.folder / KEY), hashes.SHA256())
         )
@@ -245,15 +233,11 @@ def read_request(path: Path, name: str) -> ec.EllipticCurvePublicKey:
     except OSError as error:
         raise InputError(f"cannot read the request {path} ({error.strerror}); check the path") from error
     except ValueError as error:
-        raise InputError(
-            f"{path} is not a certificate request in PEM; `pisco federation request` makes one"
-        ) from error
+        raise InputError(f"{path} is not a certificate request in PEM; `pisco federation request` makes one") from error
     if not proven:
         raise InputError(f"the request {path} is not signed with its own key; make a new one")
     if wanted != name:
-        raise InputError(
-            f"the request {path} is for {wanted!r}, not {name!r}; name that one, or make a new one"
-        )
+        raise InputError(f"the request {path} is for {wanted!r}, not {name!r}; name that one, or make a new one")
     return _elliptic(public)
 
 
@@ -274,10 +258,7 @@ def check_signed(certificate: x509.Certificate, authority: x509.Certificate) -> 
 
 def _distinguished(federation: str, name: str) -> x509.Name:
     return x509.Name(
-        [
-            x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation),
-            x509.NameAttribute(NameOID.COMMON_NAME, name),
-        ]
+        [x509.NameAttribute(NameOID.ORGANIZATION_NAME, federation), x509.NameAttribute(NameOID.COMMON_NAME, name)]
     )
 
 

@@ -83,9 +83,7 @@ class Kit:
                 f"its plan of {plan.name!r}; ask for a new kit"
             )
         if name not in (SERVER, *plan.names):
-            raise InputError(
-                f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there"
-            )
+            raise InputError(f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there")
         kit = cls(
             folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), ca.pem(trusted),
             certificate.not_valid_after_utc,

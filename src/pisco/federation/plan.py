@@ -32,16 +32,7 @@ from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
 from pisco.settings import options, toml
-from pisco.settings.tables import (
-    AlgorithmTable,
-    BatchSize,
-    Choices,
-    Count,
-    NetworkTable,
-    Seed,
-    Table,
-    checked,
-)
+from pisco.settings.tables import AlgorithmTable, BatchSize, Choices, Count, NetworkTable, Seed, Table, checked
 
 if TYPE_CHECKING:
     from pisco.data import Dataset
@@ -237,9 +228,7 @@ class Federation(Table):
     def build_problem(self, dataset: Dataset) -> Problem:
         """The problem of one agent that holds `dataset`: `num_agents` is 1, whatever its index."""
         if self.problem is None:
-            raise InputError(
-                f"the federation {self.name!r} names no problem; give the agent a module with --module"
-            )
+            raise InputError(f"the federation {self.name!r} names no problem; give the agent a module with --module")
         return _one_agent(self.problem, dataset, self.dtype)
 
     def use_precision(self) -> None:
@@ -267,9 +256,7 @@ class Federation(Table):
             )
         if action == "add":
             if name in self.names:
-                raise InputError(
-                    f"{name!r} is or was an agent of {self.name!r}; add it under a name not used before"
-                )
+                raise InputError(f"{name!r} is or was an agent of {self.name!r}; add it under a name not used before")
             known = [member.index for member in self.roster] + [change.index for change in self.changes]
             index, present = max(known) + 1, {member.index for member in last.members}
             present.add(index)
@@ -285,9 +272,7 @@ class Federation(Table):
         if action == "move":
             weights = list(last.weights)
         else:
-            links = checked(
-                NetworkTable, self.network.model_dump() | {"agents": len(present)}, "the new roster"
-            )
+            links = checked(NetworkTable, self.network.model_dump() | {"agents": len(present)}, "the new roster")
             weights = _triples(links.build().weights, sorted(present))
         entry = {"round": round_index, "action": action, "name": name, "index": index}
         entry |= {"address": address, "weights": weights}
@@ -298,9 +283,7 @@ class Federation(Table):
     @model_validator(mode="after")
     def _fits_together(self) -> Federation:
         if self.network.agents != len(self.roster):
-            raise InputError(
-                f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents"
-            )
+            raise InputError(f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents")
         _check_changes(self)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
@@ -310,9 +293,7 @@ class Federation(Table):
 def _check_changes(plan: Federation) -> None:
     present, rounds = {member.name for member in plan.roster}, [change.round for change in plan.changes]
     if rounds != sorted(rounds) or any(not 1 <= each < plan.rounds for each in rounds):
-        raise InputError(
-            f"changes take effect at rounds {rounds}; put them in order, from 1 to {plan.rounds - 1}"
-        )
+        raise InputError(f"changes take effect at rounds {rounds}; put them in order, from 1 to {plan.rounds - 1}")
     for change in plan.changes:
         if (change.name in present) == (change.action == "add"):
             state = "already" if change.action == "add" else "not"
@@ -339,9 +320,7 @@ def _check_epoch(plan: Federation, epoch: Epoch) -> None:
     if indices != sorted(indices):
         raise InputError("the roster is not in the order of its indices; sort it")
     if plan.server_address in [member.address for member in epoch.members]:
-        raise InputError(
-            f"the server and an agent both have the address {plan.server_address}; give each its own"
-        )
+        raise InputError(f"the server and an agent both have the address {plan.server_address}; give each its own")
     network = plan.network_of(epoch)
     if network.problem_with_reach:
         raise InputError(f"from round {epoch.start} on, {network.problem_with_reach}")
@@ -368,9 +347,7 @@ def _one_agent(table: ProblemTable, dataset: Dataset, dtype: str) -> Problem:
     if table.classes is not None:
         strange = np.setdiff1d(dataset.label_values, table.classes)
         if strange.size:
-            raise InputError(
-                f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}"
-            )
+            raise InputError(f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}")
         # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
         blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
         features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])

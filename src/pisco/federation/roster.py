@@ -24,9 +24,7 @@ Triple = tuple[int, int, float]
 def check_name(name: str) -> str:
     """A name that can stand in a certificate, a file name and an address."""
     if not NAME.fullmatch(name):
-        raise InputError(
-            f"the name {name!r} cannot be used; take up to 63 lower-case letters, digits and hyphens"
-        )
+        raise InputError(f"the name {name!r} cannot be used; take up to 63 lower-case letters, digits and hyphens")
     return name
 
 

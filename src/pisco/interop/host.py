@@ -118,9 +118,7 @@ class _HostLoss:
                 slope = jax.tree.map(self._checked, gradient, self.shapes)
             else:
                 slope = jax.tree.map(
-                    lambda sum, own, like, share=share: (
-                        sum + like.dtype.type(share) * self._checked(own, like)
-                    ),
+                    lambda sum, own, like, share=share: sum + like.dtype.type(share) * self._checked(own, like),
                     slope,
                     gradient,
                     self.shapes,
@@ -145,9 +143,7 @@ def _mean_loss(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any
 
 def _forward(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> tuple[jax.Array, Params]:
     out = (jax.ShapeDtypeStruct((), _dtype(host.shapes)), host.shapes)
-    return jax.pure_callback(
-        host.value_and_gradient, out, params, agent, row, words, vmap_method="sequential"
-    )
+    return jax.pure_callback(host.value_and_gradient, out, params, agent, row, words, vmap_method="sequential")
 
 
 def _backward(host: _HostLoss, gradient: Params, slope: jax.Array) -> tuple[Params, None, None, None]:

@@ -114,9 +114,7 @@ def _tensors(net: Any, params: dict[str, np.ndarray]) -> dict[str, Tensor]:
 def _checked_module(net: Any) -> Any:
     torch = _torch()
     if not isinstance(net, torch.nn.Module):
-        raise InputError(
-            f"the module is {type(net).__name__}, expected a torch.nn.Module or a function that makes one"
-        )
+        raise InputError(f"the module is {type(net).__name__}, expected a torch.nn.Module or a function that makes one")
     if not list(net.parameters()):
         raise InputError("the module has no parameters, so there is nothing to train")
     for name, part in net.named_modules():
@@ -127,9 +125,7 @@ def _checked_module(net: Any) -> Any:
             )
     for name, parameter in net.named_parameters():
         if parameter.dtype not in (torch.float32, torch.float64):
-            raise InputError(
-                f"{name} has dtype {parameter.dtype}, expected float32 or float64; use module.float()"
-            )
+            raise InputError(f"{name} has dtype {parameter.dtype}, expected float32 or float64; use module.float()")
     return net
 
 

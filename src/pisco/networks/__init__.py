@@ -4,17 +4,7 @@ from pisco.networks import graphs, schedules, spectral, weights
 from pisco.networks.graphs import GRAPHS, Graph
 from pisco.networks.network import Network
 from pisco.networks.sampling import Sampling, sample, sample_groups
-from pisco.networks.schedules import (
-    SCHEDULES,
-    Schedule,
-    adaptive,
-    always,
-    bernoulli,
-    custom,
-    every,
-    never,
-    per_agent,
-)
+from pisco.networks.schedules import SCHEDULES, Schedule, adaptive, always, bernoulli, custom, every, never, per_agent
 from pisco.networks.varying import (
     VARYING,
     cycle,

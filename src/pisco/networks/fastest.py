@@ -134,9 +134,7 @@ class _Barrier:
         border, corner = self.border(point)
         diagonal = self.quadratic(point.below) ** 2 + self.quadratic(point.above) ** 2
 
-        single = [
-            inverse.astype(np.float32) for inverse in (point.below, point.above)
-        ]  # ample for a rough step
+        single = [inverse.astype(np.float32) for inverse in (point.below, point.above)]  # ample for a rough step
 
         def product(v):
             laplacian = self.laplacian(v).astype(np.float32)

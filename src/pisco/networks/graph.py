@@ -90,9 +90,7 @@ def from_edges(edges: Any, num_agents: int | None = None, name: str = "graph") -
     if num_agents is None:
         pairs = np.asarray(edges)
         if pairs.size == 0 or not np.issubdtype(pairs.dtype, np.integer):
-            raise InputError(
-                "edges has no agent numbers to count agents by; pass num_agents and integer pairs"
-            )
+            raise InputError("edges has no agent numbers to count agents by; pass num_agents and integer pairs")
         num_agents = max(int(pairs.max()) + 1, 1)
     return Graph(num_agents, edges, name)
 
@@ -160,15 +158,11 @@ def _normalised(num_agents: int, edges: Any) -> np.ndarray:
     outside = (pairs < 0) | (pairs >= num_agents)
     if outside.any():
         i, j = pairs[outside.any(axis=1).argmax()].tolist()
-        raise InputError(
-            f"edge ({i}, {j}) is outside agents 0 to {num_agents - 1}; raise num_agents or drop it"
-        )
+        raise InputError(f"edge ({i}, {j}) is outside agents 0 to {num_agents - 1}; raise num_agents or drop it")
     i, j = pairs.astype(np.int64).T
     if (i == j).any():
         agent = int(i[(i == j).argmax()])
-        raise InputError(
-            f"edge ({agent}, {agent}) is a self loop; drop it, an agent always keeps its own value"
-        )
+        raise InputError(f"edge ({agent}, {agent}) is a self loop; drop it, an agent always keeps its own value")
     keys = np.sort(np.minimum(i, j) * num_agents + np.maximum(i, j))
     keys = keys[np.diff(keys, prepend=-1) > 0]  # np.unique takes ten times as long
     out = np.stack(np.divmod(keys, num_agents), axis=1)

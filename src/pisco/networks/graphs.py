@@ -174,9 +174,7 @@ def clusters(
         raise InputError("sizes is empty, expected the size of at least one cluster")
     bridges = count("bridges", bridges, low=0)
     if bridges > min(counts):
-        raise InputError(
-            f"bridges is {bridges}, expected at most {min(counts)}, the size of the smallest cluster"
-        )
+        raise InputError(f"bridges is {bridges}, expected at most {min(counts)}, the size of the smallest cluster")
     build = choose("inner graph", inner, {"complete": complete, "ring": ring, "path": path, "star": star})
     total, starts = sum(counts), np.cumsum([0, *counts])[:-1]
     edges = [build(members).edges + start for members, start in zip(counts, starts, strict=True)]
@@ -227,9 +225,9 @@ def _linked_pairs(n: int, prob: float, seed: int) -> np.ndarray:
     twister.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, np.uint32), "pos": place}}
     draw = np.random.Generator(twister).random
     total, chunk = n * (n - 1) // 2, 1 << 22
-    hits = [
-        start + np.flatnonzero(draw(min(chunk, total - start)) < prob) for start in range(0, total, chunk)
-    ] or [np.zeros(0, dtype=np.int64)]
+    hits = [start + np.flatnonzero(draw(min(chunk, total - start)) < prob) for start in range(0, total, chunk)] or [
+        np.zeros(0, dtype=np.int64)
+    ]
     flat = np.concatenate(hits)
     row_starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])
     i = np.searchsorted(row_starts, flat, side="right") - 1
@@ -240,11 +238,7 @@ def small_world(agents: int, neighbours: int = 4, rewire: float = 0.1, seed: int
     """Watts–Strogatz: a ring of links to the `neighbours` nearest, each rewired with probability `rewire`."""
     import networkx as nx
 
-    n, neighbours, seed = (
-        count("agents", agents),
-        count("neighbours", neighbours, low=2),
-        count("seed", seed, low=0),
-    )
+    n, neighbours, seed = (count("agents", agents), count("neighbours", neighbours, low=2), count("seed", seed, low=0))
     check_number("rewire", rewire, low=0, high=1)
     if neighbours % 2 or neighbours >= n:
         raise InputError(f"neighbours is {neighbours}, expected an even number below n = {n}")
@@ -301,9 +295,7 @@ def _hypercube(*, agents: int) -> Graph:
     agents = count("agents", agents)
     if agents & (agents - 1):
         below = 1 << (agents.bit_length() - 1)
-        raise InputError(
-            f"agents is {agents}, a hypercube needs a power of two such as {below} or {2 * below}"
-        )
+        raise InputError(f"agents is {agents}, a hypercube needs a power of two such as {below} or {2 * below}")
     return hypercube(agents.bit_length() - 1)
 
 

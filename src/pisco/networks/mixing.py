@@ -128,9 +128,7 @@ def outside_gossip(mask: jax.Array, sources: jax.Array, targets: jax.Array) -> t
     own = 1.0 - jax.ops.segment_sum(weights, targets, num_segments=n)
     everyone = jnp.arange(n, dtype=sources.dtype)
     operator = Edges(
-        jnp.concatenate([everyone, sources]),
-        jnp.concatenate([everyone, targets]),
-        jnp.concatenate([own, weights]),
+        jnp.concatenate([everyone, sources]), jnp.concatenate([everyone, targets]), jnp.concatenate([own, weights])
     )
     return operator, degrees.sum()
 
@@ -161,6 +159,4 @@ def choose_operator(weights: csr_array) -> Operator:
         neighbours[used], values[used] = incoming.indices, incoming.data
         return Gather(jnp.asarray(neighbours), jnp.asarray(values))
     targets = np.repeat(np.arange(n, dtype=np.int32), counts)
-    return Edges(
-        jnp.asarray(incoming.indices.astype(np.int32)), jnp.asarray(targets), jnp.asarray(incoming.data)
-    )
+    return Edges(jnp.asarray(incoming.indices.astype(np.int32)), jnp.asarray(targets), jnp.asarray(incoming.data))

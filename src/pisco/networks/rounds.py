@@ -120,12 +120,7 @@ def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
 
 
 def draw_round(
-    gossip: Gossip,
-    who: Any,
-    links_key: jax.Array,
-    round_index: Any,
-    num_agents: int,
-    here: Placement = EVERYBODY,
+    gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any, num_agents: int, here: Placement = EVERYBODY
 ) -> tuple[RoundMix, Links]:
     """This round's communication, drawn once: the map every exchange applies, and the links it uses.
 

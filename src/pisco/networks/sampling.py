@@ -40,10 +40,7 @@ class Sampling:
         order = jnp.lexsort((noise, self.groups))
         starts = jnp.cumsum(self.sizes) - self.sizes
         rank = jnp.zeros(n, jnp.int32).at[order].set(jnp.arange(n, dtype=jnp.int32)) - starts[self.groups]
-        sizes, quotas = (
-            jnp.asarray(self.sizes, float),
-            jnp.asarray(self.quotas, float),
-        )  # int32 divides in float32
+        sizes, quotas = (jnp.asarray(self.sizes, float), jnp.asarray(self.quotas, float))  # int32 divides in float32
         share = sizes[self.groups] / (n * quotas[self.groups])
         return jnp.where(rank < self.quotas[self.groups], share, 0.0)
 
@@ -61,9 +58,7 @@ def sample_groups(reporters: int, *, groups: Sequence[int]) -> Sampling:
         raise InputError(f"groups is {groups!r}, expected the group 0, 1, … of every agent")
     sizes = np.bincount(labels) if labels.min() >= 0 else np.zeros(1, int)
     if labels.min() < 0 or not sizes.all():
-        raise InputError(
-            f"groups {sorted(set(labels.tolist()))} do not number the clusters 0, 1, … without a gap"
-        )
+        raise InputError(f"groups {sorted(set(labels.tolist()))} do not number the clusters 0, 1, … without a gap")
     if reporters > sizes.min():
         raise InputError(f"reporters is {reporters}, but a group has only {sizes.min()} agents; sample fewer")
     quotas = np.full(len(sizes), int(reporters))

@@ -178,9 +178,7 @@ def per_agent(server_probs: Sequence[float]) -> PerAgent:
         raise InputError(f"server_probs has shape {values.shape}, expected one probability per agent")
     for agent, value in enumerate(values):
         if not 0 <= value <= 1:
-            raise InputError(
-                f"server_probs[{agent}] is {value!r}, expected a number at least 0 and at most 1"
-            )
+            raise InputError(f"server_probs[{agent}] is {value!r}, expected a number at least 0 and at most 1")
     return PerAgent(values)
 
 
@@ -296,8 +294,7 @@ def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) ->
     """() for a schedule that decides for everybody at once, (n,) for one that decides for every agent."""
     try:
         who = jax.eval_shape(
-            lambda k: jnp.asarray(server.decide(server.start(), jax.random.key(0), k, observe)[0]),
-            jnp.int32(0),
+            lambda k: jnp.asarray(server.decide(server.start(), jax.random.key(0), k, observe)[0]), jnp.int32(0)
         )
     except InputError:
         raise

@@ -178,9 +178,7 @@ def cycle(matrices: Sequence[Any]) -> Varying:
     def build(graph: Graph, weights: csr_array) -> Gossiping:
         for index, W in enumerate(checked):
             if W.shape[0] != graph.num_agents:
-                raise InputError(
-                    f"matrix {index} is for {W.shape[0]} agents, the network has {graph.num_agents}"
-                )
+                raise InputError(f"matrix {index} is for {W.shape[0]} agents, the network has {graph.num_agents}")
         dense = np.stack([W.toarray().T for W in checked])
         edges = [W.nnz - np.count_nonzero(W.diagonal()) for W in checked]
         return Cycle(jnp.asarray(dense), jnp.asarray(edges, jnp.int32))
@@ -198,9 +196,7 @@ def function_of_round(function: Callable[[jax.Array, Any], jax.Array]) -> Varyin
             assert isinstance(operator, Dense)
             W = weighting.check(np.asarray(operator.matrix, float).T, tolerance=1e-5)
             if W.shape[0] != graph.num_agents:
-                raise InputError(
-                    f"the function returns W for {W.shape[0]} agents, the network has {graph.num_agents}"
-                )
+                raise InputError(f"the function returns W for {W.shape[0]} agents, the network has {graph.num_agents}")
         return rule
 
     return _named(build, f"function_of_round({getattr(function, '__name__', 'function')})")

@@ -121,9 +121,7 @@ def _as_csr(weights: Any) -> csr_array:
     try:
         matrix = weights if issparse(weights) else np.asarray(weights, dtype=float)
     except (TypeError, ValueError):
-        raise InputError(
-            "`weights` is not a matrix of numbers; pass n rows of n numbers, or a SciPy matrix"
-        ) from None
+        raise InputError("`weights` is not a matrix of numbers; pass n rows of n numbers, or a SciPy matrix") from None
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise InputError(f"`weights` has shape {matrix.shape}, expected n × n, one row and column per agent")
     matrix = csr_array(matrix, dtype=float, copy=True)
@@ -173,10 +171,7 @@ def _per_component(graph: Graph, weigh: Any) -> np.ndarray:
         return weigh(graph)
     labels = graph.components()
     edge_labels = labels[graph.edges[:, 0]]
-    agents_by_label, edges_by_label = (
-        np.argsort(labels, kind="stable"),
-        np.argsort(edge_labels, kind="stable"),
-    )
+    agents_by_label, edges_by_label = (np.argsort(labels, kind="stable"), np.argsort(edge_labels, kind="stable"))
     sizes, counts = np.bincount(labels), np.bincount(edge_labels, minlength=labels.max() + 1)
     local = np.empty(graph.num_agents, dtype=np.int64)
     local[agents_by_label] = np.arange(graph.num_agents) - np.repeat(np.cumsum(sizes) - sizes, sizes)

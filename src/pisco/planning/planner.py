@@ -141,9 +141,7 @@ def plan(
     )
     start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
     if all(goal.met(values_of(goal, row)).all() for row in start.rows):
-        raise InputError(
-            f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one"
-        )
+        raise InputError(f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one")
     tell("estimating L, σ² and f(x⁰) − f*")
     estimates = estimate(problem, batch_size=batch_size)
     search = Search(track, Modes.of(networks), estimates, probabilities, local_steps)
@@ -205,8 +203,7 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
         here = [q for q in search.track.finished if q.setting.server_prob == p and q.status != DIVERGED]
         # What ran longest tells most: the run-off and the finals, then what was not dropped halfway.
         decided, finals = (
-            [q for q in here if q in stage and math.isfinite(q.cost)]
-            for stage in (search.run_off, search.finals)
+            [q for q in here if q in stage and math.isfinite(q.cost)] for stage in (search.run_off, search.finals)
         )
         # These missed the target; pilots with fewer seeds would only flatter them.
         late = [q for q in here if q in search.finals]
@@ -223,10 +220,7 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
 
 def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> dict[bool, RoundPrices]:
     """What a gossip round and a server round of PISCO cost, with one exchange (True) and with two (False)."""
-    return {
-        one: prices.of_round(Setting("", one, 1, 0.0, 1.0).sent(problem), network.graph)
-        for one in (True, False)
-    }
+    return {one: prices.of_round(Setting("", one, 1, 0.0, 1.0).sent(problem), network.graph) for one in (True, False)}
 
 
 def networks_to_try(network: Network) -> dict[str, Network]:

@@ -29,12 +29,7 @@ class Search:
     """The stages of a plan; what is known at any moment can be reported."""
 
     def __init__(
-        self,
-        track: Track,
-        modes: Modes,
-        estimates: Estimates,
-        probabilities: Sequence[float],
-        local_steps: int,
+        self, track: Track, modes: Modes, estimates: Estimates, probabilities: Sequence[float], local_steps: int
     ):
         self.track, self.modes, self.estimates = track, modes, estimates
         self.probabilities, self.local_steps = probabilities, local_steps

@@ -63,8 +63,7 @@ class Setting(NamedTuple):
         """In words, for progress and tables."""
         form = "one exchange" if self.one_exchange else "two exchanges"
         return (
-            f"{self.weights}, {form}, p = {self.server_prob:.3g}, T_o = {self.local_steps}, "
-            f"η_l = {self.local_lr:.3g}"
+            f"{self.weights}, {form}, p = {self.server_prob:.3g}, T_o = {self.local_steps}, η_l = {self.local_lr:.3g}"
         )
 
 
@@ -107,9 +106,7 @@ def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
     return [step for step in every if low <= step <= high]
 
 
-def candidates(
-    modes: Modes, estimates: Estimates, probabilities: Sequence[float] = PROBABILITIES
-) -> list[Setting]:
+def candidates(modes: Modes, estimates: Estimates, probabilities: Sequence[float] = PROBABILITIES) -> list[Setting]:
     """Settings worth a pilot run, at T_o = 1: weights that the theory does not rule out, steps near its limits."""
     curvature = max(estimates.smoothness, 1e-12)
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))

@@ -168,14 +168,7 @@ def _measured_samples(problem: Problem) -> int:
 
 
 def _trial(
-    algorithm: Algorithm,
-    job: Job,
-    *,
-    flops: float,
-    worst: float,
-    rounds: int,
-    eval_every: int,
-    chunk_rounds: int,
+    algorithm: Algorithm, job: Job, *, flops: float, worst: float, rounds: int, eval_every: int, chunk_rounds: int
 ) -> tuple[int, str] | None:
     """The first chunks of the run itself: how many rounds, and what went wrong; None when nothing did."""
     chunk = even_chunk(rounds, eval_every, chunk_rounds)

@@ -51,17 +51,13 @@ def flatten_agents(data: Any) -> tuple[Any, list[int]]:
     arrays = jax.tree.map(np.asarray, data)
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim < 2 for leaf in leaves):
-        raise InputError(
-            "data needs leaves that lead with (agents, samples); or give a list with one entry per agent"
-        )
+        raise InputError("data needs leaves that lead with (agents, samples); or give a list with one entry per agent")
     leading = {leaf.shape[:2] for leaf in leaves}
     if len(leading) > 1:
         raise InputError(f"data leaves lead with different (agents, samples): {sorted(leading)}")
     ((agents, samples),) = leading
     if not agents or not samples:
-        raise InputError(
-            f"data has {agents} agents with {samples} samples each; every agent needs at least one"
-        )
+        raise InputError(f"data has {agents} agents with {samples} samples each; every agent needs at least one")
     return jax.tree.map(lambda x: x.reshape(agents * samples, *x.shape[2:]), arrays), [samples] * agents
 
 
@@ -69,7 +65,5 @@ def common_length(what: str, part: Any) -> int:
     """How many samples the leaves hold, which must be the same number for all."""
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(part)}
     if len(lengths) != 1 or 0 in lengths:
-        raise InputError(
-            f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1"
-        )
+        raise InputError(f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1")
     return lengths.pop()

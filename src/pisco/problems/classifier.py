@@ -61,9 +61,7 @@ def classifier(
         CrossEntropy(model),
         init,
         agent_data(dataset.features, labels.astype(small), parts),
-        **tested(
-            dataset.test_features, None if test_labels is None else test_labels.astype(small), Accuracy(model)
-        ),
+        **tested(dataset.test_features, None if test_labels is None else test_labels.astype(small), Accuracy(model)),
         eval_batch=eval_batch,
         eval_samples=eval_samples,
         name=f"{name} on {dataset.name}",

@@ -67,12 +67,7 @@ def _copied(padded: jax.Array) -> jax.Array:
 
 
 def _gathered(padded: jax.Array) -> jax.Array:
-    batch, height, width, channels = (
-        padded.shape[0],
-        padded.shape[1] - 2,
-        padded.shape[2] - 2,
-        padded.shape[3],
-    )
+    batch, height, width, channels = (padded.shape[0], padded.shape[1] - 2, padded.shape[2] - 2, padded.shape[3])
     corner = np.arange(height)[:, None] * (width + 2) + np.arange(width)
     around = np.arange(3)[:, None] * (width + 2) + np.arange(3)
     pixels = (corner[..., None] + around.reshape(-1)).reshape(-1)
@@ -165,9 +160,7 @@ def cnn(
     check_number("dropout", dropout, low=0, high=0.99)
     shape = dataset.features.shape
     if len(shape) != 4 or shape[1] != shape[2] or shape[1] % 8:
-        raise InputError(
-            f"features have shape {shape}, expected (samples, side, side, channels), side divisible by 8"
-        )
+        raise InputError(f"features have shape {shape}, expected (samples, side, side, channels), side divisible by 8")
     try:
         precision = jnp.dtype(dtype if compute is None else compute)
     except TypeError:

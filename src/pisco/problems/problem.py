@@ -125,9 +125,7 @@ class Problem:
             rows = (self.offsets[:, None] + jnp.minimum(slots, held - 1)).reshape(-1)
             some = jax.tree.map(lambda leaf: leaf[rows], self.data)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
-            return self.weighted_total(
-                lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1)
-            )
+            return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1))
         if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
@@ -148,9 +146,7 @@ class Problem:
         more._check_metrics()
         return more
 
-    def weighted_total(
-        self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array
-    ) -> jax.Array:
+    def weighted_total(self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array) -> jax.Array:
         """Σ weights·values(data), a block of samples at a time; the last block overlaps with weight zero."""
         total = weights.shape[0]
         block = min(self.eval_batch, total)
@@ -192,9 +188,7 @@ class Problem:
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 where = jax.tree_util.keystr(path) or "params"
-                raise InputError(
-                    f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats"
-                )
+                raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
         try:
             out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, _some(self.data))
             if getattr(out, "shape", None) == ():
@@ -217,10 +211,7 @@ class Problem:
     def _check_mean(self) -> None:
         """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
         rows = np.linspace(0, self.num_samples - 1, min(self.num_samples, 4)).astype(int)
-        start, loss = (
-            self.init(jax.random.key(0)),
-            jax.jit(lambda params, batch: self.loss(params, batch, None)),
-        )
+        start, loss = (self.init(jax.random.key(0)), jax.jit(lambda params, batch: self.loss(params, batch, None)))
 
         def at(copies: int) -> float:
             return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(rows, copies)], self.data)))
@@ -265,10 +256,7 @@ class Problem:
     def _repr_html_(self) -> str:
         shapes = jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0)))
         facts: dict[str, Any] = {"agents": self.num_agents, "parameters": f"{sum(x.size for x in shapes):,}"}
-        facts |= {
-            "samples": f"{self.num_samples:,}",
-            "of an agent": f"{self.min_size:,} to {self.max_size:,}",
-        }
+        facts |= {"samples": f"{self.num_samples:,}", "of an agent": f"{self.min_size:,} to {self.max_size:,}"}
         return card(f"Problem: {self.name}", facts | {"looked at to measure": f"{self.num_measured:,}"})
 
     def __repr__(self) -> str:

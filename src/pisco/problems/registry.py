@@ -10,6 +10,4 @@ from pisco.problems.mlp import mlp
 from pisco.problems.problem import Problem
 from pisco.registry import Registry
 
-PROBLEMS = Registry[Callable[..., Problem]](
-    "problem", "pisco.problems", {"logistic": logistic, "mlp": mlp, "cnn": cnn}
-)
+PROBLEMS = Registry[Callable[..., Problem]]("problem", "pisco.problems", {"logistic": logistic, "mlp": mlp, "cnn": cnn})

@@ -36,9 +36,7 @@ def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, see
         return few
     generator = np.random.default_rng(seed)
     offsets, sizes = np.asarray(problem.offsets), np.asarray(problem.sizes)
-    order = np.concatenate(
-        [start + generator.permutation(size) for start, size in zip(offsets, sizes, strict=True)]
-    )
+    order = np.concatenate([start + generator.permutation(size) for start, size in zip(offsets, sizes, strict=True)])
     few.data = jax.tree.map(lambda leaf: leaf[order], problem.data)
     few.eval_samples = each
     return few

@@ -36,9 +36,7 @@ def split(
         raise InputError(f"partition has {len(parts)} parts, expected one for each of the {agents} agents")
     for agent, part in enumerate(parts):
         if not part.size:
-            raise InputError(
-                f"partition leaves agent {agent} without samples; use fewer agents or another partition"
-            )
+            raise InputError(f"partition leaves agent {agent} without samples; use fewer agents or another partition")
         if not np.issubdtype(part.dtype, np.integer) or part.min() < 0 or part.max() >= len(dataset.labels):
             raise InputError(
                 f"partition gives agent {agent} an entry that is not an index of the {len(dataset.labels)} samples; "
@@ -47,16 +45,12 @@ def split(
     return parts
 
 
-def agent_data(
-    features: np.ndarray, labels: np.ndarray, parts: Sequence[np.ndarray]
-) -> list[dict[str, np.ndarray]]:
+def agent_data(features: np.ndarray, labels: np.ndarray, parts: Sequence[np.ndarray]) -> list[dict[str, np.ndarray]]:
     """One dictionary of features and labels per agent."""
     return [{"features": features[part], "labels": labels[part]} for part in parts]
 
 
-def tested(
-    features: np.ndarray | None, labels: np.ndarray | None, accuracy: Callable[..., Any]
-) -> dict[str, Any]:
+def tested(features: np.ndarray | None, labels: np.ndarray | None, accuracy: Callable[..., Any]) -> dict[str, Any]:
     """The test samples in the same form and what to measure on them, as keywords of `Problem`."""
     if features is None or labels is None:
         return {}

@@ -95,9 +95,7 @@ def drawn_rows(result: Result) -> np.ndarray:
 def _network(result: Result, budget: int) -> dict[str, Any]:
     known = result.agents
     if "num_agents" not in known:
-        return {
-            "absent": "this result does not describe its agents: there were too many, or it is an older result"
-        }
+        return {"absent": "this result does not describe its agents: there were too many, or it is an older result"}
     edges = known.get("edges", np.zeros((0, 2), int))
     graph = Graph(int(known["num_agents"]), edges, positions=known.get("positions"))
     places = layout(graph)
@@ -167,7 +165,5 @@ def rounded(values: np.ndarray, digits: int = 4) -> list[float | None]:
     >>> rounded(np.array([1 / 3, 2.0, np.nan]))
     [0.3333, 2, None]
     """
-    short = [
-        float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values, float)
-    ]
+    short = [float(f"{value:.{digits}g}") if np.isfinite(value) else None for value in np.asarray(values, float)]
     return [int(v) if v is not None and v.is_integer() and abs(v) < 1e15 else v for v in short]

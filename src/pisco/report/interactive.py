@@ -26,11 +26,7 @@ def interactive(rows: Rows, path: str | Path, title: str) -> Path:
         for c, panel in enumerate(row, 1):
             for trace in _traces(panel):
                 name = trace.pop("name", "")
-                group = {
-                    "name": _html(name),
-                    "legendgroup": name,
-                    "showlegend": bool(name) and name not in named,
-                }
+                group = {"name": _html(name), "legendgroup": name, "showlegend": bool(name) and name not in named}
                 figure.add_trace(trace if trace["type"] == "heatmap" else trace | group, row=r, col=c)
                 named.add(name)
             x, y = _axes(panel)

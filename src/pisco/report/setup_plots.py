@@ -56,9 +56,7 @@ def plot_labels(
     names = [f"{value:+d}" if values[0] < 0 else str(value) for value in values]
     names = names if classes is None else list(classes)
     if len(names) != num_classes:
-        raise InputError(
-            f"{len(names)} class names were given for {num_classes} labels; name each label once"
-        )
+        raise InputError(f"{len(names)} class names were given for {num_classes} labels; name each label once")
     heading = f"{title}\n{agents} agents, {counts.sum():,} samples"
     if num_classes <= len(MANY):
         colours = TWO if num_classes <= len(TWO) else MANY

@@ -156,8 +156,7 @@ def _loss(result: Result) -> str:
     late = float(loss[:, -tenth:].mean() - loss[:, -2 * tenth : -tenth].mean()) / abs(change)
     if late < -0.01:
         return (
-            sentence
-            + f"; it was still falling at the end (the last tenth of the run brought {-late:.0%} of the way)."
+            sentence + f"; it was still falling at the end (the last tenth of the run brought {-late:.0%} of the way)."
         )
     if late > 0.01:
         return sentence + "; over the last tenth of the run it rose again."

@@ -31,18 +31,13 @@ def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -
                 best = escape(writing(each.target.metric)(each.best))
                 cells.append(f'<td colspan="4">not reached; the best was {best}</td>')
             else:
-                cells += [
-                    _cell(spread(each.rounds), "number"),
-                    _cell(spread(each.at("server_rounds")), "number"),
-                ]
+                cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.at("server_rounds")), "number")]
                 cells.append(_cell(spread(each.bytes, size), "number"))
                 cells.append(_price(each.at("messages_server"), each.at("messages_gossip"), prices))
             rows.append(cells)
     if not rows:
         return "<p>No result measures any of the targets.</p>"
-    return _table(
-        "Means over the seeds that got there, and from where to where they differ", heads, rows, words=2
-    )
+    return _table("Means over the seeds that got there, and from where to where they differ", heads, rows, words=2)
 
 
 def endings_table(results: Sequence[Result], prices: Prices) -> str:
@@ -63,9 +58,7 @@ def endings_table(results: Sequence[Result], prices: Prices) -> str:
         cells.append(_price(_final(result, "messages_server"), _final(result, "messages_gossip"), prices))
         cells.append(_cell(f"{result.seconds:.1f} s", "number"))
         rows.append(cells)
-    return _table(
-        "The last measured round: means over seeds, and from where to where they differ", heads, rows
-    )
+    return _table("The last measured round: means over seeds, and from where to where they differ", heads, rows)
 
 
 def settings_table(results: Sequence[Result]) -> str:

@@ -50,13 +50,10 @@ class TensorBoard:
         summary = _module("tensorboard.summary.writer.event_file_writer", "tensorboard")
         self.writer = summary.EventFileWriter(str(folder / "tensorboard" / name))
         event, proto, tensor = (
-            _module(f"tensorboard.compat.proto.{part}_pb2", "tensorboard")
-            for part in ("event", "summary", "tensor")
+            _module(f"tensorboard.compat.proto.{part}_pb2", "tensorboard") for part in ("event", "summary", "tensor")
         )
         self.event, self.proto = event.Event, proto
-        text = "\n".join(
-            ["| setting | value |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in settings.items())]
-        )
+        text = "\n".join(["| setting | value |", "| --- | --- |", *(f"| {k} | {v} |" for k, v in settings.items())])
         shown = tensor.TensorProto(dtype=7, string_val=[text.encode()])  # 7 is a string
         plugin = proto.SummaryMetadata(plugin_data=proto.SummaryMetadata.PluginData(plugin_name="text"))
         self._add(0, proto.Summary.Value(tag="settings", tensor=shown, metadata=plugin))
@@ -82,9 +79,7 @@ class MLflow:
         mlflow = _module("mlflow", "mlflow")
         entities = _module("mlflow.entities", "mlflow")
         self.metric = entities.Metric
-        where = (
-            os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder.parent / 'mlflow.db').resolve()}"
-        )
+        where = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(folder.parent / 'mlflow.db').resolve()}"
         self.look = where if where.startswith("http") else f"mlflow ui --backend-store-uri {where}"
         self.client = mlflow.MlflowClient(tracking_uri=where)
         chosen = os.environ.get("MLFLOW_EXPERIMENT_NAME", "pisco")
@@ -175,9 +170,7 @@ class Log:
                 tracker.rows(rounds, {n: result.column(n)[at, self.written :] for n in names})
             self.written += len(rounds)
         except Exception as error:
-            warnings.warn(
-                f"--log {self.name} failed ({_first_line(error)}); the run goes on without it", stacklevel=2
-            )
+            warnings.warn(f"--log {self.name} failed ({_first_line(error)}); the run goes on without it", stacklevel=2)
             self.trackers = []
 
     def finish(self, result: Result) -> None:

@@ -136,6 +136,4 @@ def files(tables: Mapping[str, Any]) -> dict[Path, str]:
     try:
         return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
     except OSError as error:
-        raise InputError(
-            f"there is no file {error.filename} to read ({error.strerror}); check the path"
-        ) from None
+        raise InputError(f"there is no file {error.filename} to read ({error.strerror}); check the path") from None

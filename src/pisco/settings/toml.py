@@ -17,9 +17,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not a text file in UTF-8 (byte {error.start}); give a TOML file"
-        ) from error
+        raise InputError(f"{path} is not a text file in UTF-8 (byte {error.start}); give a TOML file") from error
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror or error}); check the path") from error
     if not text.strip():
@@ -54,9 +52,7 @@ def write(tables: Mapping[str, Any]) -> str:
     rounds = 5
     seeds = [0, 1]
     """
-    lines = [
-        f"{_key(key)} = {_literal(value)}" for key, value in tables.items() if not isinstance(value, Mapping)
-    ]
+    lines = [f"{_key(key)} = {_literal(value)}" for key, value in tables.items() if not isinstance(value, Mapping)]
     for key, table in tables.items():
         if isinstance(table, Mapping):
             lines += ["", f"[{_key(key)}]"]

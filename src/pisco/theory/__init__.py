@@ -2,13 +2,7 @@
 
 from pisco.theory.estimates import Estimates, estimate, smoothness
 from pisco.theory.paper import Setup, StepSizes, complexities, corollary_1, network_dependency, theorem_1
-from pisco.theory.stability import (
-    CURVATURES,
-    best_step,
-    growth,
-    largest_stable_step,
-    round_matrix,
-)
+from pisco.theory.stability import CURVATURES, best_step, growth, largest_stable_step, round_matrix
 
 __all__ = [
     "CURVATURES",

@@ -104,12 +104,7 @@ def _descend(objective: Objective, flat: jax.Array, step: jax.Array) -> tuple[ja
 
 
 def estimate(
-    problem: Problem,
-    *,
-    batch_size: int | None = None,
-    samples: int = 5_000,
-    batches: int = 8,
-    seed: int = 0,
+    problem: Problem, *, batch_size: int | None = None, samples: int = 5_000, batches: int = 8, seed: int = 0
 ) -> Estimates:
     """Estimate L, σ², ζ² and f(x⁰) − f*.
 

@@ -61,11 +61,7 @@ def corollary_1(
     for name, value in (("noise", noise), ("gap", gap), ("smoothness", smoothness)):
         check_number(name, value, low=0, open_low=True)
     comm = theorem_1(
-        smoothness=smoothness,
-        mixing_rate=mixing_rate,
-        server_prob=server_prob,
-        local_steps=local_steps,
-        alpha=alpha,
+        smoothness=smoothness, mixing_rate=mixing_rate, server_prob=server_prob, local_steps=local_steps, alpha=alpha
     ).comm_lr
     rate = agents * alpha**2 * batch_size * local_steps * gap / (comm**2 * smoothness * noise * rounds)
     drift = comm * batch_size * gap / (alpha * smoothness**2 * noise * rounds)
@@ -100,9 +96,7 @@ def complexities(s: Setup, p: float) -> dict[str, tuple[float, float]]:
 
     noise = sigma**2 / (n * steps * e**4)
     ours = noise + sigma * over((rate + p) ** 2 * e**3) + 1 / (n * e**2)
-    lsgt = sigma**4 * over(n * steps * rate**8 * e**4) + over(
-        n * steps ** (1 / 3) * rate ** (8 / 3) * e ** (4 / 3)
-    )
+    lsgt = sigma**4 * over(n * steps * rate**8 * e**4) + over(n * steps ** (1 / 3) * rate ** (8 / 3) * e ** (4 / 3))
     return {
         "scaffold": (noise + 1 / e**2, 0.0),
         "lsgt": (0.0, lsgt + 1 / (n * steps * e**2)),

@@ -70,12 +70,7 @@ def _radius(matrices: np.ndarray) -> np.ndarray:
 
 
 def growth(
-    modes: Iterable[float],
-    smoothness: float,
-    *,
-    local_lr: float,
-    condition: float | None = None,
-    **rule: Unpack[Rule],
+    modes: Iterable[float], smoothness: float, *, local_lr: float, condition: float | None = None, **rule: Unpack[Rule]
 ) -> float:
     """The factor by which the worst squared deviation grows a round, in the mean over coins; below 1 is stable.
 

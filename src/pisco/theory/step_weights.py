@@ -23,9 +23,7 @@ SHRINK = np.linspace(0.3, 1.0, 29)
 """The a that are tried."""
 
 
-def pisco_step(
-    graph: Graph, *, condition: float = 10.0, one_exchange: bool = False, lazy: bool = False
-) -> csr_array:
+def pisco_step(graph: Graph, *, condition: float = 10.0, one_exchange: bool = False, lazy: bool = False) -> csr_array:
     """W_a = I − a(I − W_FDLA) with the a that makes PISCO on gossip alone converge fastest.
 
     a minimises over step sizes the slowest mode of a round (`stability.best_step`: T_o = 1, p = 0) on quadratics of the
@@ -51,9 +49,7 @@ def pisco_step(
     shrink = 1.0
     if modes.size:
         rates = [
-            best_step(
-                1 - a * (1 - modes), 1.0, condition=condition, local_steps=1, one_exchange=one_exchange
-            )[1]
+            best_step(1 - a * (1 - modes), 1.0, condition=condition, local_steps=1, one_exchange=one_exchange)[1]
             for a in SHRINK
         ]
         # The largest of equals: on a complete graph all are as fast, and a = 1 averages exactly.

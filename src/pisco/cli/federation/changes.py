@@ -15,8 +15,7 @@ def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for the plan and the authority.")],
     agents: Annotated[int, typer.Option("--agents", "-n", help="How many agents: agent-0, agent-1, …")] = 10,
     roster: Annotated[
-        list[str] | None,
-        typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be repeated."),
+        list[str] | None, typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be repeated.")
     ] = None,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[
@@ -36,9 +35,7 @@ def init(
     name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="KEY=VALUE", help="Any other setting, as in algorithm.local_lr=0.1."
-        ),
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any other setting, as in algorithm.local_lr=0.1."),
     ] = None,
 ) -> None:
     """Write a federation's plan and make its certificate authority.
@@ -56,9 +53,7 @@ def init(
     from pisco.federation.plan import Federation
 
     if (folder / PLAN).exists() or (folder / AUTHORITY).exists():
-        raise InputError(
-            f"{folder} holds a federation already; choose another folder, or `pisco federation change` it"
-        )
+        raise InputError(f"{folder} holds a federation already; choose another folder, or `pisco federation change` it")
     taken = ALGORITHMS[algorithm].hyperparameters
     start = {"local_lr": 0.05, "local_steps": 1}
     tables: dict[str, Any] = {
@@ -69,20 +64,12 @@ def init(
     if tables["problem"] is not None:
         listed = classes or ("-1,1" if problem == "logistic" else None)
         if listed is None:
-            raise InputError(
-                f"problem {problem!r} needs --classes, every label that occurs anywhere, as in 0,1,2"
-            )
+            raise InputError(f"problem {problem!r} needs --classes, every label that occurs anywhere, as in 0,1,2")
         tables["problem"]["classes"] = _numbers(listed)
     if server_prob is not None:
-        tables["network"] |= (
-            {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
-        )
+        tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     _apply(tables, settings)
-    given: dict[str, Any] = {
-        "name": name or folder.resolve().name,
-        "rounds": rounds,
-        "batch_size": batch_size,
-    }
+    given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
     given |= {"host": host, "port": port, "agents": _addresses(roster) or agents}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
@@ -140,14 +127,10 @@ def _not_past(home: Path, at: int) -> None:
     try:
         front = max(agent.round for agent in overview(Kit.load(home / KITS / "server"), timeout=3.0).agents)
     except InputError:
-        note(
-            "the server does not answer, so it is not known which rounds are over; members ignore changes to those"
-        )
+        note("the server does not answer, so it is not known which rounds are over; members ignore changes to those")
         return
     if at <= front:
-        raise InputError(
-            f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files"
-        )
+        raise InputError(f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files")
 
 
 def _addresses(roster: list[str] | None) -> dict[str, str]:

@@ -60,9 +60,7 @@ def try_(
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[float, typer.Option(help="Chance that a round reaches the server.")] = 0.1,
-    folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for kits, logs and results.")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for kits, logs and results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Run a whole federation on this machine: real processes, certificates and TLS, on the bundled a9a.
@@ -119,14 +117,7 @@ def try_(
     result.save(folder / "result")
     final = {name: float(column[-1]) for name, column in result.history.items()}
     if as_json:
-        say_json(
-            {
-                "folder": str(folder / "result"),
-                "rounds": result.rounds,
-                "final": final,
-                "seconds": result.seconds,
-            }
-        )
+        say_json({"folder": str(folder / "result"), "rounds": result.rounds, "final": final, "seconds": result.seconds})
         return
     title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))

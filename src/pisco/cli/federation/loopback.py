@@ -40,9 +40,7 @@ def free_ports(count: int) -> list[int]:
     return list(ports)
 
 
-def plan_here(
-    agents: int, *, algorithm: Mapping[str, Any], network: Mapping[str, Any], **settings: Any
-) -> Federation:
+def plan_here(agents: int, *, algorithm: Mapping[str, Any], network: Mapping[str, Any], **settings: Any) -> Federation:
     """A plan whose members all live on this machine."""
     first, *ports = free_ports(agents + 1)
     return Federation.create(

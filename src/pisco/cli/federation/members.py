@@ -15,9 +15,7 @@ def issue(
     name: Annotated[str | None, typer.Argument(help="An agent of the plan, or `server`.")] = None,
     home: Home = Path(),
     everybody: Annotated[bool, typer.Option("--all", help="Kits for all members who have none yet.")] = False,
-    folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The kit (default: DIR/kits/NAME).")
-    ] = None,
+    folder: Annotated[Path | None, typer.Option("--out", "-o", help="The kit (default: DIR/kits/NAME).")] = None,
     days: Annotated[float, typer.Option(help="How many days the certificate is valid.")] = 365,
     request: Annotated[
         Path | None, typer.Option(help="Sign the key of this request, which stays where it was made.")
@@ -75,9 +73,7 @@ def revoke(
     name: Annotated[str, typer.Argument(help="The member whose certificates are revoked.")],
     home: Home = Path(),
     serial: Annotated[str | None, typer.Option(help="Only the one whose serial starts like this.")] = None,
-    older: Annotated[
-        bool, typer.Option("--older", help="All but the newest: after a new key was issued.")
-    ] = False,
+    older: Annotated[bool, typer.Option("--older", help="All but the newest: after a new key was issued.")] = False,
 ) -> None:
     """Revoke a member's certificates, and renew the lists in the kits.
 
@@ -106,6 +102,4 @@ def revoke(
         say(f"revoked: {name}, serial {each.serial_number:x}")
     renewed = refresh_kits(home, plan)
     say(f"list:    {home / AUTHORITY / 'revoked.pem'} ({renewed} kits here renewed)")
-    note(
-        "copy revoked.pem into the kit on every machine: those that run read it at once, no restart is needed"
-    )
+    note("copy revoked.pem into the kit on every machine: those that run read it at once, no restart is needed")

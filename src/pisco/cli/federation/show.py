@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from pisco.federation.plan import Federation
 
 
-def show(
-    home: Home = Path(), as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False
-) -> None:
+def show(home: Home = Path(), as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
     """Show the plan, who is in from which round on, and every certificate.
 
     Example:

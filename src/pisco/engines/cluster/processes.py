@@ -56,9 +56,7 @@ def membership(
     if any(value is not None for value in given.values()):
         missing = [name for name, value in given.items() if value is None]
         if missing:
-            raise InputError(
-                f"--coordinator, --processes and --process-id belong together; {missing[0]} is missing"
-            )
+            raise InputError(f"--coordinator, --processes and --process-id belong together; {missing[0]} is missing")
         return _checked(str(coordinator), int(processes or 0), int(process or 0))
     for where, count, which in _VARIABLES:
         if all(name in environ for name in (where, count, which)):
@@ -85,9 +83,7 @@ def _checked(coordinator: str, processes: int, process: int) -> Membership | Non
     if processes < 1:
         raise InputError(f"--processes is {processes}, expected at least 1")
     if not 0 <= process < processes:
-        raise InputError(
-            f"--process-id is {process}, expected 0 to {processes - 1} for {processes} processes"
-        )
+        raise InputError(f"--process-id is {process}, expected 0 to {processes - 1} for {processes} processes")
     return Membership(coordinator, processes, process) if processes > 1 else None
 
 

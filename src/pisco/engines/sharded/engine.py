@@ -29,13 +29,7 @@ def _start(run: Run, held: Shard, batch_size: int | None, blocks: Blocks) -> Car
 
 
 def _advance(
-    run: Run,
-    carry: Carry,
-    held: Shard,
-    done: jax.Array,
-    segment: Segment,
-    batch_size: int | None,
-    blocks: Blocks,
+    run: Run, carry: Carry, held: Shard, done: jax.Array, segment: Segment, batch_size: int | None, blocks: Blocks
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
     held, here = held.inside(blocks), _here(held, blocks)
     rounds = _rounds(run, held, batch_size, here)
@@ -69,21 +63,15 @@ def _carry_specs(form: Form) -> Any:
 def start(run, held, *, mesh, blocks, form, batch_size):
     local = partial(_start, batch_size=batch_size, blocks=blocks)
     specs = (WHOLE, held.specs())
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=_carry_specs(form), check_vma=False)(
-        run, held
-    )
+    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=_carry_specs(form), check_vma=False)(run, held)
 
 
-@partial(
-    jax.jit, static_argnames=("mesh", "blocks", "form", "batch_size", "segment"), donate_argnames="carry"
-)
+@partial(jax.jit, static_argnames=("mesh", "blocks", "form", "batch_size", "segment"), donate_argnames="carry")
 def advance(run, carry, held, done, *, mesh, blocks, form, batch_size, segment):
     local = partial(_advance, segment=segment, batch_size=batch_size, blocks=blocks)
     carries = _carry_specs(form)
     ins, outs = (WHOLE, carries, held.specs(), WHOLE), (carries, WHOLE, WHOLE)
-    return jax.shard_map(local, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(
-        run, carry, held, done
-    )
+    return jax.shard_map(local, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(run, carry, held, done)
 
 
 @partial(jax.jit, static_argnames=("mesh", "blocks", "form"))
@@ -171,9 +159,7 @@ class ShardedEngine:
 
             return split(self.mesh, rows)
 
-        return [
-            jax.tree.map(lambda lead, x, i=i: leaf(lead, x[i]), leads, packed) for i in range(len(job.runs))
-        ]
+        return [jax.tree.map(lambda lead, x, i=i: leaf(lead, x[i]), leads, packed) for i in range(len(job.runs))]
 
     def _fixed(self, job: Job) -> dict[str, Any]:
         """Placement a job's data once; what the programs need to know of it."""

@@ -209,9 +209,9 @@ def _edge_lists(lists, at_hand: int):
     longest = max(len(places) for _, _, places in lists)
 
     def fill(column, value):
-        return np.stack(
-            [np.pad(np.asarray(x), (0, longest - len(x)), constant_values=value) for x in column]
-        ).astype(np.int32)
+        return np.stack([np.pad(np.asarray(x), (0, longest - len(x)), constant_values=value) for x in column]).astype(
+            np.int32
+        )
 
     sources, targets, places = zip(*lists, strict=True)
     return fill(sources, 0), fill(targets, at_hand), fill(places, 0)

@@ -81,9 +81,7 @@ def _why_saving(form: str, protocol: str, saved: np.ndarray, missed: int) -> str
     if missed:
         why.append(f"{missed} runs missed the target and count with all their rounds")
     if np.min(saved) < 0:
-        why.append(
-            "a long stretch without the server is unstable at this step size, so some seeds take far longer"
-        )
+        why.append("a long stretch without the server is unstable at this step size, so some seeds take far longer")
     if protocol == "common":
         why.append("the step size that p = 0 needs, not mixing, then sets the pace for every p")
     elif form != PAPERS_FORM:
@@ -123,8 +121,7 @@ def judge_different_p(one: Study, ten: Study, form: str = PAPERS_FORM) -> list[V
             Verdict(
                 f"T_o = 10 halves the rounds of T_o = 1 at p = 0.1 {where}",
                 "rounds of T_o = 10 over the mean rounds of T_o = 1 (holds up to 0.6)",
-                f"{spread(ratio)}, median {np.median(ratio):.3g}, "
-                f"at η_l = {many.local_lr:g} against {few.local_lr:g}",
+                f"{spread(ratio)}, median {np.median(ratio):.3g}, at η_l = {many.local_lr:g} against {few.local_lr:g}",
                 up_to(ratio, 0.6, 0.85),
                 "a larger T_o needs a smaller η_l: η_l(T_o + 1) counts" + counted,
                 depends_on_size=True,
@@ -154,9 +151,7 @@ def _judge_same_step(one: Study, ten: Study, form: str) -> list[Verdict]:
         Verdict(
             f"T_o = 10 halves the rounds of T_o = 1 at p = 0.1 (training target; {form}; one η_l for both T_o)",
             f"mean rounds of T_o = 10 against those of 1 at η_l = {SAME_STEP:g}; {len(one.tuning_seeds)} tuning seeds",
-            "; ".join(
-                f"η_l = {lr:g}: {_rounds(many)} against {_rounds(few)}" for lr, (many, few) in pairs.items()
-            ),
+            "; ".join(f"η_l = {lr:g}: {_rounds(many)} against {_rounds(few)}" for lr, (many, few) in pairs.items()),
             up_to(ratio, 0.6, 0.85),
             "at one small η_l a round with more local steps goes further"
             + (f"; with T_o = 10 some seeds never get there at {', '.join(unstable)}" if unstable else ""),

@@ -83,9 +83,7 @@ def some_rows(count: int, most: int = 60) -> np.ndarray:
     return np.unique(np.round(np.geomspace(1, count, most)).astype(int) - 1)
 
 
-def records(
-    cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str], **same: Any
-) -> list[dict[str, Any]]:
+def records(cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str], **same: Any) -> list[dict[str, Any]]:
     """Mean, least and greatest over seeds of some columns, for the CSV."""
     out = []
     for cell in cells:

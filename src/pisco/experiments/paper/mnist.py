@@ -92,9 +92,5 @@ def present(found: list[Study]) -> Shown:
 
 
 TOPOLOGY = Figure(
-    "different-topology",
-    "MNIST on a connected and a disconnected Erdős–Rényi graph",
-    compute,
-    present,
-    "mnist",
+    "different-topology", "MNIST on a connected and a disconnected Erdős–Rényi graph", compute, present, "mnist"
 )

@@ -39,9 +39,7 @@ def present(found: dict[int, float]) -> Shown:
         values = network_dependency(rate, probs)
         lines.append(Curve(f"λ_w = {rate:g}", probs, values[None], index))
         root = np.sqrt(rate)
-        marks.append(
-            Curve("p = √λ_w", np.array([root]), np.array([[expected_mixing_rate(rate, root) ** -2]]), 6, True)
-        )
+        marks.append(Curve("p = √λ_w", np.array([root]), np.array([[expected_mixing_rate(rate, root) ** -2]]), 6, True))
         table += [
             {"curve": f"λ_w = {rate:g}", "n": "", "p": f"{p:.4g}", "λ_p^-2": f"{value:.6g}"}
             for p, value in zip(probs[::8], values[::8], strict=True)
@@ -83,11 +81,7 @@ def present(found: dict[int, float]) -> Shown:
             outcome(abs(exponents[0] - 4) < 0.3 and abs(exponents[1] - 2) < 0.3),
         ),
     ]
-    settings = {
-        "λ_w": list(RATES),
-        "path graphs": {str(n): rate for n, rate in found.items()},
-        "weights": "metropolis",
-    }
+    settings = {"λ_w": list(RATES), "path graphs": {str(n): rate for n, rate in found.items()}, "weights": "metropolis"}
     return Shown([panels], table, verdicts, settings)
 
 

@@ -79,10 +79,7 @@ def present_iter_p(found: Found) -> Shown:
                 for cell in cells:
                     record: dict[str, Any] = {"form": form, "protocol": protocol}
                     record |= {"target": f"{column} {target:g}", "p": cell.label}
-                    record |= {
-                        "local_lr": f"{cell.local_lr:g}",
-                        "seeds that missed": cell.missed(column, target),
-                    }
+                    record |= {"local_lr": f"{cell.local_lr:g}", "seeds that missed": cell.missed(column, target)}
                     for name in ("round", *KINDS.values()):
                         values = cell.to_target(column, target, name)
                         record[f"{name} mean"] = f"{np.mean(values):.4g}"
@@ -110,9 +107,7 @@ def present_different_p(found: dict[int, Found]) -> Shown:
                 cells = getattr(found[steps][form], protocol)
                 training, accuracy = (curves(cells, column, a9a.FEW) for column in (TRAINING, ACCURACY))
                 title = f"{form}\nT_o = {steps}, {protocol}"
-                row.append(
-                    Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True)
-                )
+                row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
                 row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
                 same = {"form": form, "T_o": steps, "protocol": protocol}
                 if form == a9a.PAPERS_FORM:
@@ -123,9 +118,7 @@ def present_different_p(found: dict[int, Found]) -> Shown:
     return Shown(rows, table, verdicts, settings)
 
 
-ITER_P = Figure(
-    "iter-p", "a9a: gossip and server rounds to both targets for nine p", compute_iter_p, present_iter_p
-)
+ITER_P = Figure("iter-p", "a9a: gossip and server rounds to both targets for nine p", compute_iter_p, present_iter_p)
 DIFFERENT_P = Figure(
     "different-p", "a9a: curves for four p with T_o = 1 and 10", compute_different_p, present_different_p
 )

@@ -125,8 +125,7 @@ def study(
     )
     found = {(label, lr): result for (label, _, lr), result in zip(cells, results, strict=True)}
     trials = {
-        label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets)
-        for label in probabilities
+        label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets) for label in probabilities
     }
 
     def cell(label: str, lr: float) -> Cell:

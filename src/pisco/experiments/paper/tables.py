@@ -76,9 +76,7 @@ def present_communication(rate: float) -> Shown:
     return Shown([], table, verdicts, setup | {"constants": 1})
 
 
-SEMI_ML = Figure(
-    "table-semi-ml", "the table of semi-decentralized methods", lambda quick, stage: None, present_semi_ml
-)
+SEMI_ML = Figure("table-semi-ml", "the table of semi-decentralized methods", lambda quick, stage: None, present_semi_ml)
 COMMUNICATION = Figure(
     "table-communication", "communication complexities at the a9a set-up", compute_rate, present_communication
 )

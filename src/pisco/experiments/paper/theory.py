@@ -49,9 +49,7 @@ def _slope_problem(n: int) -> Problem:
     """Curvatures and minimizers that change along the path, so that the far ends need each other's values."""
     along = np.linspace(-1, 1, n)
     curvature = np.stack([1 + 0.5 * along, 1 - 0.5 * along], 1)
-    return quadratic(
-        curvature[:, :, None] * np.eye(2), np.stack([1 + along, along**2], 1), init=np.full(2, 3.0)
-    )
+    return quadratic(curvature[:, :, None] * np.eye(2), np.stack([1 + along, along**2], 1), init=np.full(2, 3.0))
 
 
 def _settled(values: np.ndarray) -> np.ndarray:
@@ -65,9 +63,7 @@ def _settled(values: np.ndarray) -> np.ndarray:
     return np.where(within[:, -1], above, np.nan)
 
 
-def _paths(
-    n: int, helped: bool, rounds: int, seeds: tuple[int, ...], progress: Any
-) -> tuple[float, np.ndarray]:
+def _paths(n: int, helped: bool, rounds: int, seeds: tuple[int, ...], progress: Any) -> tuple[float, np.ndarray]:
     """The step size with the fewest mean rounds on the path, and the rounds for every seed."""
     problem = _slope_problem(n)
     results = sweep(
@@ -147,9 +143,7 @@ def compute(quick: bool = False, stage: Stage = quiet) -> Found:
     return Found(paths, contraction, probabilities, by_agents, by_steps)
 
 
-def _record(
-    part: str, x: Any, values: np.ndarray, *, local_lr: str = "", predicted: str = ""
-) -> dict[str, Any]:
+def _record(part: str, x: Any, values: np.ndarray, *, local_lr: str = "", predicted: str = "") -> dict[str, Any]:
     """A row of the CSV."""
     record = {"part": part, "x": x, "local_lr": local_lr, "mean": f"{np.mean(values):.5g}"}
     record |= {"min": f"{np.min(values):.5g}", "max": f"{np.max(values):.5g}", "predicted": predicted}

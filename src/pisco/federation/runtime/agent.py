@@ -52,9 +52,7 @@ class Agent(MemberProcess):
         progress: Callable[[int], None] | None = None,
     ):
         if kit.name == SERVER:
-            raise InputError(
-                f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`"
-            )
+            raise InputError(f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`")
         self.algorithm = kit.federation.build_algorithm()
         for epoch in kit.federation.epochs:
             check(self.algorithm, kit.federation.network_of(epoch))
@@ -71,9 +69,7 @@ class Agent(MemberProcess):
         self.programs = Programs(self.algorithm, problem, self.plan.batch_size, self.keys, self.index)
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
-            log.info(
-                "vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name
-            )
+            log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.found.state(self.programs.state_like) if self.found else None
 
@@ -119,9 +115,7 @@ class Agent(MemberProcess):
         moved = [
             epoch.start
             for epoch in self.plan.epochs
-            if epoch.start >= self.done
-            and self.name in epoch.names
-            and epoch.member(self.name).address != self.address
+            if epoch.start >= self.done and self.name in epoch.names and epoch.member(self.name).address != self.address
         ]
         return min([*moved, self.last_round(self.name)])
 
@@ -183,11 +177,7 @@ class Agent(MemberProcess):
 
     def _save(self, *, parted: bool = False) -> None:
         self.store.save(
-            self.done,
-            self.state,
-            outbox=self.outbox,
-            history=self.history.arrays(),
-            notes={"parted": parted},
+            self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes={"parted": parted}
         )
 
     # The exchanges
@@ -239,9 +229,7 @@ class Agent(MemberProcess):
             )
         missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
         if missing:
-            log.warning(
-                "%s did not say that they are done; our last messages stay in the folder", ", ".join(missing)
-            )
+            log.warning("%s did not say that they are done; our last messages stay in the folder", ", ".join(missing))
         self._save(parted=not missing)
 
     def result(self, seconds: float) -> Result:

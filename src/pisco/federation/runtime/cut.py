@@ -59,11 +59,7 @@ class Stages:
             used = _variables([v for equation in piece for v in equation.invars])
             needed = [v for v in used if v not in {v for equation in piece for v in equation.outvars}]
             part = jaxpr.replace(
-                constvars=[],
-                invars=needed,
-                outvars=made,
-                eqns=piece,
-                debug_info=jaxpr.debug_info.with_unknown_names(),
+                constvars=[], invars=needed, outvars=made, eqns=piece, debug_info=jaxpr.debug_info.with_unknown_names()
             )
             self._stages.insert(0, (needed, made, jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))))
             wanted |= dict.fromkeys(needed)
@@ -74,21 +70,14 @@ class Stages:
     def messages(self) -> list[tuple[str, list[jax.ShapeDtypeStruct]]]:
         """The kind and the leaves of every exchange, in order."""
         return [
-            (
-                equation.params["kind"],
-                [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars],
-            )
+            (equation.params["kind"], [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars])
             for equation in self.exchanges
         ]
 
     def compile(self) -> Stages:
         """Compile now rather than at the first call."""
         self._stages = [
-            (
-                needed,
-                made,
-                stage.lower(*(v.aval for v in needed)).compile() if hasattr(stage, "lower") else stage,
-            )
+            (needed, made, stage.lower(*(v.aval for v in needed)).compile() if hasattr(stage, "lower") else stage)
             for needed, made, stage in self._stages
         ]
         return self

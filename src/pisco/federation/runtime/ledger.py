@@ -74,11 +74,7 @@ class Ledger:
                     title = told.title if METRIC.fullmatch(told.title) else ""
                     rising = told.rising if told.HasField("rising") else None
                     own = Metric(
-                        told.name,
-                        rising=rising,
-                        title=title,
-                        log=told.log,
-                        unit="%" if told.unit == "%" else "",
+                        told.name, rising=rising, title=title, log=told.log, unit="%" if told.unit == "%" else ""
                     )
                     self._columns.setdefault(own.column, own)
             self._sizes = self._sizes or {

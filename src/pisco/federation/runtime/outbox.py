@@ -77,13 +77,7 @@ class Outbox:
             self._changed.notify_all()
 
     def take(
-        self,
-        reader: str,
-        round_: int,
-        phase: int,
-        *,
-        seconds: float,
-        alive: Callable[[], bool] = lambda: True,
+        self, reader: str, round_: int, phase: int, *, seconds: float, alive: Callable[[], bool] = lambda: True
     ) -> Message | None:
         """Wait for a message; None when it is not there in time, or the reader is gone."""
         end = time.monotonic() + seconds

@@ -185,9 +185,7 @@ class Mailroom:
         calls = {place: self._ask(peer, where) for place, peer in peers.items()}
         began = time.monotonic()
         try:
-            return {
-                place: self._one(call, where, layout, limit, began, patience) for place, call in calls.items()
-            }
+            return {place: self._one(call, where, layout, limit, began, patience) for place, call in calls.items()}
         except Stopped:
             for call in calls.values():
                 call.stop()
@@ -200,13 +198,7 @@ class Mailroom:
         return call
 
     def _one(
-        self,
-        call: Call,
-        where: Where,
-        layout: MessageLayout | None,
-        limit: int,
-        began: float,
-        patience: float,
+        self, call: Call, where: Where, layout: MessageLayout | None, limit: int, began: float, patience: float
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
 

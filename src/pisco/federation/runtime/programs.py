@@ -38,9 +38,7 @@ class Programs:
     The index is an argument like the data, so that agents with data of one size share their compiled programs.
     """
 
-    def __init__(
-        self, algorithm: Algorithm, problem: Problem, batch_size: int | None, keys: Streams, index: int
-    ):
+    def __init__(self, algorithm: Algorithm, problem: Problem, batch_size: int | None, keys: Streams, index: int):
         self._index = np.int32(index)
         own = jax.grad(agent_loss(problem, batch_size, place=0))
 
@@ -52,9 +50,7 @@ class Programs:
 
         def start(index: Any) -> Any:
             params = _stacked(problem.init(keys.start))
-            mix = StartMix(
-                lambda tree: exchange(tree, START_SERVER), lambda tree: exchange(tree, START_GOSSIP)
-            )
+            mix = StartMix(lambda tree: exchange(tree, START_SERVER), lambda tree: exchange(tree, START_GOSSIP))
             return algorithm.init(params, jax.random.fold_in(keys.batches, 0), gradient(index), mix)
 
         def join(params: Params, k: Any, index: Any) -> Any:

@@ -85,9 +85,7 @@ class Reporter:
         self.held = 0
         self._sizes = agent.programs.message_sizes(1)
         self._columns = [
-            Column(
-                name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit
-            )
+            Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
             for metric in agent.metrics.values()
         ]
         self._met = False

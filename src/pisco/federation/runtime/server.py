@@ -41,19 +41,9 @@ class Server(MemberProcess):
       limit: the most bytes of one message.
     """
 
-    def __init__(
-        self,
-        kit: Kit,
-        folder: Path,
-        *,
-        listen: str | None = None,
-        durable: bool = False,
-        limit: int = LIMIT,
-    ):
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False, limit: int = LIMIT):
         if kit.name != SERVER:
-            raise InputError(
-                f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`"
-            )
+            raise InputError(f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`")
         for epoch in kit.federation.epochs:
             check(kit.federation.build_algorithm(), kit.federation.network_of(epoch))
         membership.check(kit.federation)
@@ -200,10 +190,7 @@ class Server(MemberProcess):
     def run(self, progress: Callable[[Ledger], None] | None = None) -> Result:
         """Serve until every agent has said goodbye; raises `Stopped` when patience with one ends."""
         began = time.perf_counter()
-        methods = {
-            transport.REPORT: (self._report, Report),
-            transport.OVERVIEW: (self._overview, Question),
-        }
+        methods = {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
         self.open(self.plan.server_address, methods)
         try:
             while True:

@@ -36,9 +36,7 @@ class Store:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise InputError(
-                f"{self.folder} is in use: {member!r} already runs there; stop it first"
-            ) from None
+            raise InputError(f"{self.folder} is in use: {member!r} already runs there; stop it first") from None
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -57,13 +55,7 @@ class Store:
         return found
 
     def save(
-        self,
-        round_: int,
-        state: Any,
-        *,
-        outbox: Outbox,
-        history: Mapping[str, np.ndarray],
-        notes: Mapping[str, Any],
+        self, round_: int, state: Any, *, outbox: Outbox, history: Mapping[str, np.ndarray], notes: Mapping[str, Any]
     ) -> None:
         """Write the state after a round, with the messages that a peer may still ask for."""
         messages = outbox.kept()

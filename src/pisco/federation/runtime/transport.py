@@ -65,9 +65,7 @@ def method(channel: grpc.Channel, name: str, request: Any, response: Any) -> Any
     """A method of the peer's service; `Pull` streams its answer."""
     make = channel.unary_stream if name == PULL else channel.unary_unary
     return make(
-        f"/{SERVICE}/{name}",
-        request_serializer=request.SerializeToString,
-        response_deserializer=response.FromString,
+        f"/{SERVICE}/{name}", request_serializer=request.SerializeToString, response_deserializer=response.FromString
     )
 
 
