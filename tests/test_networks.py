@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
-from pisco.networks import draw_round, graphs, mixing, weights
+from pisco.networks import graphs, mixing, weights
+from pisco.networks.rounds import draw_round
 
 from worlds import coins, doubly_stochastic
 

@@ -70,17 +70,6 @@ class Stages:
             if index:
                 wanted |= _variables(self.exchanges[index - 1].invars)
 
-    @property
-    def messages(self) -> list[tuple[str, list[jax.ShapeDtypeStruct]]]:
-        """The kind and the leaves of every exchange, in order."""
-        return [
-            (
-                equation.params["kind"],
-                [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars],
-            )
-            for equation in self.exchanges
-        ]
-
     def compile(self) -> Stages:
         """Compile now rather than at the first call."""
         self._stages = [
