@@ -15,7 +15,8 @@ import pisco
 from pisco.algorithms import ALGORITHMS
 from pisco.engines.cluster.processes import Membership, join
 from pisco.engines.sharded import ShardedEngine
-from pisco.networks import cycle, graphs
+from pisco.networks import graphs
+from pisco.networks.varying import cycle
 from pisco.tree import squared_norm
 
 from worlds import Quadratics, doubly_stochastic, network_for

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
-from pisco.networks import cycle, function_of_round, graphs
+from pisco.networks import graphs
 from pisco.networks.rounds import draw_round
+from pisco.networks.varying import cycle, function_of_round
 
 from worlds import Quadratics, doubly_stochastic
 

@@ -16,22 +16,11 @@ from pisco._version import __version__
 from pisco.engines import run, sweep
 from pisco.errors import InputError
 from pisco.metrics import Metric
-from pisco.networks import (
-    Graph,
-    Network,
-    Schedule,
-    adaptive,
-    always,
-    bernoulli,
-    edge_dropout,
-    every,
-    never,
-    one_peer_exponential,
-    per_agent,
-    random_matching,
-    sample,
-    sample_groups,
-)
+from pisco.networks.graph import Graph
+from pisco.networks.network import Network
+from pisco.networks.sampling import sample, sample_groups
+from pisco.networks.schedules import Schedule, adaptive, always, bernoulli, every, never, per_agent
+from pisco.networks.varying import edge_dropout, one_peer_exponential, random_matching
 from pisco.problems import Problem
 from pisco.results import Result, compare
 from pisco.types import Algorithm, Grad, Mix, Pair, algorithm

@@ -26,7 +26,7 @@ Key = jax.Array
 """A typed key of `jax.random`."""
 
 State = Any
-"""What the next round needs, a pytree with at least a `params` field (see `HasParams`)."""
+"""What the next round needs, a pytree with at least a `params` field, the agents' current parameters."""
 
 
 class Grad(Protocol):
@@ -87,13 +87,6 @@ class StartMix(NamedTuple):
 
     server: Callable[[Any], Any]  # everybody receives the mean of all
     gossip: Callable[[Any], Any]  # one gossip exchange with the network's weights
-
-
-@runtime_checkable
-class HasParams(Protocol):
-    """Every state: the agents' current parameters."""
-
-    params: Params
 
 
 @runtime_checkable

@@ -6,7 +6,7 @@ x_i ← Σ_j w_ji·x_j. Nothing costs n² on a graph with O(n) edges.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -41,30 +41,20 @@ class Dense:
         return jax.tree.map(leaf, tree)
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
 class Circulant:
     """x_i ← Σ_s c_s·x_{i−s}: shifts along the agent axis."""
 
-    def __init__(self, coefficients: jax.Array, shifts: tuple[int, ...]):
-        self.coefficients = coefficients
-        self.shifts = shifts
+    coefficients: jax.Array
+    shifts: tuple[int, ...] = field(metadata={"static": True})
 
     def __call__(self, tree: Any) -> Any:
         def leaf(x):
-            scaled = (c.astype(x.dtype) * jnp.roll(x, s, axis=0) for c, s in self._terms())
-            return sum(scaled, start=jnp.zeros_like(x))
+            terms = (self.coefficients[k].astype(x.dtype) * jnp.roll(x, s, axis=0) for k, s in enumerate(self.shifts))
+            return sum(terms, start=jnp.zeros_like(x))
 
         return jax.tree.map(leaf, tree)
-
-    def _terms(self):
-        return [(self.coefficients[k], shift) for k, shift in enumerate(self.shifts)]
-
-    def tree_flatten(self):
-        return (self.coefficients,), self.shifts
-
-    @classmethod
-    def tree_unflatten(cls, aux, children):
-        return cls(children[0], aux)
 
 
 @jax.tree_util.register_dataclass

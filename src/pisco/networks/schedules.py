@@ -7,7 +7,6 @@ traced, so a sweep over p compiles once.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -24,7 +23,8 @@ Observe = Callable[[], jax.Array]
 
 
 class Schedule(Protocol):
-    """What a server schedule says. Subclass it, or have the same members; a class of your own needs `decide` alone.
+    """What a server schedule says. A class of your own subclasses this, and gives `participants`, or `decide` where it
+    has a memory; or it has the same members.
 
     Everything is traced. An object that is a pytree (`jax.tree_util.register_dataclass`) may change its numbers
     without compiling again; any other is taken as it is when first used, so do not change it afterwards.
@@ -40,32 +40,22 @@ class Schedule(Protocol):
         """Whether no round can reach the server."""
         return self.probability == 0.0
 
+    def participants(self, key: jax.Array, round_index: Any) -> Any:
+        """Who reaches the server in this round: a boolean for everybody, or a mask over agents."""
+        raise InputError(f"{self!r} depends on the run; it cannot be asked for a round alone")
+
     def start(self) -> Any:
         """The memory before the first round, a pytree of arrays; most schedules have none."""
         return ()
 
-    @abstractmethod
     def decide(self, memory: Any, key: jax.Array, round_index: Any, observe: Observe) -> tuple[Any, Any]:
-        """Who reaches the server in this round, and the memory for the next.
-
-        Who: a boolean for everybody, or a mask over agents. `observe()` gives the agents' mean loss.
-        """
-
-
-class _Memoryless(Schedule):
-    """A schedule that looks at nothing but the coins and the round."""
-
-    @abstractmethod
-    def participants(self, key: jax.Array, round_index: Any) -> Any:
-        """Who reaches the server in this round: a boolean, or a mask over agents."""
-
-    def decide(self, memory: Any, key: jax.Array, round_index: Any, observe: Observe) -> tuple[Any, Any]:
+        """Who reaches the server, and the memory for the next round; `observe()` gives the agents' mean loss."""
         return self.participants(key, round_index), memory
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
-class Bernoulli(_Memoryless):
+class Bernoulli(Schedule):
     """One coin for everybody in every round."""
 
     server_prob: Any
@@ -81,7 +71,7 @@ class Bernoulli(_Memoryless):
         return f"bernoulli({self.server_prob:g})"
 
 
-def bernoulli(server_prob: float) -> Bernoulli:
+def bernoulli(server_prob: float) -> Schedule:
     """Every round reaches the server with probability p: one coin for everybody (the paper's model).
 
     >>> bernoulli(0.1)
@@ -93,7 +83,7 @@ def bernoulli(server_prob: float) -> Bernoulli:
 
 @jax.tree_util.register_static
 @dataclass(frozen=True, repr=False)
-class Every(_Memoryless):
+class Every(Schedule):
     """The last round of every period."""
 
     period: int
@@ -109,7 +99,7 @@ class Every(_Memoryless):
         return f"every({self.period:g})"
 
 
-def every(period: int) -> Every:
+def every(period: int) -> Schedule:
     """Rounds H−1, 2H−1, … reach the server (Gossip-PGA, HL-SGD).
 
     >>> [bool(every(3).participants(jax.random.key(0), k)) for k in range(6)]
@@ -121,7 +111,7 @@ def every(period: int) -> Every:
 
 @jax.tree_util.register_static
 @dataclass(frozen=True, repr=False)
-class Constant(_Memoryless):
+class Constant(Schedule):
     """Every round, or none."""
 
     reached: bool
@@ -137,19 +127,19 @@ class Constant(_Memoryless):
         return "always()" if self.reached else "never()"
 
 
-def always() -> Constant:
+def always() -> Schedule:
     """Every round goes through the server: the federated setting."""
     return Constant(True)
 
 
-def never() -> Constant:
+def never() -> Schedule:
     """No round goes through the server: the decentralized setting."""
     return Constant(False)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False, eq=False)
-class PerAgent(_Memoryless):
+class PerAgent(Schedule):
     """A coin for every agent."""
 
     server_probs: Any
@@ -167,7 +157,7 @@ class PerAgent(_Memoryless):
         return f"per_agent({len(self.server_probs)} values from {low:g} to {high:g})"
 
 
-def per_agent(server_probs: Sequence[float]) -> PerAgent:
+def per_agent(server_probs: Sequence[float]) -> Schedule:
     """Agent i reaches the server with probability p_i, independently of the others.
 
     The participants average among themselves; the others gossip with Metropolis weights on the subgraph they
@@ -251,7 +241,7 @@ def adaptive(period: int, *, power: float = 0.25, warmup: int = 0, longest: int 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True, repr=False)
-class Custom(_Memoryless):
+class Custom(Schedule):
     """A user's function of (key, round_index)."""
 
     function: Callable[[jax.Array, Any], Any]
@@ -263,7 +253,7 @@ class Custom(_Memoryless):
         return f"custom({getattr(self.function, '__name__', 'function')})"
 
 
-def custom(function: Callable[[jax.Array, Any], Any]) -> Custom:
+def custom(function: Callable[[jax.Array, Any], Any]) -> Schedule:
     """Your own rule: `function(key, round_index)` returns a boolean or a mask over agents, traceably.
 
     >>> custom(lambda key, k: k == 5).participants(jax.random.key(0), 5)

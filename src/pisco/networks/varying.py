@@ -108,24 +108,17 @@ class Cycle:
         return Dense(self.transposed[k]), self.num_edges[k]
 
 
-@jax.tree_util.register_pytree_node_class
+@jax.tree_util.register_static
+@dataclass(frozen=True)
 class FunctionOfRound:
     """A user's traceable function of (key, round_index) that returns W."""
 
-    def __init__(self, function: Callable[[jax.Array, Any], jax.Array]):
-        self.function = function
+    function: Callable[[jax.Array, Any], jax.Array]
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         W = jnp.asarray(self.function(jax.random.fold_in(key, round_index), round_index))
         off = jnp.where(jnp.eye(W.shape[0], dtype=bool), 0, W)
         return Dense(W.T), jnp.count_nonzero(off).astype(jnp.int32)
-
-    def tree_flatten(self):
-        return (), self.function
-
-    @classmethod
-    def tree_unflatten(cls, aux, children):
-        return cls(aux)
 
 
 Varying = Callable[["Graph", "csr_array"], Gossiping]

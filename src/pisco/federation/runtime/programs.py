@@ -8,10 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.costs import MessageSizes
 from pisco.engines.evaluate import measure_test
 from pisco.engines.job import Streams
-from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.cut import Exchange, Stages, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
@@ -80,15 +78,6 @@ class Programs:
         """Compile what every round needs, before others wait for it."""
         for stages in (self._start, self._round, self._measure):
             stages.compile()
-
-    def message_sizes(self, num_agents: int) -> MessageSizes:
-        """Bytes of one agent's messages. Vectors travel whole, also those that a compressor made sparse."""
-        sizes = MessageSizes(num_agents, [], [], [], [])
-        into = {START_SERVER: sizes.start_server, START_GOSSIP: sizes.start_gossip, MIX: sizes.sent}
-        for stages in (self._start, self._round):
-            for kind, leaves in stages.messages:
-                into[kind].append(MessageLayout.of(leaves).size)
-        return sizes._replace(whole=sizes.sent)
 
     def start(self, exchange: Exchange) -> Any:
         """The state before the first round."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pisco.costs import message_sizes
 from pisco.engines.checkpoint import Checkpoint
 from pisco.federation.kits import Refused
 from pisco.federation.plan import Federation
@@ -83,7 +84,8 @@ class Reporter:
     def __init__(self, agent: Agent):
         self.agent = agent
         self.held = 0
-        self._sizes = agent.programs.message_sizes(1)
+        # Whole: vectors that a compressor made sparse travel as they are.
+        self._sizes = message_sizes(agent.algorithm, agent.programs.params_like, 1)
         self._columns = [
             Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
             for metric in agent.metrics.values()
@@ -109,7 +111,7 @@ class Reporter:
                 waiting_for=agent.mailroom.waiting_for,
                 rows=agent.history.since(self.held),
                 first=self.held,
-                round_bytes=self._sizes.sent,
+                round_bytes=self._sizes.whole,
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,
                 columns=self._columns,
