@@ -1,13 +1,14 @@
 # On a bare machine with Python 3.11+ and make: `make demo` and `make test` do everything.
 PYTHON ?= python3
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format docs notebooks bench bench-gpu bench-peers bench-plan data proto clean
+.PHONY: help demo check test test-slow test-lowest lint format docs notebooks bench bench-gpu bench-peers bench-plan data proto clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -27,11 +28,23 @@ $(DEV_STAMP): pyproject.toml | $(VENV)/bin/python
 demo: $(STAMP) ## PISCO on the bundled a9a over a ring of 10: a table and a plot
 	$(BIN)/pisco demo
 
-test: $(STAMP) ## the tests (under 10 minutes on 2 cores)
+check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
+	$(BIN)/python -m pytest -n auto -m quick
+
+test: $(STAMP) ## the tests (under 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	$(BIN)/python -m pytest -m slow
+
+$(LOWEST)/.installed: pyproject.toml tools/lowest.py
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tools/lowest.py > $(LOWEST)/versions.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/versions.txt --editable '.[test]'
+	@touch $@
+
+test-lowest: $(LOWEST)/.installed ## the tests with the lowest versions that pyproject.toml allows
+	$(LOWEST)/bin/python -m pytest -n auto -m 'not slow'
 
 lint: $(DEV_STAMP) ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -72,4 +85,4 @@ proto: $(DEV_STAMP) ## write wire_pb2.py anew from wire.proto
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/federation/runtime/wire.proto
 
 clean: ## remove the environment and build products
-	rm -rf $(VENV) .peers build dist site .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(LOWEST) .peers .cache build dist site .pytest_cache .ruff_cache

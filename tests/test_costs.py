@@ -15,9 +15,12 @@ FLOAT = 4
 DIM = 5
 
 
+def loss(x, batch, key):  # one function, so that programs are shared
+    return jnp.sum((x - batch) ** 2, axis=-1)
+
+
 def run(rule, network, rounds=10):
-    data = np.zeros((network.num_agents, 1, DIM), np.float32)
-    problem = pisco.Problem(lambda x, batch, key: jnp.sum((x - batch) ** 2, axis=-1), jnp.zeros(DIM), data)
+    problem = pisco.Problem(loss, jnp.zeros(DIM), np.zeros((network.num_agents, 1, DIM), np.float32))
     return pisco.run(rule, problem, network, rounds=rounds)
 
 

@@ -12,14 +12,14 @@ import pisco
 from pisco.algorithms import beer, build, compressed, compressors, dsgd, dsgt, kgt, momentum_dsgd, scaffold
 from pisco.algorithms import pisco as pisco_rule
 
-from worlds import Quadratics, coins, doubly_stochastic, mixes, trajectory
+from worlds import Quadratics, after, coins, doubly_stochastic, mixes, trajectory
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
 
 # One shape, so that few programs are compiled.
 worlds = st.builds(Quadratics, agents=st.just(5), dim=st.just(3), seed=st.integers(0, 99))
 probabilities = st.sampled_from([0.0, 0.2, 0.7, 1.0])
-steps = st.integers(0, 3)
+steps = st.sampled_from([0, 1, 3])
 rates = st.sampled_from([0.4, 1.0])
 
 
@@ -186,8 +186,7 @@ def test_pisco_finds_the_optimum_of_heterogeneous_quadratics(x64, server, one_ex
     world = Quadratics()
     rule = pisco_rule(local_lr=0.05, local_steps=1, one_exchange=one_exchange)
     net = pisco.Network.ring(6, weights="metropolis", server=server)
-    result = pisco.run(rule, world.problem(), net, rounds=1500, eval_every=1500)
-    np.testing.assert_allclose(result.params, np.tile(world.optimum, (6, 1)), atol=1e-8)
+    np.testing.assert_allclose(after(rule, world.problem(), net, 1500), np.tile(world.optimum, (6, 1)), atol=1e-8)
 
 
 def test_dsgd_stalls_at_its_biased_fixed_point(x64):
@@ -202,8 +201,8 @@ def test_dsgd_stalls_at_its_biased_fixed_point(x64):
             A[i * d : (i + 1) * d, j * d : (j + 1) * d] = W[j, i] * (np.eye(d) - lr * world.hessians[j])
             b[i * d : (i + 1) * d] += lr * W[j, i] * world.hessians[j] @ world.minimizers[j]
     fixed = np.linalg.solve(np.eye(n * d) - A, b).reshape(n, d)
-    result = pisco.run(dsgd(local_lr=lr), world.problem(), pisco.Network(weights=W), rounds=2000, eval_every=2000)
-    np.testing.assert_allclose(result.params, fixed, atol=1e-8)
+    found = after(dsgd(local_lr=lr), world.problem(), pisco.Network(weights=W), 2000)
+    np.testing.assert_allclose(found, fixed, atol=1e-8)
     assert np.abs(fixed.mean(0) - world.optimum).max() > 1e-4
 
 
@@ -222,8 +221,8 @@ EXACT = {
 @pytest.mark.parametrize("name", EXACT)
 def test_exact_methods_find_the_optimum(name, x64):
     world = Quadratics()
-    result = pisco.run(EXACT[name], world.problem(), pisco.Network.ring(6), rounds=4000, eval_every=4000)
-    np.testing.assert_allclose(result.params, np.tile(world.optimum, (6, 1)), atol=1e-8)
+    found = after(EXACT[name], world.problem(), pisco.Network.ring(6), 4000)
+    np.testing.assert_allclose(found, np.tile(world.optimum, (6, 1)), atol=1e-8)
 
 
 @pytest.mark.parametrize("fresh_gradient", [False, True])
@@ -233,8 +232,7 @@ def test_scaffold_finds_the_optimum(fresh_gradient, reporters, x64):
     sampling = None if reporters is None else pisco.sample(reporters, agents=6)
     net = pisco.Network(pisco.networks.graphs.ring(6), server=pisco.always(), sampling=sampling)
     rule = scaffold(local_lr=0.02, local_steps=3, fresh_gradient=fresh_gradient)
-    result = pisco.run(rule, world.problem(), net, rounds=3000, eval_every=3000)
-    np.testing.assert_allclose(result.params, np.tile(world.optimum, (6, 1)), atol=1e-8)
+    np.testing.assert_allclose(after(rule, world.problem(), net, 3000), np.tile(world.optimum, (6, 1)), atol=1e-8)
 
 
 def test_fedavg_stalls_at_its_biased_fixed_point(x64):
@@ -244,8 +242,8 @@ def test_fedavg_stalls_at_its_biased_fixed_point(x64):
     pull = np.mean([(np.eye(4) - M) @ b for M, b in zip(shrink, world.minimizers, strict=True)], axis=0)
     fixed = np.linalg.solve(np.eye(4) - np.mean(shrink, axis=0), pull)
     net = pisco.Network.ring(6, server=pisco.always())
-    result = pisco.run(dsgd(local_lr=lr, local_steps=steps), world.problem(), net, rounds=2000, eval_every=2000)
-    np.testing.assert_allclose(result.params, np.tile(fixed, (6, 1)), atol=1e-8)
+    found = after(dsgd(local_lr=lr, local_steps=steps), world.problem(), net, 2000)
+    np.testing.assert_allclose(found, np.tile(fixed, (6, 1)), atol=1e-8)
     assert np.abs(fixed - world.optimum).max() > 1e-3
 
 
@@ -257,10 +255,10 @@ def test_corrections_sum_to_zero(world, p, last_gradient, start):
             np.testing.assert_allclose(state.correction.sum(0), 0, **TIGHT)
 
 
-@given(worlds, probabilities, st.sampled_from([1, 3]))
-def test_compression_keeps_the_mean_of_the_tracker(world, p, kept):
+@given(worlds, probabilities)
+def test_compression_keeps_the_mean_of_the_tracker(world, p):
     with jax.enable_x64(True):
-        for q in (compressors.TopK(count=kept), compressors.RandomK(count=kept), compressors.Quantize(4)):
+        for q in (compressors.TopK(count=1), compressors.RandomK(count=1), compressors.Quantize(4)):
             inner = pisco_rule(local_lr=0.02, local_steps=1)
             rule = compressed(inner=inner, consensus_lr=0.4, compressor=q)
             for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 4):

@@ -85,6 +85,13 @@ def trajectory(algorithm, problem, network, rounds, seed=0, engine=None, batch_s
     return out
 
 
+def after(algorithm, problem, network, rounds):
+    """Everybody's parameters after so many rounds: one program that measures nothing."""
+    engine, job = ScanEngine(), Job(problem, network, (Run(algorithm, network.server, 0),), None)
+    states, _, _ = engine.advance(job, engine.start(job), 0, Segment(1, rounds, measured=False))
+    return np.array(engine.pack(states).state.params[0])
+
+
 def network_for(method, agents=6, server=None):
     """The network that a published method is defined on, small."""
     wanted = dict(method.network)
