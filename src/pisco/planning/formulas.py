@@ -62,17 +62,12 @@ def outlook(
     for name, each in networks.items():
         rate = each.mixing_rate
         for p in probabilities:
-            common: dict[str, Any] = {
-                "smoothness": found.smoothness,
-                "mixing_rate": rate,
-                "server_prob": p,
-                "local_steps": local_steps,
-            }
+            common: dict[str, Any] = {"smoothness": found.smoothness, "mixing_rate": rate}
+            common |= {"server_prob": p, "local_steps": local_steps}
             corollary = None
             if batch_size is not None and min(found.noise, found.gap, rate + p) > 0:
-                mini_batches: dict[str, Any] = {"batch_size": batch_size, "rounds": rounds}
-                noise: dict[str, Any] = {"noise": found.noise, "gap": found.gap, "agents": problem.num_agents}
-                corollary = corollary_1(**common, **noise, **mini_batches)
+                noisy: dict[str, Any] = {"noise": found.noise, "gap": found.gap, "batch_size": batch_size}
+                corollary = corollary_1(agents=problem.num_agents, rounds=rounds, **common, **noisy)
             two, one = (
                 modes.limit(Setting(name, one_exchange, local_steps, p, 1.0), found.smoothness)
                 for one_exchange in (False, True)

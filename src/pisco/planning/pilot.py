@@ -181,12 +181,7 @@ class Track:
             self._starts[seed] = start, {name: float(values[index]) for name, values in rows.items()}
 
     def race(
-        self,
-        settings: Iterable[Setting],
-        seeds: Sequence[int],
-        *,
-        halve: bool = True,
-        words: str = "",
+        self, settings: Iterable[Setting], seeds: Sequence[int], *, halve: bool = True, words: str = ""
     ) -> list[Pilot]:
         """Run the settings against each other until each has reached the target, fallen behind or used all rounds.
 

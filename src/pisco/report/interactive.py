@@ -34,12 +34,10 @@ def interactive(rows: Rows, path: str | Path, title: str) -> Path:
                 figure.add_trace(trace if trace["type"] == "heatmap" else trace | group, row=r, col=c)
                 named.add(name)
             x, y = _axes(panel)
-            figure.update_xaxes(title=panel.x_title, row=r, col=c, **x)
-            figure.update_yaxes(title=panel.y_title, row=r, col=c, **y)
-    figure.update_layout(title=title, barmode="stack", template="plotly_white", height=330 * down + 150)
-    figure.update_layout(margin_t=120, legend={"orientation": "h", "y": -0.12})
-    figure.update_xaxes(title_font_size=11)
-    figure.update_yaxes(title_font_size=11)
+            figure.update_xaxes(title_text=panel.x_title, title_font_size=11, row=r, col=c, **x)
+            figure.update_yaxes(title_text=panel.y_title, title_font_size=11, row=r, col=c, **y)
+    look = {"barmode": "stack", "template": "plotly_white", "legend": {"orientation": "h", "y": -0.12}}
+    figure.update_layout(title=title, height=330 * down + 150, margin_t=120, **look)
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

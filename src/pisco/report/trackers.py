@@ -123,8 +123,7 @@ class WandB:
             dir=str(folder),
             reinit="create_new",
         )
-        offline = f"wandb sync {folder / 'wandb'}/offline-run-*"
-        self.look = self.run.url or offline
+        self.look = self.run.url or f"wandb sync {folder / 'wandb'}/offline-run-*"
 
     def rows(self, rounds: Sequence[int], columns: Mapping[str, np.ndarray]) -> None:
         for at, round_index in enumerate(rounds):

@@ -22,9 +22,6 @@ Stage = Callable[[str, int], AbstractContextManager[Any]]
 """Opens a piece of work of some rounds and gives what `run` takes as `progress`."""
 
 
-MEASURES = ("mean", "min", "max")
-
-
 def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
     """A stage that shows nothing."""
     return nullcontext()
@@ -52,7 +49,6 @@ class Figure(NamedTuple):
 
 def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: float = 1) -> list[Curve]:
     """A column of some cells against rounds (over `per_x`), with the step size in no label: colours mean p."""
-    found = [cell for cell in cells if cell.label in labels]
     return [
         Curve(
             f"p = {cell.label}",
@@ -60,7 +56,8 @@ def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: 
             cell.result.column(column).astype(float),
             labels.index(cell.label),
         )
-        for cell in found
+        for cell in cells
+        if cell.label in labels
     ]
 
 
@@ -99,10 +96,8 @@ def records(
             record = same | {"p": cell.label, "local_lr": f"{cell.local_lr:g}", "round": int(rounds[row])}
             for name in columns:
                 values = cell.result.column(name)[:, row]
-                shown = (np.mean(values), np.min(values), np.max(values))
-                record |= {
-                    f"{name} {what}": f"{value:.4g}" for what, value in zip(MEASURES, shown, strict=True)
-                }
+                for what, measure in (("mean", np.mean), ("min", np.min), ("max", np.max)):
+                    record[f"{name} {what}"] = f"{measure(values):.4g}"
             out.append(record)
     return out
 
