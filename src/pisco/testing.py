@@ -22,7 +22,7 @@ from pisco.federation.runtime.cut import Stages, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
-from pisco.types import Algorithm, HasInner, HasParams, StartMix
+from pisco.types import Algorithm, HasInner, StartMix
 
 AGENTS, ROUNDS = 4, 2
 W = np.array([[4, 3, 0, 1], [1, 4, 3, 0], [0, 1, 4, 3], [3, 0, 1, 4]]) / 8  # doubly stochastic, not symmetric
@@ -149,7 +149,7 @@ def _state(trial: _Trial) -> str:
 
     params = jax.tree.map(like, START)
     first = jax.eval_shape(start, trial.rule, params)
-    if not isinstance(first, HasParams):
+    if not isinstance(first):
         return f"init returns a {type(first).__name__} without `params`; make the state a NamedTuple with that field"
     last = jax.eval_shape(lambda rule, state: rule.round(state, key, same, mix), trial.rule, first)
     if jax.tree.structure(first) != jax.tree.structure(last):
