@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pisco.costs import Prices
     from pisco.results import Result
 
+__all__ = ["Reached", "Target", "reached"]
+
 Targets = Mapping[str, float]
 """Columns and their bounds."""
 

@@ -24,6 +24,8 @@ from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
 from pisco.types import Algorithm, HasInner, StartMix
 
+__all__ = ["Check", "Report", "check_algorithm"]
+
 AGENTS, ROUNDS = 4, 2
 W = np.array([[4, 3, 0, 1], [1, 4, 3, 0], [0, 1, 4, 3], [3, 0, 1, 4]]) / 8  # doubly stochastic, not symmetric
 START = {"layers": [np.linspace(-1, 1, 6, dtype=np.float32).reshape(2, 3)], "scale": np.float32(0.5)}
@@ -149,7 +151,7 @@ def _state(trial: _Trial) -> str:
 
     params = jax.tree.map(like, START)
     first = jax.eval_shape(start, trial.rule, params)
-    if not isinstance(first):
+    if not hasattr(first, "params"):
         return f"init returns a {type(first).__name__} without `params`; make the state a NamedTuple with that field"
     last = jax.eval_shape(lambda rule, state: rule.round(state, key, same, mix), trial.rule, first)
     if jax.tree.structure(first) != jax.tree.structure(last):
