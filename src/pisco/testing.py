@@ -24,7 +24,7 @@ from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
 from pisco.types import Algorithm, HasInner, StartMix
 
-__all__ = ["Check", "Report", "check_algorithm"]
+__all__ = ["Report", "check_algorithm"]
 
 AGENTS, ROUNDS = 4, 2
 W = np.array([[4, 3, 0, 1], [1, 4, 3, 0], [0, 1, 4, 3], [3, 0, 1, 4]]) / 8  # doubly stochastic, not symmetric

@@ -17,6 +17,8 @@ import numpy as np
 
 from pisco.errors import InputError, check_number
 
+__all__ = ["Sampling", "sample", "sample_groups"]
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ from jax import lax
 from pisco.errors import InputError, check_number
 from pisco.registry import Registry
 
+__all__ = ["SCHEDULES", "Schedule", "adaptive", "always", "bernoulli", "custom", "every", "never", "per_agent"]
+
 Observe = Callable[[], jax.Array]
 
 

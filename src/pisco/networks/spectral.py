@@ -22,7 +22,7 @@ from pisco.errors import InputError, check_number
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
 
-__all__ = ["eigenvalue_extremes", "expected_mixing_rate", "mixing_rate"]
+__all__ = ["eigenvalue_extremes", "expected_mixing_rate", "inner_modes", "mixing_rate"]
 
 Apply = Callable[[np.ndarray], np.ndarray]
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from pisco.networks.graph import Graph
 
+__all__ = ["VARYING", "cycle", "edge_dropout", "function_of_round", "one_peer_exponential", "random_matching"]
+
 
 class Gossiping(Protocol):
     """Round k's operator and its number of directed edges."""
