@@ -1,5 +1,7 @@
 """Schedules, mixing operators and the network that ties them together."""
 
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +13,7 @@ import pisco
 from pisco.networks import graphs, mixing, weights
 from pisco.networks.rounds import draw_round
 
-from worlds import coins, doubly_stochastic
+from worlds import Quadratics, coins, doubly_stochastic
 
 KEY = jax.random.key(7)
 
@@ -50,6 +52,79 @@ def test_bad_schedules_are_refused():
         pisco.Network.ring(5, server=pisco.per_agent([0.5] * 4))
     with pytest.raises(pisco.InputError, match="expected a schedule"):
         pisco.Network.ring(5, server=0.1)
+
+
+class Doubling(pisco.Schedule):
+    """A user's own, with a memory: the gap between two server rounds doubles."""
+
+    def start(self):
+        return jnp.int32(1), jnp.int32(0)
+
+    def decide(self, memory, key, round_index, observe):
+        gap, waited = memory
+        reached = waited + 1 == gap
+        return reached, (jnp.where(reached, 2 * gap, gap), jnp.where(reached, 0, waited + 1))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class After:
+    """A user's own with the members of a schedule and a traced number."""
+
+    first: float
+    probability = None
+    never_reached = False
+
+    def start(self):
+        return ()
+
+    def decide(self, memory, key, round_index, observe):
+        return round_index >= self.first, memory
+
+
+def server_rounds(engine, *servers, **options):
+    world = Quadratics(agents=4)
+    problem = pisco.problems.quadratic(world.hessians, world.minimizers)
+    points = [(pisco.algorithms.dsgd(local_lr=0.01), server) for server in servers]
+    results = pisco.sweep(points, problem, pisco.Network.ring(4), rounds=20, engine=engine, **options)
+    return [np.flatnonzero(result.history["server"][0]).tolist() for result in results]
+
+
+@pytest.mark.parametrize("engine", ["scan", "debug"])
+def test_a_schedule_of_ones_own_class_works(engine):
+    assert server_rounds(engine, Doubling()) == [[1, 3, 7, 15]]
+    assert server_rounds(engine, After(17.0), After(18.0)) == [[18, 19, 20], [19, 20]]  # one program
+
+
+def test_a_run_on_ones_own_schedule_can_go_on(tmp_path):
+    world = Quadratics(agents=4)
+    problem = pisco.problems.quadratic(world.hessians, world.minimizers)
+    rule, folder = pisco.algorithms.dsgd(local_lr=0.01), tmp_path / "kept"
+    pisco.run(rule, problem, pisco.Network.ring(4, server=Doubling()), rounds=10, checkpoint=folder)
+    # Another object, as another process would have: what it is called must not tell them apart.
+    network = pisco.Network.ring(4, server=Doubling())
+    on = pisco.run(rule, problem, network, rounds=20, checkpoint=folder, resume=True)
+    assert np.flatnonzero(on.history["server"]).tolist() == [1, 3, 7, 15]
+
+
+def test_half_a_schedule_is_refused():
+    class Half:
+        def decide(self, memory, key, round_index, observe):
+            return True, memory
+
+    with pytest.raises(pisco.InputError, match="has no `start`; subclass pisco.Schedule"):
+        pisco.Network.ring(4, server=Half())
+
+    @dataclass
+    class Changeable(Doubling):
+        gap: int = 2
+
+    with pytest.raises(pisco.InputError, match="has no hash"):
+        pisco.Network.ring(4, server=Changeable())
+    with pytest.raises(pisco.InputError, match=r"decides float32\[\], expected a boolean"):
+        pisco.Network.ring(4, server=lambda key, k: 0.5 * k)
+    with pytest.raises(pisco.InputError, match="gossip_steps is -1"):
+        pisco.Network.ring(4, gossip_steps=-1)
 
 
 def test_user_schedules_of_key_and_round():

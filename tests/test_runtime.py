@@ -1,12 +1,17 @@
 """Engine `remote` gives what `scan` gives: real certificates and gRPC, agents as threads."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pisco
 from pisco.algorithms import ALGORITHMS
+from pisco.engines.job import seed_key, streams
+from pisco.federation.runtime.routes import Routes
+from pisco.networks.rounds import draw_round
 from pisco.results import Result
+from test_networks import Doubling
 
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 from worlds import Quadratics
@@ -30,6 +35,30 @@ def home_of(name):
     if "clusters" in network:
         network |= {"clusters": 1}  # five agents
     return algorithm, network
+
+
+def test_routes_are_what_the_rounds_draw():
+    keys, first, end = streams(seed_key(3)), 500, 530  # across a block of coins
+    network = pisco.Network.ring(
+        5, server=Doubling(), varying=pisco.edge_dropout(0.4), sampling=pisco.sample(2, agents=5)
+    )
+    routes = Routes(network, keys)
+    memory, drawn = network.server.start(), []
+    for k in range(end):
+        who, memory = network.server.decide(memory, keys.coins, jnp.int32(k), None)
+        if k >= first:
+            drawn.append((bool(who), draw_round(network.gossip, who, keys.links, jnp.int32(k), 5)))
+    assert sum(who for who, _ in drawn) == 1  # round 510
+    found = np.stack(routes.links(first, end), axis=1)
+    np.testing.assert_array_equal(found, [jax.tree.leaves(links) for _, (_, links) in drawn])
+    for k, (who, (mix, _)) in enumerate(drawn, first):
+        W = np.asarray(mix(jnp.eye(5)))
+        for place in range(5):
+            told = routes.told(k, place)
+            assert told.participates == mix.participates[place] and told.share == mix.share
+            (hop,) = routes.hops(k, place)
+            pulled = hop.weights if who else hop.incoming
+            np.testing.assert_allclose(W[place], [pulled.get(j, 0) for j in range(5)], atol=1e-7)
 
 
 def agree(tmp_path, name, dtype, network=None, rounds=ROUNDS):

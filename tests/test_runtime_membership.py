@@ -7,7 +7,8 @@ import pytest
 
 import pisco
 from pisco.engines import checkpoint
-from pisco.engines.job import seed_key, streams
+from pisco.engines.job import Job, Run, Segment, seed_key, streams
+from pisco.engines.scan import ScanEngine
 from pisco.federation import kits
 from pisco.federation.runtime.peers import Stopped
 from pisco.networks.rounds import draw_round
@@ -104,6 +105,23 @@ def test_a_move_stops_the_old_process_and_the_new_one_continues(tmp_path, x64):
     calm = plan_for(2, rounds=12, dtype="float64", network={"graph": "path", "server_prob": 0.3})
     other = Running(tmp_path / "calm", calm, lambda i: quadratic_of(i, WORLD, "float64")).join()
     np.testing.assert_array_equal(ran.params(), other.params())
+
+
+@pytest.mark.parametrize("name", ["pisco", "dsgt", "kgt"])
+def test_whoever_stays_the_means_agree(name):
+    rule = getattr(pisco.algorithms, name)(local_lr=0.02, **({} if name == "dsgt" else {"local_steps": 2}))
+    problem = pisco.problems.quadratic(WORLD.hessians, WORLD.minimizers)
+    network = pisco.Network.ring(problem.num_agents)
+    engine = ScanEngine()
+    job = Job(problem, network, (Run(rule, network.server, 0),))
+    states, _, _ = engine.advance(job, engine.start(job), 0, Segment(1, 5, measured=False))
+    state = rule.rebase(states[0].state)
+    some = slice(0, 2)  # those who stay
+    if name == "kgt":
+        assert not np.asarray(state.correction).any()
+    else:
+        np.testing.assert_array_equal(state.tracker[some].mean(axis=0), state.grads[some].mean(axis=0))
+        assert np.abs(states[0].state.tracker[some].mean(0) - state.grads[some].mean(0)).max() > 1e-3
 
 
 def test_a_method_whose_state_cannot_follow_is_refused(tmp_path):
