@@ -341,6 +341,8 @@ def test_a_short_demo(tiny, monkeypatch):
     assert [point["p"] for point in record["points"]] == ["0", "10^-1.25", "0.1", "10^-0.5", "1"]
     assert record["points"][-1]["rounds"] == 13 and record["points"][0]["rounds"] is None
     assert Path("d/demo.png").stat().st_size > 10_000 and Result.load("d/p-0.1").rounds == 25
+    agents = Result.load("d/p-0.1").agents  # what a report draws the network from
+    assert agents["frame_errors"].shape == (26, 10) and agents["label_counts"].shape == (10, 2)
 
 
 def test_as_a_process(tmp_path):
