@@ -1,6 +1,6 @@
 """Mixing rates of large graphs: our Lanczos against scipy's `eigsh`, with the same factors where eigenvalues crowd.
 
-    OPENBLAS_NUM_THREADS=1 python benchmarks/bench_spectral.py 10000 100000
+OPENBLAS_NUM_THREADS=1 python benchmarks/bench_spectral.py 10000 100000
 """
 
 from __future__ import annotations

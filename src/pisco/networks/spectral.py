@@ -280,10 +280,10 @@ def _lanczos(apply: Apply, n: int, settled: Callable[[End, End], bool], most: in
     """The smallest and the largest eigenvalue across 1 of a symmetric map of which 1 is an eigenvector.
 
     The three-term recurrence without reorthogonalisation: an eigenvalue may appear twice, but its value is
-    right, and a step costs little more than the product. `scipy.sparse.linalg.eigsh` in its place finds the same values
-    (to 1e-11) in 2 to 9 times the processor time, because it reorthogonalises and restarts. Seconds, ours and eigsh's: path
-    of 10⁴ agents 0.17 and 0.39, grid 0.05 and 0.31, Erdős–Rényi 0.05 and 0.18; path of 10⁵ 0.94 and 8.1, grid 1.7 and 9.2
-    (`OPENBLAS_NUM_THREADS=1 python benchmarks/bench_spectral.py 10000 100000`; with two busy threads eigsh took minutes).
+    right, and a step costs little more than the product. `scipy.sparse.linalg.eigsh` in its place
+    finds the same values (to 1e-11) in 2 to 9 times the processor time, as it reorthogonalises and restarts. Seconds,
+    ours and eigsh's: path of 10⁴ agents 0.17 and 0.39, grid 0.05 and 0.31, Erdős–Rényi 0.05 and 0.18; path of 10⁵ 0.94
+    and 8.1, grid 1.7 and 9.2 (`OPENBLAS_NUM_THREADS=1 python benchmarks/bench_spectral.py 10000 100000`).
     """
     from scipy.linalg import eigh_tridiagonal
 
