@@ -1,4 +1,4 @@
-"""What an agent computes: draw the batch → loss → gradient, made here for every engine.
+"""What an agent computes: draw the batch → loss → weigh → gradient, made here for every engine.
 
 It is written for one agent; how agents are put together (`Batching`) is the engine's choice.
 """
@@ -36,6 +36,10 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
 
     def loss(params: Params, key: Key, agent: Any) -> jax.Array:
         at = agent if place is None else place
+        own = unweighted(params, key, agent, at)
+        return own if problem.scales is None else problem.scales[at].astype(own.dtype) * own
+
+    def unweighted(params: Params, key: Key, agent: Any, at: Any) -> jax.Array:
         size, offset = problem.sizes[at], problem.offsets[at]
         own_key = jax.random.fold_in(key, agent)
         if batch_size is not None:
