@@ -11,7 +11,7 @@ from pisco.algorithms.pisco import pisco
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
 from pisco.theory.estimates import Estimates
-from pisco.theory.stability import best_step, growth, largest_stable_step
+from pisco.theory.stability import best_step, growth, largest_stable_step, network_modes
 from pisco.types import Algorithm
 
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -51,24 +51,13 @@ class Setting(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The eigenvalues of every choice of weights that limit the step: the smallest and the largest below 1."""
+    """The eigenvalues of every choice of weights that limit the step (`network_modes`)."""
 
-    by_weights: Mapping[str, tuple[float, ...]]
+    by_weights: Mapping[str, tuple[complex, ...]]
 
     @classmethod
     def of(cls, networks: Mapping[str, Network]) -> Modes:
-        found = {}
-        for name, network in networks.items():
-            if network.num_agents > 1000:
-                from pisco.theory.stability import network_modes
-
-                found[name] = network_modes(network)
-                continue
-            matrix = network.weights.toarray()
-            values = np.linalg.eigvalsh((matrix + matrix.T) / 2)
-            inner = values[values < 1 - 1e-9]
-            found[name] = (float(inner.min()), float(inner.max())) if inner.size else ()
-        return cls(found)
+        return cls({name: network_modes(network) for name, network in networks.items()})
 
     def limit(self, setting: Setting, curvature: float) -> float:
         """The largest stable η_l of this setting, in mean square, at this curvature."""
@@ -93,8 +82,9 @@ class Modes(NamedTuple):
 
     def rounds(self, setting: Setting) -> float:
         """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
+        # Without the modes μ = 1 of a disconnected graph, which are the same for all weights.
         _, shrink = best_step(
-            self.by_weights[setting.weights],
+            [mode for mode in self.by_weights[setting.weights] if abs(mode - 1) > 1e-9],
             1.0,
             condition=CONDITION,
             local_steps=setting.local_steps,

@@ -1,13 +1,19 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
-from pisco.theory.estimates import Estimates, estimate, smoothness
+from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
+from pisco.theory.moments import agents_growth, largest_safe_step
+from pisco.theory.orders import Setup, complexities, where_below
 from pisco.theory.paper import (
-    Setup,
+    Bound,
+    LargeBatch,
+    MiniBatch,
     StepSizes,
-    complexities,
     corollary_1,
+    corollary_2,
+    guarantees,
     network_dependency,
     theorem_1,
+    theorem_1_bound,
 )
 from pisco.theory.stability import (
     CURVATURES,
@@ -20,18 +26,28 @@ from pisco.theory.stability import (
 
 __all__ = [
     "CURVATURES",
+    "Bound",
     "Estimates",
+    "LargeBatch",
+    "MiniBatch",
     "Setup",
     "StepSizes",
+    "agent_curvatures",
+    "agents_growth",
     "best_step",
     "complexities",
     "corollary_1",
+    "corollary_2",
     "estimate",
     "growth",
+    "guarantees",
+    "largest_safe_step",
     "largest_stable_step",
     "network_dependency",
     "network_modes",
     "round_matrix",
     "smoothness",
     "theorem_1",
+    "theorem_1_bound",
+    "where_below",
 ]
