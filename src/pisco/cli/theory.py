@@ -25,7 +25,7 @@ def say_theory(config: Any, goal: tuple[str, float], as_json: bool) -> None:
     out().print(shown)
 
     steps = table(
-        f"Step sizes for T_o = {facts['local_steps']}; stable: largest η_l in mean square at L, η_c = 1",
+        f"Step sizes for T_o = {facts['local_steps']}; stable: largest η_l safe at the agents' curvatures, η_c = 1",
         "weights",
         "p",
         "λ_p",
@@ -34,7 +34,8 @@ def say_theory(config: Any, goal: tuple[str, float], as_json: bool) -> None:
         "Theorem 1 η_c",
         "Theorem 1 η_l",
         "Corollary 1 η_l",
-        right=tuple(range(1, 8)),
+        "from K",
+        right=tuple(range(1, 9)),
     )
     for row in facts["steps"]:
         steps.add_row(
@@ -43,11 +44,16 @@ def say_theory(config: Any, goal: tuple[str, float], as_json: bool) -> None:
             f"{row['expected_mixing_rate']:.4g}",
             f"{row['stable two exchanges']:.3g}",
             f"{row['stable one exchange']:.3g}",
-            f"{row['theorem_1']['comm_lr']:.3g}",
-            f"{row['theorem_1']['local_lr']:.3g}",
-            "–" if row["corollary_1"] is None else f"{row['corollary_1']['local_lr']:.3g}",
+            *_columns(row["theorem_1"], "comm_lr", "local_lr"),
+            *_columns(row["corollary_1"], "local_lr", "rounds_needed"),
         )
     out().print(steps)
+    if any(row["theorem_1"] is None for row in facts["steps"]):
+        say(next(row["note"] for row in facts["steps"] if row["theorem_1"] is None))
+    if any(row["corollary_2"] for row in facts["steps"]):
+        say(
+            "batches are large (b ≥ σ²/ε², or all samples): Corollary 2 holds, at Theorem 1's steps, not Corollary 1"
+        )
     orders = table(
         f"Communication complexities of the paper's second table: ε² = {facts['epsilon'] ** 2:.3g}, constants 1",
         "method",
@@ -63,6 +69,10 @@ def say_theory(config: Any, goal: tuple[str, float], as_json: bool) -> None:
     say("orders of magnitude: the formulas hide constants and L; compare methods, do not read off rounds")
 
 
+def _columns(found: dict[str, float] | None, *names: str) -> list[str]:
+    return ["–" if found is None else f"{found[name]:.3g}" for name in names]
+
+
 def _number(value: float) -> str:
     return f"{value:.3g}" if math.isfinite(value) else "∞"
 
@@ -72,7 +82,7 @@ def theory_facts(config: Any, goal: tuple[str, float]) -> dict[str, Any]:
     from pisco import theory
     from pisco.networks.network import Network
     from pisco.networks.spectral import expected_mixing_rate
-    from pisco.planning.settings import PROBABILITIES, Modes, Setting
+    from pisco.planning.settings import PROBABILITIES
 
     problem, network = config.problem_and_network()
     found = theory.estimate(problem, batch_size=config.run.batch_size)
@@ -81,25 +91,18 @@ def theory_facts(config: Any, goal: tuple[str, float]) -> dict[str, Any]:
     networks = {network.weights_name: network}
     for name in ("fdla", "pisco-step", "metropolis"):
         networks.setdefault(name, Network(network.graph, weights=name))
-    modes, rows = Modes.of(networks), []
+    column, bound = goal
+    epsilon = math.sqrt(bound if column.startswith("grad_norm_sq") else 0.05)
+    run = {"agents": problem.num_agents, "batch_size": batch, "rounds": config.run.rounds, "epsilon": epsilon}
+    rows = []
     for name, each in networks.items():
+        rate = each.mixing_rate
         for p in PROBABILITIES:
-            rate = each.mixing_rate
-            common = {"mixing_rate": rate, "server_prob": p, "local_steps": steps}
-            known = rate > 0 or p > 0
-            corollary = None
-            if batch is not None and found.noise > 0 and found.gap > 0 and known:
-                corollary = theory.corollary_1(
-                    smoothness=found.smoothness,
-                    noise=found.noise,
-                    gap=found.gap,
-                    agents=problem.num_agents,
-                    batch_size=batch,
-                    rounds=config.run.rounds,
-                    **common,
-                )._asdict()
+            common = {"server_prob": p, "local_steps": steps}
             limits = {
-                f"stable {words}": modes.limit(Setting(name, one, steps, p, 1.0), found.smoothness)
+                f"stable {words}": theory.largest_safe_step(
+                    found.agent_curvatures, each.weights, one_exchange=one, **common
+                )
                 for words, one in (("two exchanges", False), ("one exchange", True))
             }
             rows.append(
@@ -109,13 +112,10 @@ def theory_facts(config: Any, goal: tuple[str, float]) -> dict[str, Any]:
                     "server_prob": p,
                     "expected_mixing_rate": expected_mixing_rate(rate, p),
                     "network_dependency": float(theory.network_dependency(rate, [p])[0]),
-                    "theorem_1": theory.theorem_1(smoothness=found.smoothness, **common)._asdict(),
-                    "corollary_1": corollary,
                 }
+                | theory.guarantees(found, mixing_rate=rate, **run, **common)
                 | limits
             )
-    column, bound = goal
-    epsilon = math.sqrt(bound if column.startswith("grad_norm_sq") else 0.05)
     sigma = math.sqrt(found.noise / batch) if batch else 0.0
     setup = theory.Setup(problem.num_agents, steps, network.mixing_rate, sigma, epsilon)
     orders = []

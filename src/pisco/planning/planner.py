@@ -184,7 +184,6 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
             )
         chosen = order[0]
     price = chosen.predicted(target)
-    curvature = search.estimates.smoothness if search.estimates else math.nan
     return Plan(
         setting=chosen.setting,
         price=price,
@@ -193,7 +192,7 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
         checked_rounds=max(search.checked, chosen.rounds),
         by_probability=tuple(_by_probability(search, chosen)),
         estimates=search.estimates,
-        stable_limit=search.modes.limit(chosen.setting, curvature) if search.estimates else math.nan,
+        stable_limit=search.stable_limit(chosen.setting),
         growth=search.growth(chosen.setting),
         target=target,
         unit=unit,

@@ -6,11 +6,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pisco.errors import InputError
 from pisco.planning.pilot import DIVERGED, Pilot, Track
 from pisco.planning.settings import Modes, Setting, candidates
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates, estimate
+from pisco.theory.moments import agents_growth, largest_safe_step
 
 LADDER = (4, 10)
 """T_o beyond 1 that are tried, as long as each pays."""
@@ -158,10 +161,19 @@ class Search:
         return pilot.status != DIVERGED and pilot.setting not in self.failed
 
     def growth(self, setting: Setting) -> tuple[float, float]:
-        """Of the worst squared deviation a round, at the curvature of x⁰ and where a descent ended."""
+        """Of the squared error a round, at the agents' curvatures at x⁰ and, scaled, where a descent ended."""
         if self.estimates is None:
             return math.nan, math.nan
+        first = np.asarray(self.estimates.agent_curvatures)
+        eased = self.estimates.end_smoothness / max(self.estimates.smoothness, 1e-12)
+        options = setting.stability(self.track.networks)
         return (
-            self.modes.growth(setting, self.estimates.smoothness),
-            self.modes.growth(setting, self.estimates.end_smoothness),
+            agents_growth(first, local_lr=setting.local_lr, **options),
+            agents_growth(eased * first, local_lr=setting.local_lr, **options),
         )
+
+    def stable_limit(self, setting: Setting) -> float:
+        """The largest safe η_l at the agents' curvatures at x⁰."""
+        if self.estimates is None:
+            return math.nan
+        return largest_safe_step(self.estimates.agent_curvatures, **setting.stability(self.track.networks))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pisco.algorithms.pisco import pisco
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
 from pisco.theory.estimates import Estimates
-from pisco.theory.stability import best_step, growth, largest_stable_step, network_modes
+from pisco.theory.stability import best_step, largest_stable_step, network_modes
 from pisco.types import Algorithm
 
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -41,6 +41,15 @@ class Setting(NamedTuple):
         """When the server is reached."""
         return bernoulli(self.server_prob)
 
+    def stability(self, networks: Mapping[str, Network]) -> dict[str, Any]:
+        """What limits of the step depend on."""
+        return {
+            "weights": networks[self.weights].weights,
+            "local_steps": self.local_steps,
+            "server_prob": self.server_prob,
+            "one_exchange": self.one_exchange,
+        }
+
     def describe(self) -> str:
         """In words, for progress and tables."""
         form = "one exchange" if self.one_exchange else "two exchanges"
@@ -60,21 +69,10 @@ class Modes(NamedTuple):
         return cls({name: network_modes(network) for name, network in networks.items()})
 
     def limit(self, setting: Setting, curvature: float) -> float:
-        """The largest stable η_l of this setting, in mean square, at this curvature."""
+        """The largest stable η_l if all agents were alike with this curvature: where to search, not what is safe."""
         return largest_stable_step(
             self.by_weights[setting.weights],
             curvature,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
-
-    def growth(self, setting: Setting, curvature: float) -> float:
-        """How the worst squared deviation grows a round; below 1 is stable."""
-        return growth(
-            self.by_weights[setting.weights],
-            curvature,
-            local_lr=setting.local_lr,
             local_steps=setting.local_steps,
             server_prob=setting.server_prob,
             one_exchange=setting.one_exchange,

@@ -24,11 +24,11 @@ from pisco.engines.run import sweep
 from pisco.engines.scan import ScanEngine
 from pisco.errors import InputError
 from pisco.networks.network import Network
-from pisco.planning.settings import Modes
+from pisco.networks.spectral import DENSE_UP_TO
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import smoothness
-from pisco.theory.stability import growth, largest_stable_step
+from pisco.theory.estimates import agent_curvatures, smoothness
+from pisco.theory.moments import agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10
@@ -76,7 +76,8 @@ def check_step(
 ) -> Doubt | None:
     """None when a step size is fine, or nothing is known about it; else what is wrong and what to change.
 
-    Known are PISCO's two forms on fixed, symmetric weights, on problems whose curvature is cheap to look at.
+    Known are PISCO's two forms on fixed weights, on problems whose agents' curvatures are cheap to look at. The limits
+    are safe ones (`theory.largest_safe_step`): real ones may be larger, so beyond them a trial decides.
 
     >>> import numpy as np, pisco
     >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
@@ -90,32 +91,44 @@ def check_step(
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
     if algorithm.factory is not pisco.__wrapped__ or p is None or odd:  # type: ignore[attr-defined]
         return None
-    if abs(network.weights - network.weights.T).max() > 1e-12:
+    if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
         return None
     look = _affordable(problem)
     if look is None:
         return None
     chosen: dict[str, Any] = {name: algorithm.hyperparameters[name] for name in ("comm_lr", "local_steps")}
+    chosen["server_prob"] = p
     one_exchange, lr = algorithm.hyperparameters["one_exchange"], float(algorithm.hyperparameters["local_lr"])
-    curvature = smoothness(look.problem, iterations=HESSIANS)
-    if not curvature > 0:
+    curvatures = agent_curvatures(look.problem, samples=look.samples, iterations=HESSIANS)
+    if not curvatures.max() > 0:
         return None
-    modes = Modes.of({"": network}).by_weights[""]
-    worst = growth(modes, curvature, local_lr=lr, server_prob=p, one_exchange=one_exchange, **chosen)
-    if worst < 1:
+
+    def allowed(weights: Any, one_exchange: bool) -> float:
+        """The largest safe step there, if that is as large as this one."""
+        growth = agents_growth(curvatures, weights, local_lr=lr, one_exchange=one_exchange, **chosen)
+        if growth > 1:
+            return 0.0
+        return largest_safe_step(curvatures, weights, one_exchange=one_exchange, **chosen)
+
+    worst = agents_growth(curvatures, network.weights, local_lr=lr, one_exchange=one_exchange, **chosen)
+    if worst <= 1:
         return None
+    # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
+    seeming = agents_growth(
+        curvatures[:, None, None], network.weights, local_lr=lr, one_exchange=one_exchange, **chosen
+    )
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
         flops=look.flops,
-        worst=worst,
+        worst=seeming,
         rounds=rounds,
         eval_every=eval_every,
         chunk_rounds=chunk_rounds,
     )
     if seen is None:
         return None
-    limit = largest_stable_step(modes, curvature, server_prob=p, one_exchange=one_exchange, **chosen)
+    limit = largest_safe_step(curvatures, network.weights, one_exchange=one_exchange, **chosen)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
     for name in ("pisco-step", "metropolis"):
@@ -123,17 +136,14 @@ def check_step(
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
-            other = Modes.of({"": Network(network.graph, weights=name)}).by_weights[""]
-        allowed = largest_stable_step(other, curvature, server_prob=p, one_exchange=one_exchange, **chosen)
-        if allowed >= lr:
-            remedies.append(f"network.weights={name} (stable up to {allowed:.2g})")
-    if not one_exchange:
-        allowed = largest_stable_step(modes, curvature, server_prob=p, one_exchange=True, **chosen)
-        if allowed >= lr:
-            remedies.append(f"algorithm.name=pisco-one-exchange (stable up to {allowed:.2g})")
+            other = allowed(Network(network.graph, weights=name).weights, one_exchange)
+        if other >= lr:
+            remedies.append(f"network.weights={name} (stable up to {other:.2g})")
+    if not one_exchange and (other := allowed(network.weights, True)) >= lr:
+        remedies.append(f"algorithm.name=pisco-one-exchange (stable up to {other:.2g})")
     if p < 1:
         remedies.append("a larger network.server_prob")
-    return Doubt(lr, worst, limit, seen[0], seen[1], tuple(remedies))
+    return Doubt(lr, seeming if seeming > 1 else worst, limit, seen[0], seen[1], tuple(remedies))
 
 
 def _below(limit: float) -> float:
@@ -143,9 +153,10 @@ def _below(limit: float) -> float:
 
 
 class _Look(NamedTuple):
-    """The problem thinned to what can be looked at in a second, and the cost of one sample's loss."""
+    """The problem thinned to what can be looked at in a second, how many samples those are, the cost of one's loss."""
 
     problem: Problem
+    samples: int
     flops: float
 
 
@@ -158,7 +169,7 @@ def _affordable(problem: Problem) -> _Look | None:
         flops = float(cost.get("flops", math.inf))
         if HESSIANS * 6 * flops <= AFFORDABLE:  # a Hessian product is about six times the loss
             measured = few.num_samples if few.eval_samples is None else few.eval_samples * few.num_agents
-            return _Look(few, flops / measured)
+            return _Look(few, measured, flops / measured)
     return None
 
 

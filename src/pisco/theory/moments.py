@@ -9,9 +9,9 @@ are taken together. With C = Y − G, which sums to zero over agents, one round 
     C⁺ = W·C + (W − I)·H·X⁺                                     two exchanges
     C⁺ = W·C + (W − I)·H·(Q^T_o·X − S_T_o·C)                    one exchange
 
-With probability p the round is M_J instead of M_W, so E[vvᵀ] of the state v follows Σ ↦ (1−p)·M_W·Σ·M_Wᵀ + p·M_J·Σ·M_Jᵀ.
-The spectral radius of that map is the growth of the squared error a round, in the mean over coins. It takes any doubly
-stochastic W, symmetric or not, connected or not.
+With probability p the round is M_J instead of M_W, so that the second moments Σ of the state become
+(1 − p)·M_W·Σ·M_Wᵀ + p·M_J·Σ·M_Jᵀ. The spectral radius of that map is the growth of the squared error a round, in the
+mean over coins. It takes any doubly stochastic W, symmetric or not, connected or not.
 """
 
 from __future__ import annotations
@@ -34,33 +34,55 @@ FLAT = 1e-5
 """Where f is flat nothing grows or shrinks: growth within this of 1 counts as stable."""
 
 
-def agents_growth(curvatures: Any, weights: Any, *, local_lr: float, **options: Any) -> float:
+def agents_growth(
+    curvatures: Any,
+    weights: Any,
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
+) -> float:
     """The factor by which the squared error grows a round, in the mean over coins; below 1 is stable.
 
     Args:
       curvatures: Hessians, or every agent's largest curvature, as for `largest_safe_step`.
       weights: W, n × n, dense or sparse.
       local_lr: η_l.
-      **options: local_steps, comm_lr, server_prob and one_exchange, as for `largest_safe_step`.
+      comm_lr: η_c.
+      local_steps: T_o.
+      server_prob: p.
+      one_exchange: for the one-exchange form.
 
     >>> average = np.full((2, 2), 0.5)
     >>> round(agents_growth([[[1.0]], [[3.0]]], average, local_lr=0.1, local_steps=0), 12)      # (1 − 0.1·2)²
     0.64
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
-    if _too_many(curvatures, options.get("server_prob", 0.0)):
+    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
+    options["one_exchange"] = one_exchange
+    if _too_many(curvatures, server_prob):
         return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **options)
     return max(_Rounds(each, weights, **options).growth(local_lr) for each in _cases(curvatures, weights))
 
 
-def largest_safe_step(curvatures: Any, weights: Any, **options: Any) -> float:
+def largest_safe_step(
+    curvatures: Any,
+    weights: Any,
+    *,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
+) -> float:
     """The η_l up to which every smaller step is stable, in mean square over the coins; 0 when none is.
 
     Given the agents' Hessians it is exact on quadratics. Given only the largest curvature of each agent it is the
-    least of several cases in one dimension: all agents that steep, one of them flat, one of them alone steep. That is
-    no proof for every Hessian below those curvatures, but on random ones the result was never more than 5% above the
-    exact limit, and at least half of it nine times in ten (tests/test_stability.py). For more than
-    `MOST_AGENTS` (`MOST_WITH_COINS` for 0 < p < 1) it is `largest_stable_step` at the steepest agent's curvature: a
+    least of several cases in one dimension: all agents that steep, the flatter half of them flat, one flat, all but
+    one flat. That is no proof for every Hessian below those curvatures, but on random ones the result was never more
+    than 5% above the exact limit, and at least half of it nine times in ten (tests/test_stability.py). For more than
+    `MOST_AGENTS` (`MOST_WITH_COINS` if 0 < p < 1) it is `largest_stable_step` at the steepest agent's curvature: a
     guide, and too large where agents differ much.
 
     Without a server the components of a graph never hear of each other: the limit is then that of the worst of them.
@@ -69,7 +91,10 @@ def largest_safe_step(curvatures: Any, weights: Any, **options: Any) -> float:
       curvatures: (n, d, d), the agents' Hessians, or (n,), their largest curvatures (`agent_curvatures` estimates
         those). Negative curvature counts as none: leaving a saddle is no instability.
       weights: W, n × n, dense or sparse, doubly stochastic; symmetric or not, connected or not.
-      **options: local_steps (T_o), comm_lr (η_c, 1), server_prob (p, 0), one_exchange (False).
+      comm_lr: η_c.
+      local_steps: T_o.
+      server_prob: p.
+      one_exchange: for the one-exchange form.
 
     >>> average, unlike = np.full((3, 3), 1 / 3), np.array([0.1, 0.1, 3.0])
     >>> round(largest_safe_step(unlike[:, None, None], average, local_steps=0), 2)      # 2/(mean curvature)
@@ -79,7 +104,9 @@ def largest_safe_step(curvatures: Any, weights: Any, **options: Any) -> float:
     >>> round(largest_safe_step(unlike, average, local_steps=9), 2)      # in some direction the others may be flat
     0.28
     """
-    if _too_many(curvatures, options.get("server_prob", 0.0)):
+    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
+    options["one_exchange"] = one_exchange
+    if _too_many(curvatures, server_prob):
         return largest_stable_step(weight_modes(weights), max(curvatures), **options)
     limit = math.inf
     for case in _cases(curvatures, weights):
@@ -99,14 +126,12 @@ def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
     given = np.asarray(curvatures, float)
     if given.ndim != 1:
         return [given]
-    n = len(given)
     kept = weights.diagonal() if hasattr(weights, "diagonal") else np.diagonal(weights)
-    one = np.eye(n)
-    alone = [given * one[agent] for agent in np.argsort(-given)[:SINGLED_OUT]]
-    without = [
-        given * (1 - one[agent]) for agent in np.argsort(-kept)[:SINGLED_OUT]
-    ]  # who hears least of others
-    return [case[:, None, None] for case in (given, *alone, *without)]
+    one = np.eye(len(given))
+    alone = given * one[np.argsort(-given)[:SINGLED_OUT]]
+    without = given * (1 - one[np.argsort(-kept)[:SINGLED_OUT]])  # those who hear least of the others
+    half = given * (given >= np.median(given))
+    return [case[:, None, None] for case in (given, half, *alone, *without)]
 
 
 class _Rounds:
@@ -117,10 +142,10 @@ class _Rounds:
         hessians: Any,
         weights: Any,
         *,
+        comm_lr: float,
         local_steps: int,
-        comm_lr: float = 1.0,
-        server_prob: float = 0.0,
-        one_exchange: bool = False,
+        server_prob: float,
+        one_exchange: bool,
     ):
         check_number("local_steps", local_steps, low=0, integer=True)
         check_number("comm_lr", comm_lr, low=0, open_low=True)
@@ -144,30 +169,45 @@ class _Rounds:
 
     def limit(self) -> float:
         """The step up to which all smaller ones are stable."""
-        # Upwards, since beyond the limit there may be stable islands, which are no limit: by factors of two to the
-        # first step that is not stable, by smaller ones from two of them below, then by halves.
         if self.flat:
             return math.inf
-        low = 1e-4 / self.steepest
+        # Upwards, since beyond the limit there may be stable islands, which are no limit: by factors of two to the
+        # first step that is not stable, by smaller ones from the one before, then by halves.
+        low = 1e-3 / self.steepest
         while not self.stable(low):
             low /= 10
             if low < 1e-12 / self.steepest:
                 return 0.0
-        first = low
-        while self.stable(2 * low) and low < 1e6 / self.steepest:
-            low *= 2
-        top, low = 2 * low, max(low / 2, first)
-        while low * 1.08 < top and self.stable(low * 1.08):
-            low *= 1.08
-        top = min(top, low * 1.08)
-        while top > 1.002 * low:
+        for factor in (2, 2**0.25):
+            while self.stable(factor * low) and low < 1e6 / self.steepest:
+                low *= factor
+        top = low * factor
+        while top > 1.003 * low:
             middle = (low + top) / 2
             low, top = (middle, top) if self.stable(middle) else (low, middle)
         return low
 
     def stable(self, local_lr: float) -> bool:
         """Does nothing grow?"""
-        return self.growth(local_lr) <= 1 + FLAT
+        p = self.server_prob
+        if self.one_exchange or not 0 < p < 1:
+            return self.growth(local_lr) <= 1 + FLAT
+        # With two exchanges a server round leaves all agents alike: deviations must not outgrow the server's visits,
+        # nor x̄ from one visit to the next, which is far cheaper to follow than all moments.
+        ((everybody, matrix),) = self.groups
+        n, d = self.values.shape
+        with np.errstate(over="ignore", invalid="ignore"):
+            gossip, server = (
+                self._map(everybody, mixing, local_lr * self.steepest)
+                for mixing in (matrix, np.full_like(matrix, 1 / n))
+            )
+        hessians = (self.vectors * self.values[:, None, :]) @ self.vectors.transpose(0, 2, 1)
+        alike = np.tile(np.eye(d), (n, 1))
+        after = np.concatenate([alike, -np.kron(_zero_sum(n), np.eye(d)).T @ hessians.reshape(n * d, d)])
+        gossip *= math.sqrt(1 - p)
+        if not np.isfinite(gossip).all() or np.abs(np.linalg.eigvals(gossip)).max() >= 1:
+            return False
+        return p * _renewal_radius(gossip, after, server[:d]) <= 1 + FLAT / p
 
     def growth(self, local_lr: float) -> float:
         """The worst over the groups of agents that hear of each other."""
@@ -250,3 +290,20 @@ def _moment_radius(maps: list[tuple[np.ndarray, float]]) -> float:
             found = np.trace(after.reshape(size, size)) / np.trace(start.reshape(size, size))
             start = after / np.abs(after).max()
     return float(abs(found))
+
+
+def _renewal_radius(gossip: np.ndarray, after: np.ndarray, server: np.ndarray) -> float:
+    """The spectral radius of E ↦ Σ_k server·gossip^k·after·E·(…)ᵀ, infinite where that does not converge."""
+    d = after.shape[1]
+    total = np.einsum("ai,bj->ijab", after, after).reshape(d * d, len(after), len(after))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for _ in range(50):  # the sum of 2, 4, 8, … rounds
+            more = gossip @ total @ gossip.T
+            total = total + more
+            if not np.isfinite(total).all():
+                return math.inf
+            if np.abs(more).max() <= 1e-10 * np.abs(total).max():
+                renewed = server @ total @ server.T
+                return float(np.abs(np.linalg.eigvals(renewed.reshape(d * d, d * d))).max())
+            gossip = gossip @ gossip
+    return math.inf

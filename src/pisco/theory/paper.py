@@ -215,9 +215,10 @@ def corollary_2(
     local_steps: int,
     alpha: float = 1.0,
 ) -> LargeBatch:
-    """The paper's Corollary 2: L/((1+p)·λ_p²·ε²) + 1/ε² rounds with batches of σ²/ε² and more, + 1/(n·ε²) with all samples.
+    """The paper's Corollary 2: L/((1+p)·λ_p²·ε²) + 1/ε² rounds, with batches of σ²/ε² or more.
 
-    T_o does not occur: without noise more local steps buy nothing in the bound.
+    With all samples the second term is 1/(n·ε²). T_o does not occur: without noise local steps buy nothing in the
+    bound.
 
     >>> facts = {"smoothness": 1.0, "noise": 0.0, "epsilon": 0.1, "agents": 10, "batch_size": None, "local_steps": 1}
     >>> [round(corollary_2(**facts, mixing_rate=rate, server_prob=0.0).rounds) for rate in (1.0, 0.1)]

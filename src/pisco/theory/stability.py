@@ -235,9 +235,10 @@ def network_modes(network: Network) -> tuple[complex, ...]:
 
 
 def weight_modes(weights: Any) -> tuple[complex, ...]:
-    """The eigenvalues of W that matter, but for the mean's own 1: of a symmetric W the smallest and the largest below 1.
+    """The eigenvalues of W that matter, but for the mean's own 1.
 
-    A disconnected graph has a 1 more. Of a W that is not symmetric all are kept, one of each conjugate pair.
+    Of a symmetric W they are the smallest and the largest below 1. A disconnected graph has a 1 more. Of a W that is
+    not symmetric all are kept, one of each conjugate pair.
 
     >>> [round(mode, 3) for mode in weight_modes(np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]))]
     [0.0, 0.0, 1.0]
