@@ -251,6 +251,19 @@ def test_many_agents_fall_back_on_modes_and_flat_ones_bear_any_step():
     assert theory.largest_safe_step(np.zeros(4), pisco.Network.ring(4).weights, local_steps=1) == np.inf
 
 
+def test_the_simplest_cases_and_absurd_steps():
+    """One agent and all-to-all averaging are gradient descent, p or no p; steps far beyond are infinitely bad."""
+    average, same = np.full((6, 6), 1 / 6), np.ones((6, 1, 1))
+    for p in (0.0, 0.5, 1.0):
+        options = {"local_steps": 0, "server_prob": p}
+        assert theory.largest_safe_step(np.ones((1, 1, 1)), np.eye(1), **options) == pytest.approx(
+            2, rel=0.01
+        )
+        assert theory.largest_safe_step(same, average, **options) == pytest.approx(2, rel=0.01)
+        assert theory.agents_growth(same, average, local_lr=1.0, **options) == pytest.approx(0, abs=1e-6)
+        assert theory.agents_growth(same, average, local_lr=1e9, local_steps=40, server_prob=p) == np.inf
+
+
 def test_curvatures_from_the_problem_itself():
     hessians = random_hessians(np.random.default_rng(5), 5, 3)
     problem = pisco.problems.quadratic(hessians, np.zeros((5, 3)))

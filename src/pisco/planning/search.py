@@ -13,7 +13,7 @@ from pisco.planning.pilot import DIVERGED, Pilot, Track
 from pisco.planning.settings import Modes, Setting, candidates
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates, estimate
-from pisco.theory.moments import agents_growth, largest_safe_step
+from pisco.theory.safe_steps import agents_growth, largest_safe_step
 
 LADDER = (4, 10)
 """T_o beyond 1 that are tried, as long as each pays."""

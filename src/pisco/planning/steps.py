@@ -28,7 +28,7 @@ from pisco.networks.spectral import DENSE_UP_TO
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import agent_curvatures, smoothness
-from pisco.theory.moments import agents_growth, largest_safe_step
+from pisco.theory.safe_steps import agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10

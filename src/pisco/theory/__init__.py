@@ -1,7 +1,7 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
+from pisco.theory.applied import guarantees
 from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
-from pisco.theory.moments import agents_growth, largest_safe_step
 from pisco.theory.orders import Setup, complexities, where_below
 from pisco.theory.paper import (
     Bound,
@@ -10,11 +10,11 @@ from pisco.theory.paper import (
     StepSizes,
     corollary_1,
     corollary_2,
-    guarantees,
     network_dependency,
     theorem_1,
     theorem_1_bound,
 )
+from pisco.theory.safe_steps import agents_growth, largest_safe_step
 from pisco.theory.stability import (
     CURVATURES,
     best_step,

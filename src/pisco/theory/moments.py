@@ -22,119 +22,15 @@ from typing import Any
 import numpy as np
 
 from pisco.errors import InputError, check_number
-from pisco.theory.stability import growth, largest_stable_step, weight_modes
-
-MOST_AGENTS, MOST_WITH_COINS = 64, 24
-"""Up to so many agents a limit from curvatures takes a second or two; with coins, 0 < p < 1, moments cost more."""
-
-SINGLED_OUT = 10
-"""How many agents at most are imagined to be steep alone, and how many flat alone."""
 
 FLAT = 1e-5
 """Where f is flat nothing grows or shrinks: growth within this of 1 counts as stable."""
 
-
-def agents_growth(
-    curvatures: Any,
-    weights: Any,
-    *,
-    local_lr: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
-) -> float:
-    """The factor by which the squared error grows a round, in the mean over coins; below 1 is stable.
-
-    Args:
-      curvatures: Hessians, or every agent's largest curvature, as for `largest_safe_step`.
-      weights: W, n × n, dense or sparse.
-      local_lr: η_l.
-      comm_lr: η_c.
-      local_steps: T_o.
-      server_prob: p.
-      one_exchange: for the one-exchange form.
-
-    >>> average = np.full((2, 2), 0.5)
-    >>> round(agents_growth([[[1.0]], [[3.0]]], average, local_lr=0.1, local_steps=0), 12)      # (1 − 0.1·2)²
-    0.64
-    """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
-    options["one_exchange"] = one_exchange
-    if _too_many(curvatures, server_prob):
-        return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **options)
-    return max(_Rounds(each, weights, **options).growth(local_lr) for each in _cases(curvatures, weights))
+HUGE = 1e100
+"""Entries beyond this, or not finite, are instability enough, and their squares would overflow."""
 
 
-def largest_safe_step(
-    curvatures: Any,
-    weights: Any,
-    *,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
-) -> float:
-    """The η_l up to which every smaller step is stable, in mean square over the coins; 0 when none is.
-
-    Given the agents' Hessians it is exact on quadratics. Given only the largest curvature of each agent it is the
-    least of several cases in one dimension: all agents that steep, the flatter half of them flat, one flat, all but
-    one flat. That is no proof for every Hessian below those curvatures, but on random ones the result was never more
-    than 5% above the exact limit, and at least half of it nine times in ten (tests/test_stability.py). For more than
-    `MOST_AGENTS` (`MOST_WITH_COINS` if 0 < p < 1) it is `largest_stable_step` at the steepest agent's curvature: a
-    guide, and too large where agents differ much.
-
-    Without a server the components of a graph never hear of each other: the limit is then that of the worst of them.
-
-    Args:
-      curvatures: (n, d, d), the agents' Hessians, or (n,), their largest curvatures (`agent_curvatures` estimates
-        those). Negative curvature counts as none: leaving a saddle is no instability.
-      weights: W, n × n, dense or sparse, doubly stochastic; symmetric or not, connected or not.
-      comm_lr: η_c.
-      local_steps: T_o.
-      server_prob: p.
-      one_exchange: for the one-exchange form.
-
-    >>> average, unlike = np.full((3, 3), 1 / 3), np.array([0.1, 0.1, 3.0])
-    >>> round(largest_safe_step(unlike[:, None, None], average, local_steps=0), 2)      # 2/(mean curvature)
-    1.87
-    >>> round(largest_safe_step(unlike[:, None, None], average, local_steps=9), 2)
-    0.3
-    >>> round(largest_safe_step(unlike, average, local_steps=9), 2)      # in some direction the others may be flat
-    0.28
-    """
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
-    options["one_exchange"] = one_exchange
-    if _too_many(curvatures, server_prob):
-        return largest_stable_step(weight_modes(weights), max(curvatures), **options)
-    limit = math.inf
-    for case in _cases(curvatures, weights):
-        rounds = _Rounds(case, weights, **options)
-        # Most cases bind nothing: a look at a few steps tells so.
-        if limit == math.inf or not all(rounds.stable(share * limit) for share in (1, 0.5)):
-            limit = min(limit, rounds.limit())
-    return limit
-
-
-def _too_many(curvatures: Any, p: float) -> bool:
-    return np.ndim(curvatures) == 1 and len(curvatures) > (MOST_WITH_COINS if 0 < p < 1 else MOST_AGENTS)
-
-
-def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
-    """The Hessians to look at: those given, or the cases in one dimension that largest curvatures allow."""
-    given = np.asarray(curvatures, float)
-    if given.ndim != 1:
-        return [given]
-    kept = weights.diagonal() if hasattr(weights, "diagonal") else np.diagonal(weights)
-    one = np.eye(len(given))
-    alone = given * one[np.argsort(-given)[:SINGLED_OUT]]
-    without = given * (1 - one[np.argsort(-kept)[:SINGLED_OUT]])  # those who hear least of the others
-    half = given * (given >= np.median(given))
-    return [case[:, None, None] for case in (given, half, *alone, *without)]
-
-
-class _Rounds:
+class Rounds:
     """The one-round maps of these agents, for any η_l."""
 
     def __init__(
@@ -205,7 +101,7 @@ class _Rounds:
         alike = np.tile(np.eye(d), (n, 1))
         after = np.concatenate([alike, -np.kron(_zero_sum(n), np.eye(d)).T @ hessians.reshape(n * d, d)])
         gossip *= math.sqrt(1 - p)
-        if not np.isfinite(gossip).all() or np.abs(np.linalg.eigvals(gossip)).max() >= 1:
+        if not np.abs(gossip).max() < HUGE or np.abs(np.linalg.eigvals(gossip)).max() >= 1:
             return False
         return p * _renewal_radius(gossip, after, server[:d]) <= 1 + FLAT / p
 
@@ -217,8 +113,8 @@ class _Rounds:
             with np.errstate(over="ignore", invalid="ignore"):
                 step = local_lr * self.steepest
                 maps = [(self._map(part, mixing, step), chance) for mixing, chance in mixings if chance > 0]
-            if not all(np.isfinite(each).all() for each, _ in maps):
-                return float("inf")
+            if not all(np.abs(each).max() < HUGE for each, _ in maps):
+                return math.inf
             worst = max(worst, _moment_radius(maps))
         return worst
 
@@ -273,23 +169,27 @@ def _moment_radius(maps: list[tuple[np.ndarray, float]]) -> float:
     if size <= 8:
         whole = sum(chance * np.kron(each, each) for each, chance in maps)
         return float(np.abs(np.linalg.eigvals(whole)).max())
-    from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigs
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigs
 
     def apply(flat: np.ndarray) -> np.ndarray:
         moments = flat.reshape(size, size)
-        return sum(chance * each @ moments @ each.T for each, chance in maps).ravel()
+        return np.sum([chance * each @ moments @ each.T for each, chance in maps], axis=0).ravel()
 
     # The map takes positive matrices to such, so its radius is an eigenvalue with a positive matrix of its own.
     start = np.eye(size).ravel()
     whole = LinearOperator((size**2, size**2), matvec=apply, dtype=float)  # pyright: ignore[reportCallIssue]
     try:
-        found = eigs(whole, k=1, v0=start, tol=1e-7, maxiter=100, return_eigenvectors=False)[0]
-    except ArpackNoConvergence:  # eigenvalues crowd below it: so many rounds tell as much as is needed
+        options: Any = {"tol": 1e-7, "maxiter": 100, "return_eigenvectors": False}
+        return float(abs(eigs(whole, k=1, v0=start, **options)[0]))
+    except ArpackError:  # eigenvalues crowd below it, or all are 0: so many rounds tell as much as is needed
+        grown = 0.0
         for _ in range(1000):
             after = apply(start)
-            found = np.trace(after.reshape(size, size)) / np.trace(start.reshape(size, size))
+            grown = float(np.trace(after.reshape(size, size)) / np.trace(start.reshape(size, size)))
+            if grown < 1e-30:
+                break
             start = after / np.abs(after).max()
-    return float(abs(found))
+        return grown
 
 
 def _renewal_radius(gossip: np.ndarray, after: np.ndarray, server: np.ndarray) -> float:

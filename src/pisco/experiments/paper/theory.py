@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco import algorithms
-from pisco.engines.run import run, sweep
+from pisco.engines.run import sweep
 from pisco.experiments.paper.figure import Figure, Shown, Stage, quiet
 from pisco.experiments.paper.network_dependency import slope
+from pisco.experiments.paper.speed_up import MOVE, USUAL, mean_gradient, noise_floor
 from pisco.experiments.paper.verdict import Verdict, outcome, spread
 from pisco.networks import graphs
 from pisco.networks.network import Network
@@ -24,12 +25,6 @@ from pisco.report.panels import Curve, Panel
 STEPS = tuple(2.0**-k for k in range(1, 14))
 ACCURACY = 1e-6
 """‖∇f(x̄)‖² against its start. A running mean, as in the theorems, takes 1/ACCURACY rounds on any network."""
-
-MOVE = 0.1
-"""η_l(T_o + 1) of the speed-up, kept so that noise is all that differs."""
-
-USUAL = {"n": 8, "T_o + 1": 2, "K": 4000}
-"""Of the rate, but for the one of them that is varied."""
 
 NETWORKS = {
     "ring of 10, FDLA": lambda: Network.ring(10, weights="fdla"),
@@ -108,46 +103,6 @@ def _contraction(network: Network, probabilities: np.ndarray, draws: int, seeds:
     return out
 
 
-def _noisy(n: int, init: float) -> Problem:
-    """f minimal at 0, agents of unlike curvature, and single samples that scatter."""
-    generator = np.random.default_rng(0)
-    curvature = np.linspace(0.5, 1.5, n)[:, None, None, None] * np.ones((1, 64, 1, 1)) * np.eye(4)
-    samples = generator.normal(size=(n, 64, 4))
-    samples -= samples.mean(axis=1, keepdims=True)
-    return quadratic(curvature, samples, init=np.full(4, init))
-
-
-def _gradients(
-    problem: Problem, move: float, local_steps: int, rounds: int, seeds: tuple[int, ...], progress: Any
-) -> np.ndarray:
-    """‖∇f(x̄)‖² after every round, (seeds, 1 + rounds), with batches of 1 and η_l(T_o + 1) = move."""
-    result = run(
-        algorithms.pisco(local_lr=move / (local_steps + 1), local_steps=local_steps),
-        problem,
-        Network.ring(problem.num_agents, server=bernoulli(0.3)),
-        rounds=rounds,
-        batch_size=1,
-        seed=seeds,
-        chunk_rounds=1000,
-        progress=progress,
-    )
-    return result.column("grad_norm_sq")
-
-
-def _floor(n: int, local_steps: int, rounds: int, seeds: tuple[int, ...], progress: Any) -> np.ndarray:
-    """‖∇f(x̄)‖² once only the noise of single samples is left, mean over the later rounds."""
-    found = _gradients(_noisy(n, 0.0), MOVE, local_steps, rounds, seeds, progress)
-    return found[:, rounds // 5 :].mean(axis=1)
-
-
-def _rate(seeds: tuple[int, ...], progress: Any, **values: int) -> np.ndarray:
-    """The mean of ‖∇f(x̄)‖² over K rounds, η_c = 1 and Corollary 1's η_l: √(n·T_o·f̃/(L·σ²·K))/T_o, T_o + 1 for T_o."""
-    n, steps, rounds = (values.get(name, usual) for name, usual in USUAL.items())
-    gap, noise = 2.0, 4.0  # ½·4·1² and 4 coordinates, at the mean curvature 1
-    move = np.sqrt(gap / noise * n * steps / rounds)
-    return _gradients(_noisy(n, 1.0), float(move), steps - 1, rounds, seeds, progress)[:, :-1].mean(axis=1)
-
-
 def compute(quick: bool = False, stage: Stage = quiet) -> Found:
     """Everything in float64; quick takes shorter paths and fewer rounds."""
     sizes, seeds = ((8, 12, 16), (0, 1)) if quick else ((8, 12, 16, 24, 32, 48, 64), (0, 1, 2, 3, 4))
@@ -164,15 +119,15 @@ def compute(quick: bool = False, stage: Stage = quiet) -> Found:
             contraction[name] = network.mixing_rate, _contraction(network, probabilities, 4000, 5)
         for n in (4, 16) if quick else (4, 8, 16, 32):
             with stage(f"noise with {n} agents", floor_rounds) as progress:
-                by_agents[n] = _floor(n, 1, floor_rounds, seeds, progress)
+                by_agents[n] = noise_floor(n, 1, floor_rounds, seeds, progress)
         for steps in (1, 7) if quick else (1, 3, 7, 15):
             with stage(f"noise with T_o = {steps}", floor_rounds) as progress:
-                by_steps[steps + 1] = _floor(8, steps, floor_rounds, seeds, progress)
+                by_steps[steps + 1] = noise_floor(8, steps, floor_rounds, seeds, progress)
         varied = {"n": (4, 8, 16, 32), "T_o + 1": (2, 4, 8, 16), "K": (250, 1000, 4000, 16000)}
         for name, values in varied.items():
             for value in values[: 3 if quick else 4]:
                 with stage(f"rate with {name} = {value}", USUAL["K"] if name != "K" else value) as progress:
-                    rates.setdefault(name, {})[value] = _rate(seeds, progress, **{name: value})
+                    rates.setdefault(name, {})[value] = mean_gradient(seeds, progress, **{name: value})
     return Found(paths, contraction, probabilities, by_agents, by_steps, rates)
 
 
