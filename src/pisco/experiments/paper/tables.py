@@ -126,7 +126,7 @@ def _against(rate: float, other: str, p: float, claim: str, why: str = "") -> Ve
         f"T_o = 1: {_ranges(below[0])}; T_o = 10: {_ranges(below[1])}; at σ = 1, T_o = 1 {ours:.3g} and {theirs:.3g}",
         outcome(all(each == always for each in below), ours < theirs),
         why
-        or "the paper compares at one σ; with little noise Corollary 2 holds, and its rounds do not fall with σ",
+        or "the paper compares as ε goes to 0; with little noise Corollary 2 holds, and its rounds do not fall with σ",
     )
 
 
