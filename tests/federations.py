@@ -10,11 +10,11 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import pisco
+from pisco.cli.federation.loopback import free_ports
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
 from pisco.federation.runtime.agent import Agent
-from pisco.federation.runtime.loopback import free_ports
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.server import Server
 

@@ -1,5 +1,7 @@
 """Checkpoints: bit-identical continuation, atomic writes, damage noticed, other experiments refused."""
 
+import tracemalloc
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -158,7 +160,7 @@ def test_another_loss_start_or_metric_is_noticed(tmp_path):
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
-    def full(path, content):
+    def full(path, *pieces, durable):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(files, "atomic_write", full)
@@ -168,10 +170,26 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
 
 
 def test_states_of_another_shape_are_refused(tmp_path):
-    files.save(tmp_path, 3, {"a": 1}, {"rounds": np.arange(2)}, {"x": np.zeros((2, 3), jnp.bfloat16)})
+    head = files.Head(3, {"a": 1}, {"rounds": np.arange(2)})
+    files.save(tmp_path, head, {"x": np.zeros((2, 3), jnp.bfloat16)})
     found = files.latest(tmp_path)
     assert found.round == 3 and found.leaves["['x']"].dtype == jnp.bfloat16
     with pytest.raises(pisco.InputError, match=r"\['x'\] is bfloat16\(2, 3\) in the checkpoint, expected"):
         found.state({"x": np.zeros((2, 4))})
     with pytest.raises(pisco.InputError, match="another state"):
         found.state({"y": np.zeros((2, 3))})
+
+
+def test_saving_does_not_copy_the_state_and_clears_what_a_kill_left(tmp_path):
+    left = tmp_path / ".round-000000002.ckpt.12345.tmp"
+    left.write_bytes(b"cut off")
+    state, head = {"x": np.ones(2_000_000)}, files.Head(3, {}, {})
+    tracemalloc.start()
+    try:
+        files.save(tmp_path, head, state)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < state["x"].nbytes / 4
+    assert [file.name for file in tmp_path.iterdir()] == ["round-000000003.ckpt"]
+    np.testing.assert_array_equal(files.latest(tmp_path).state(state)["x"], state["x"])

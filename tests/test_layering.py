@@ -26,7 +26,12 @@ ORDER = [
     {"cli"},
 ]
 LEVEL = {room: level for level, rooms in enumerate(ORDER) for room in rooms}
-SIBLINGS_ALLOWED = {("engines", "results"), ("results", "engines"), ("types", "errors"), ("networks", "theory")}
+SIBLINGS_ALLOWED = {
+    ("engines", "results"),
+    ("results", "engines"),
+    ("types", "errors"),
+    ("networks", "theory"),
+}
 
 
 def imports(path):

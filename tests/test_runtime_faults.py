@@ -7,11 +7,12 @@ import time
 import numpy as np
 import pytest
 
+from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.ledger import Ledger
-from pisco.federation.runtime.peers import Stopped, Waited
+from pisco.federation.runtime.peers import Mailroom, Stopped, Waited
 from pisco.federation.runtime.wire_pb2 import Report, Row
 
-from federations import Processes, Running, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Processes, Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 
 
 def undisturbed(tmp_path, plan):
@@ -101,3 +102,14 @@ def test_a_server_that_lost_rows_with_a_kill_asks_for_them_again(tmp_path):
     assert told(20, first=1) == 0
     assert told(0, 20, first=0) == 2
     assert told(20, 40, first=1) == told(40, first=2) == 3
+
+
+def test_who_stops_while_it_averages_stops_without_a_trace(tmp_path):
+    plan = plan_for(2)
+    kit = make_kits(tmp_path, plan, ["server"])["server"]
+    room = Mailroom(kit, patience=5.0)
+    peer = room.peer("agent-0", plan.epochs[0].members[0].address)
+    peer._checked_against = kit.revoked  # as after a first exchange
+    room.close()
+    with pytest.raises(Stopped, match="asked to stop"):  # grpc says ValueError: the channel is closed
+        room.pull({0: peer}, Where(b"", 1, 0), layout=None, limit=1000)

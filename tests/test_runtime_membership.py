@@ -13,6 +13,7 @@ from pisco.engines.job import seed_key, streams
 from pisco.federation import kits
 from pisco.federation.runtime.peers import Stopped
 from pisco.networks.rounds import draw_round
+from pisco.problems.gradient import gradient
 
 from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 from worlds import Quadratics
@@ -36,7 +37,7 @@ def by_hand(plan):
         new = plan.epoch_at(k)
         rows = [member.index for member in new.members]
         problem = pisco.problems.quadratic(WORLD.hessians[rows], WORLD.minimizers[rows], init=WORLD.x0)
-        grad = problem.gradient(None)
+        grad = gradient(problem, None)
         if state is None:
             start = jnp.broadcast_to(WORLD.x0, (len(rows), WORLD.x0.size))
             state = algorithm.init(start, keys.batches, grad, None)

@@ -261,7 +261,8 @@ def write_parts(folder, round_index, value=1.0):
         checkpoint.save_part(folder, round_index, (i, 2), 3 * i, {".x": rows[:, 3 * i : 3 * i + 3]})
         for i in range(2)
     ]
-    checkpoint.save(folder, round_index, {"a": 1}, {"rounds": np.arange(2)}, {}, parts)
+    head = checkpoint.Head(round_index, {"a": 1}, {"rounds": np.arange(2)})
+    checkpoint.save(folder, head, {}, parts)
     return rows
 
 

@@ -245,7 +245,7 @@ def test_the_modes_that_are_kept():
 def test_many_agents_fall_back_on_modes_and_flat_ones_bear_any_step():
     ring = pisco.Network.ring(30)
     options = {"local_steps": 1, "server_prob": 0.2}
-    alike = theory.largest_stable_step(theory.network_modes(ring), 2.0, **options)
+    alike = theory.largest_stable_step(theory.weight_modes(ring.weights), 2.0, **options)
     assert theory.largest_safe_step(np.linspace(1, 2, 30), ring.weights, **options) == alike
     assert theory.agents_growth(np.linspace(1, 2, 30), ring.weights, local_lr=0.9 * alike, **options) < 1
     assert theory.largest_safe_step(np.zeros(4), pisco.Network.ring(4).weights, local_steps=1) == np.inf

@@ -13,6 +13,7 @@ from pisco.algorithms import pisco as pisco_rule
 from pisco.algorithms.pisco import PiscoState
 from pisco.engines.job import Carry, Job, Run, Segment
 from pisco.engines.scan import ScanEngine
+from pisco.networks.spectral import inner_modes
 from pisco.theory.stability import largest_stable_step, round_matrix
 
 
@@ -39,7 +40,7 @@ def test_stability_limit_without_server(weights, one_exchange, local_steps, x64)
     """5% below the predicted limit everything dies out, 5% above something grows."""
     network = pisco.Network.ring(10, weights=weights)
     options = {"local_steps": local_steps, "one_exchange": one_exchange}
-    limit = theory.largest_stable_step(theory.network_modes(network), 1.0, **options)
+    limit = theory.largest_stable_step(theory.weight_modes(network.weights), 1.0, **options)
     assert measured_growth(network, 0.95 * limit, **options) < 1
     assert measured_growth(network, 1.05 * limit, **options) > 1e3
 
@@ -75,13 +76,13 @@ def test_the_curvature_of_a9a():
 def test_metropolis_allows_far_larger_steps_than_fdla():
     steps = {
         name: theory.largest_stable_step(
-            theory.network_modes(pisco.Network.ring(10, weights=name)), 1.0, local_steps=1
+            inner_modes(pisco.Network.ring(10, weights=name).weights), 1.0, local_steps=1
         )
         for name in ("fdla", "metropolis")
     }
     assert steps["metropolis"] > 20 * steps["fdla"]
     one = theory.largest_stable_step(
-        theory.network_modes(pisco.Network.ring(10, weights="fdla")), 1.0, local_steps=1, one_exchange=True
+        inner_modes(pisco.Network.ring(10, weights="fdla").weights), 1.0, local_steps=1, one_exchange=True
     )
     assert one > 20 * steps["fdla"]
 
@@ -228,7 +229,7 @@ def mean_square_radius(network, p, local_lr, **options):
 
 def check_limit(network, p, **options):
     """Below 0.95 of the predicted limit second moments die out, above 1.05 of it they grow."""
-    limit = theory.largest_stable_step(theory.network_modes(network), 1.0, server_prob=p, **options)
+    limit = theory.largest_stable_step(theory.weight_modes(network.weights), 1.0, server_prob=p, **options)
     assert mean_square_radius(network, p, 0.95 * limit, **options) < 1
     assert mean_square_radius(network, p, 1.05 * limit, **options) > 1
 
@@ -322,7 +323,7 @@ def test_step_weights_are_predicted_to_beat_both_others(family):
     options = {"prob": 0.4, "seed": 1} if family == "erdos-renyi" else {}
     shrink = {}
     for rule in ("fdla", "metropolis", "pisco-step"):
-        modes = theory.network_modes(pisco.Network.named(family, 12, weights=rule, **options))
+        modes = inner_modes(pisco.Network.named(family, 12, weights=rule, **options).weights)
         shrink[rule] = theory.best_step(modes, 1.0, condition=10, local_steps=1)[1]
     assert shrink["pisco-step"] < min(shrink["fdla"], shrink["metropolis"])
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from pisco.errors import check_number
 from pisco.networks.graph import Graph
-from pisco.networks.rounds import Links, RoundMix
+from pisco.networks.rounds import Links, RoundMix, Told
 from pisco.tree import num_bytes
-from pisco.types import Algorithm, Compressor, Key, Params, StartMix, State
+from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
 DESCRIPTIONS = {
     "server": "rounds since the previous row that reached the server",
@@ -115,7 +115,7 @@ class _Recorder(RoundMix):
 
     def __init__(self, sizes: MessageSizes):
         everyone = np.ones(sizes.agents, bool)
-        super().__init__(lambda tree: tree, everyone, 1.0, everyone)
+        super().__init__(lambda tree: tree, Told(everyone, 1.0, everyone))
         self.sizes = sizes
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
@@ -126,8 +126,8 @@ class _Recorder(RoundMix):
         return tree
 
 
-def message_sizes(algorithm: Algorithm, state: State, num_agents: int) -> MessageSizes:
-    """What a round and the start send, in order.
+def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> MessageSizes:
+    """What a round and the start send, in order; `params` are all agents', or their shapes.
 
     They are traced, not run: every call of `mix` is one exchange that carries its whole tree. A gradient has
     the shapes of its parameters, so the loss is not even traced.
@@ -142,8 +142,8 @@ def message_sizes(algorithm: Algorithm, state: State, num_agents: int) -> Messag
 
     start = StartMix(note(sizes.start_server), note(sizes.start_gossip))
     key = jax.random.key(0)
+    state = jax.eval_shape(lambda params, key: algorithm.init(params, key, gradient, start), params, key)
     jax.eval_shape(lambda s, key: algorithm.round(s, key, gradient, _Recorder(sizes)), state, key)
-    jax.eval_shape(lambda s, key: algorithm.init(s.params, key, gradient, start), state, key)
     return sizes
 
 

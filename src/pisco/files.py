@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 
-def atomic_write(path: Path, content: bytes) -> None:
-    """Write a file so that a reader, or a kill at any moment, sees the old one or the new one."""
+def atomic_write(path: Path, *pieces: Any, durable: bool = True) -> None:
+    """Write a file so that a reader, or a kill at any moment, sees the old one or the new one.
+
+    Where it need not be `durable`, it does not wait for the disk, and a loss of power may lose it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+            file.writelines(pieces)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -109,11 +109,16 @@ class HasTracker(Protocol):
 
 
 class Pair(NamedTuple):
-    """What an algorithm's factory returns: `init(params, key, grad, mix)` and `round(state, key, grad, mix)`."""
+    """What an algorithm's factory returns: `init(params, key, grad, mix)` and `round(state, key, grad, mix)`.
+
+    `rebase(state)`, where given, is what an agent's state becomes when agents join or leave, so that what must hold for
+    their mean (mean(Y) = mean(G), say) holds for those who now take part. Without it the roster cannot change.
+    """
 
     init: Callable[[Params, Key, Grad, StartMix], State]
     round: Callable[[State, Key, Grad, Mix], State]
     needs: Needs = Needs()
+    rebase: Callable[[State], State] | None = None
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -153,6 +158,11 @@ class Algorithm:
     def needs(self) -> Needs:
         """What it asks of the network."""
         return self._pair.needs
+
+    @property
+    def rebase(self) -> Callable[[State], State] | None:
+        """`rebase(state)`: the state at a change of the roster; None where there can be none."""
+        return self._pair.rebase
 
     @property
     def name(self) -> str:

@@ -65,4 +65,4 @@ def dsgd(*, local_lr: float, comm_lr: float = 1.0, local_steps: int = 1, combine
             return DsgdState(add(mix(state.params), subtract(end, state.params), comm_lr))
         return DsgdState(mix(lerp(state.params, end, comm_lr)))
 
-    return Pair(init, one_round)
+    return Pair(init, one_round, rebase=lambda state: state)  # nothing in it is about the others

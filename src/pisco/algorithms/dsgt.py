@@ -54,4 +54,7 @@ def dsgt(*, local_lr: float, combine_first: bool = False) -> Pair:
         grads = grad(params, key)
         return DsgtState(params, track(tracker, grads, state.grads), grads)
 
-    return Pair(init, one_round, Needs(doubly_stochastic=True))
+    def rebase(state: DsgtState) -> DsgtState:
+        return state._replace(tracker=state.grads)  # mean(Y) = mean(G), whoever takes part
+
+    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase)

@@ -84,4 +84,7 @@ def kgt(
         params, mixed = mix((lerp(state.params, end, comm_lr), z))
         return KgtState(params, add(subtract(state.correction, z), mixed))
 
-    return Pair(init, one_round, Needs(doubly_stochastic=True))
+    def rebase(state: KgtState) -> KgtState:
+        return state._replace(correction=zeros_like(state.correction))  # they sum to zero, whoever takes part
+
+    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase)

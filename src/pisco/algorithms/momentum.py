@@ -48,4 +48,4 @@ def momentum_dsgd(*, local_lr: float, momentum: float = 0.9) -> Pair:
         velocity = add(grad(state.params, key), state.velocity, momentum)
         return MomentumState(mix(descend(state.params, local_lr, velocity)), velocity)
 
-    return Pair(init, one_round)
+    return Pair(init, one_round, rebase=lambda state: state)  # nothing in it is about the others

@@ -85,4 +85,7 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
         grads = grad(params, keys[-1])  # line 9, G
         return PiscoState(params, mix(add(gap, grads)), grads)  # line 9, Y
 
-    return Pair(init, one_round, Needs(doubly_stochastic=True))
+    def rebase(state: PiscoState) -> PiscoState:
+        return state._replace(tracker=state.grads)  # mean(Y) = mean(G), whoever takes part
+
+    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase)

@@ -28,6 +28,14 @@ MAGIC = b"pisco checkpoint 1\n"
 KEPT = 2
 
 
+class Head(NamedTuple):
+    """What is kept beside a state: the round, the job's description, and the history so far."""
+
+    round: int
+    job: dict[str, Any]
+    history: dict[str, np.ndarray]
+
+
 class Checkpoint(NamedTuple):
     """What a file holds: the round, the job's description, the history so far, and the state's leaves by name."""
 
@@ -55,24 +63,18 @@ class Checkpoint(NamedTuple):
 
 
 def save(
-    folder: Path,
-    round_index: int,
-    job: dict[str, Any],
-    history: dict[str, np.ndarray],
-    state: Any,
-    parts: Sequence[dict[str, Any]] = (),
+    folder: Path, head: Head, state: Any, parts: Sequence[dict[str, Any]] = (), *, durable: bool = True
 ) -> Path:
     """Write the checkpoint of a round and drop all but the newest two; `parts` are those written before."""
-    folder.mkdir(parents=True, exist_ok=True)
-    header = {"round": round_index, "job": job} | ({"parts": list(parts)} if parts else {})
-    path = folder / f"round-{round_index:09d}.ckpt"
-    atomic_write(path, _encode(header, history, named_leaves(state)))
+    header = {"round": head.round, "job": head.job} | ({"parts": list(parts)} if parts else {})
+    path = folder / f"round-{head.round:09d}.ckpt"
+    _write(path, header, head.history, named_leaves(state), durable)
     kept = _newest_first(folder)
-    for old in kept[KEPT:]:
-        old.unlink(missing_ok=True)
-    for part in folder.glob("round-*.part-*"):
-        if part.name[: len(path.stem)] < kept[:KEPT][-1].stem:
-            part.unlink(missing_ok=True)
+    old = [
+        part for part in folder.glob("round-*.part-*") if part.name[: len(path.stem)] < kept[:KEPT][-1].stem
+    ]
+    for file in [*kept[KEPT:], *old, *folder.glob(".round-*.tmp")]:  # the last: of those who were killed
+        file.unlink(missing_ok=True)
     return path
 
 
@@ -86,11 +88,9 @@ def save_part(
     folder: Path, round_index: int, part: tuple[int, int], first: int, leaves: dict[str, np.ndarray]
 ) -> dict[str, Any]:
     """Write part I of M: the rows of the agents from `first` on. Returns what the checkpoint says of it."""
-    folder.mkdir(parents=True, exist_ok=True)
     name = f"round-{round_index:09d}.part-{part[0]}-of-{part[1]}"
-    content = _encode({"round": round_index, "job": {}}, {}, leaves)
-    atomic_write(folder / name, content)
-    return {"name": name, "first": first, "sha256": content[-32:].hex()}
+    digest = _write(folder / name, {"round": round_index, "job": {}}, {}, leaves)
+    return {"name": name, "first": first, "sha256": digest.hex()}
 
 
 def named_leaves(state: Any) -> dict[str, Any]:
@@ -98,17 +98,30 @@ def named_leaves(state: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(state)}
 
 
-def _encode(header: dict[str, Any], history: dict[str, np.ndarray], leaves: dict[str, Any]) -> bytes:
-    named = [("history", name, array) for name, array in history.items()]
-    named += [("state", name, leaf) for name, leaf in leaves.items()]
-    arrays = [np.asarray(array, order="C") for _, _, array in named]
+def _write(
+    path: Path, header: dict[str, Any], history: dict[str, Any], leaves: dict[str, Any], durable: bool = True
+) -> bytes:
+    """Write a file piece by piece, so that a large state is not copied first. Returns its SHA-256."""
+    arrays = [
+        (section, name, np.asarray(array, order="C"))
+        for section, held in (("history", history), ("state", leaves))
+        for name, array in held.items()
+    ]
     header["arrays"] = [
         {"in": section, "name": name, "dtype": array.dtype.name, "shape": array.shape}
-        for (section, name, _), array in zip(named, arrays, strict=True)
+        for section, name, array in arrays
     ]
     encoded = json.dumps(header).encode()
-    body = b"".join([MAGIC, len(encoded).to_bytes(8, "big"), encoded, *(array.tobytes() for array in arrays)])
-    return body + hashlib.sha256(body).digest()
+    pieces = [MAGIC, len(encoded).to_bytes(8, "big"), encoded]
+    pieces += [
+        array.reshape(-1).view(np.uint8).data for _, _, array in arrays
+    ]  # bfloat16 has no buffer of its own
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic_write(path, *pieces, digest.digest(), durable=durable)
+    return digest.digest()
 
 
 def read(path: Path) -> Checkpoint:
@@ -128,12 +141,12 @@ def read(path: Path) -> Checkpoint:
 
 def _decode(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, np.ndarray]], bytes]:
     content = path.read_bytes()
-    body, digest = content[:-32], content[-32:]
-    if not body.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
+    body, digest = memoryview(content)[:-32], content[-32:]
+    if not content.startswith(MAGIC) or hashlib.sha256(body).digest() != digest:
         raise InputError(f"{path} is not a whole pisco checkpoint")
     at = len(MAGIC) + 8
     end = at + int.from_bytes(body[len(MAGIC) : at], "big")
-    header = json.loads(body[at:end])
+    header = json.loads(bytes(body[at:end]))
     sections: dict[str, dict[str, np.ndarray]] = {"history": {}, "state": {}}
     for record in header["arrays"]:
         dtype, shape = np.dtype(record["dtype"]), tuple(record["shape"])

@@ -214,7 +214,7 @@ def drive(
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
     shapes = carry_shapes(job)
-    sizes = message_sizes(job.runs[0].algorithm, shapes.state, job.problem.num_agents)
+    sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
     def description() -> dict[str, Any]:
@@ -243,7 +243,8 @@ def drive(
     def save() -> None:
         assert checkpoints is not None
         try:
-            engine.group.save(checkpoints, done, description(), history.save(), engine, states)
+            head = checkpoint.Head(done, description(), history.save())
+            engine.group.save(checkpoints, head, engine, states)
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 

@@ -96,7 +96,7 @@ class Job:
         start = self.problem.start
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
-            "server": [repr(run.server) for run in self.runs],
+            "server": [_without_address(run.server) for run in self.runs],
             "seeds": [int(run.seed) for run in self.runs],
             "batch_size": self.batch_size,
             "problem": self.problem.name,
@@ -105,7 +105,7 @@ class Job:
             "metrics": [name for name, _ in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),
-            "network": repr(self.network.with_server(self.runs[0].server)),
+            "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(
                 self.network.weights.data,
                 self.network.weights.indices,
@@ -153,8 +153,12 @@ def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
 def identity_of(function: Any) -> str:
     """What tells one loss or start from another, the same in every process: its fields, else its name."""
     if dataclasses.is_dataclass(function):
-        return re.sub(r" at 0x[0-9a-f]+", "", repr(function))
+        return _without_address(function)
     return getattr(function, "__qualname__", type(function).__qualname__)
+
+
+def _without_address(value: Any) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _digest(*trees: Any) -> str:

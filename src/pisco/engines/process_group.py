@@ -6,10 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from pisco.engines import checkpoint
-from pisco.engines.checkpoint import Checkpoint
+from pisco.engines.checkpoint import Checkpoint, Head
 
 if TYPE_CHECKING:
     from pisco.engines.job import Engine
@@ -33,15 +31,7 @@ class ProcessGroup(Protocol):
         """The newest whole checkpoint, the same one for all."""
         ...
 
-    def save(
-        self,
-        folder: Path,
-        round_index: int,
-        job: dict[str, Any],
-        history: dict[str, np.ndarray],
-        engine: Engine,
-        states: Any,
-    ) -> None:
+    def save(self, folder: Path, head: Head, engine: Engine, states: Any) -> None:
         """Write the checkpoint of a round."""
         ...
 
@@ -60,13 +50,5 @@ class Alone:
     def latest(self, folder: Path) -> Checkpoint | None:
         return checkpoint.latest(folder)
 
-    def save(
-        self,
-        folder: Path,
-        round_index: int,
-        job: dict[str, Any],
-        history: dict[str, np.ndarray],
-        engine: Engine,
-        states: Any,
-    ) -> None:
-        checkpoint.save(folder, round_index, job, history, engine.pack(states))
+    def save(self, folder: Path, head: Head, engine: Engine, states: Any) -> None:
+        checkpoint.save(folder, head, engine.pack(states))

@@ -122,7 +122,7 @@ def sweep(
     """
     seeds, points = _seeds(seeds), list(points)
     for point in points:
-        if not (isinstance(point, tuple) and len(point) == 2 and isinstance(point[1], Schedule)):
+        if not (isinstance(point, tuple) and len(point) == 2 and hasattr(point[1], "decide")):
             raise InputError(
                 f"the point {point!r} is no pair of an algorithm and a schedule, as in (pisco(…), bernoulli(0.1))"
             )

@@ -15,91 +15,56 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
+from pisco.engines.job import Carry, Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
+from pisco.engines.round import Rounds
 from pisco.metrics import agent_errors, evaluate, round_metrics
-from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
+from pisco.networks.rounds import Gossip, Links
+from pisco.problems.gradient import Batching, stacked
 from pisco.problems.problem import Problem
-from pisco.tree import stack_agents
 
 
-def _start(run: Run, problem: Problem, gossip: Gossip, batch_size: int | None) -> Carry:
-    """X⁰ = x⁰1ᵀ and whatever the algorithm makes of it."""
-    keys = streams(run.seed)
-    params = stack_agents(problem.init(keys.start), problem.num_agents)
-    key, mix = jax.random.fold_in(keys.batches, 0), draw_start(gossip, keys.links)
-    return Carry(run.algorithm.init(params, key, problem.gradient(batch_size), mix), run.server.start())
+def _note(state: Any) -> dict[str, Any]:
+    return round_metrics(state) | agent_errors(state)
 
 
-def _advance(
+@partial(jax.jit, static_argnames=("batch_size", "batching", "batched"))
+def start(run: Run, problem: Problem, gossip: Gossip, *, batched: bool, **how: Any) -> Carry:
+    def one(run):
+        rounds = Rounds(run, problem, gossip, num_agents=problem.num_agents, **how)
+        return rounds.start(problem.num_agents)
+
+    return (jax.vmap(one) if batched else one)(run)
+
+
+@partial(jax.jit, static_argnames=("segment", "batch_size", "batching", "batched"), donate_argnames="carry")
+def advance(
     run: Run,
     carry: Carry,
     problem: Problem,
     gossip: Gossip,
     done: jax.Array,
+    *,
     segment: Segment,
-    batch_size: int | None,
+    batched: bool,
+    **how: Any,
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
-    """`segment` rounds from round `done` on; the metrics and links after every stretch."""
-    keys = streams(run.seed)
-    grad = problem.gradient(batch_size)
+    def one(run, carry):
+        rounds = Rounds(run, problem, gossip, num_agents=problem.num_agents, **how)
+        carry, rows, links = rounds.advance(carry, done, segment, _note)
+        return carry, evaluate(problem, rows) if segment.measured else {}, links
 
-    def one_round(so_far, k):
-        carry, used = so_far
-        key = jax.random.fold_in(keys.batches, k + 1)
-        who, memory = run.server.decide(
-            carry.memory, keys.coins, k, lambda: problem.mean_loss(carry.state.params, key, batch_size)
-        )
-        mix, links = draw_round(gossip, who, keys.links, k, problem.num_agents)
-        # One vector: six numbers of their own would be six small kernels in every round.
-        used += jnp.stack([jnp.asarray(count, jnp.int32) for count in links])
-        return (Carry(run.algorithm.round(carry.state, key, grad, mix), memory), used), None
-
-    def stretch(carry, first):
-        rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
-        none = jnp.zeros(len(Links._fields), jnp.int32)
-        (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
-        return carry, (
-            round_metrics(carry.state) | agent_errors(carry.state) if segment.measured else {},
-            used,
-        )
-
-    starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
-    carry, (rows, used) = lax.scan(stretch, carry, starts)
-    return carry, evaluate(problem, rows) if segment.measured else {}, Links(*used.T)
-
-
-def _batched(function, shared: int):
-    """The same function over runs stacked on a leading axis, the last `shared` arguments common to all."""
-
-    def call(run, *args):
-        axes = (0, *[0] * (len(args) - shared), *[None] * shared)
-        return jax.vmap(function, in_axes=axes)(run, *args)
-
-    return call
-
-
-@partial(jax.jit, static_argnames=("batch_size", "batched"))
-def start(run, problem, gossip, *, batch_size, batched):
-    call = partial(_start, batch_size=batch_size)
-    return (_batched(call, shared=2) if batched else call)(run, problem, gossip)
-
-
-@partial(jax.jit, static_argnames=("segment", "batch_size", "batched"), donate_argnames="carry")
-def advance(run, carry, problem, gossip, done, *, segment, batch_size, batched):
-    call = partial(_advance, segment=segment, batch_size=batch_size)
-    return (_batched(call, shared=3) if batched else call)(run, carry, problem, gossip, done)
+    return (jax.vmap(one) if batched else one)(run, carry)
 
 
 @partial(jax.jit, static_argnames="batched")
-def measure_now(carry, problem, *, batched):
+def measure_now(carry: Carry, problem: Problem, *, batched: bool) -> dict[str, jax.Array]:
     def one(carry):
-        row = jax.tree.map(lambda x: x[None], round_metrics(carry.state) | agent_errors(carry.state))
+        row = jax.tree.map(lambda x: x[None], _note(carry.state))
         return jax.tree.map(lambda x: x[0], evaluate(problem, row))
 
-    return jax.vmap(one)(carry) if batched else one(carry)
+    return (jax.vmap(one) if batched else one)(carry)
 
 
 def _cores() -> int:
@@ -112,17 +77,19 @@ class ScanEngine:
 
     batched: force or forbid batching the runs; by default accelerators batch when there are several. (A batched program
     computes both the gossip and the server's average of every round, and a convolution of runs and agents at once.)
+    batching: how the agents of a run are put together.
     """
 
     name = "scan"
     group: ProcessGroup = Alone()
 
-    def __init__(self, batched: bool | None = None):
-        self.batched = batched
+    def __init__(self, batched: bool | None = None, batching: Batching = stacked):
+        self.batched, self.batching = batched, batching
 
     def start(self, job: Job) -> Any:
-        shared = {"problem": job.problem, "gossip": job.network.gossip, "batch_size": job.batch_size}
-        return self._each(partial(start, **shared), self._runs(job))
+        how = {"batch_size": job.batch_size, "batching": self.batching}
+        shared = {"problem": job.problem, "gossip": job.network.gossip}
+        return self._each(partial(start, **shared, **how), self._runs(job))
 
     def measure(self, job: Job, states: Any) -> dict[str, np.ndarray]:
         return self._host(self._each(partial(measure_now, problem=job.problem), states))
@@ -130,19 +97,9 @@ class ScanEngine:
     def advance(
         self, job: Job, states: Any, done: int, segment: Segment
     ) -> tuple[Any, dict[str, np.ndarray], Links]:
-        def call(run, carry, batched):
-            return advance(
-                run,
-                carry,
-                job.problem,
-                job.network.gossip,
-                jnp.int32(done),
-                segment=segment,
-                batch_size=job.batch_size,
-                batched=batched,
-            )
-
-        out = self._each(call, self._runs(job), states)
+        how = {"segment": segment, "batch_size": job.batch_size, "batching": self.batching}
+        shared = {"problem": job.problem, "gossip": job.network.gossip, "done": jnp.int32(done)}
+        out = self._each(partial(advance, **shared, **how), self._runs(job), states)
         if isinstance(out, list):
             states, rows, links = map(list, zip(*out, strict=True))
         else:
@@ -179,7 +136,9 @@ class ScanEngine:
             return jax.block_until_ready(call(*columns, batched=True))
         first, *rest = zip(*columns, strict=True)
         done = [jax.block_until_ready(call(*first, batched=False))]  # alone, so that it compiles once
-        if rest:
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            done += [call(*args, batched=False) for args in rest]
+        elif rest:
             # A context of the calling thread, unknown to the workers.
             double = jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
 

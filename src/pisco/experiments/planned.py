@@ -96,15 +96,10 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
 
 def cost_rows(planned: Planned, prices: Prices | LinkTimes) -> list[PlannedCost]:
     """For every p the price of its best setting, split by kind of link."""
-    import jax
-
-    from pisco.tree import num_bytes
-
-    size = num_bytes(jax.eval_shape(planned.problem.init, jax.random.key(0)))
     rows = []
     for choice in planned.plan.by_probability:
-        sent = [2 * size] if choice.setting.one_exchange else [size, size]
-        each, p = prices.of_round(sent, planned.network.graph), choice.setting.server_prob
+        sent, p = choice.setting.sent(planned.problem), choice.setting.server_prob
+        each = prices.of_round(sent, planned.network.graph)
         unit = each.expected(p)
         rounds = choice.price / unit if unit else math.inf
         rows.append(PlannedCost(p, rounds * (1 - p) * each.gossip, rounds * p * each.server, choice.measured))

@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.networks.spectral import circulant_steps
+
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
@@ -147,11 +149,11 @@ def choose_operator(weights: csr_array) -> Operator:
         return Dense(jnp.asarray(weights.toarray().T))
     incoming = weights.T.tocsr()
     incoming.sort_indices()
-    circulant = _as_circulant(incoming)
-    if circulant is not None:
-        return circulant
     counts = np.diff(incoming.indptr)
     slots = int(counts.max())
+    shifted = circulant_steps(incoming) if slots <= GATHER_DEGREE else None
+    if shifted is not None:
+        return Circulant(jnp.asarray(shifted[1]), tuple((-shifted[0] % n).tolist()))
     if slots <= GATHER_DEGREE and n * slots <= 3 * incoming.nnz:
         used = np.arange(slots)[None, :] < counts[:, None]
         neighbours = np.broadcast_to(np.arange(n, dtype=np.int32)[:, None], (n, slots)).copy()
@@ -162,19 +164,3 @@ def choose_operator(weights: csr_array) -> Operator:
     return Edges(
         jnp.asarray(incoming.indices.astype(np.int32)), jnp.asarray(targets), jnp.asarray(incoming.data)
     )
-
-
-def _as_circulant(incoming: csr_array) -> Circulant | None:
-    """Wᵀ as shifts, where row i holds the same value at column i − s for every i."""
-    n = int(incoming.shape[0])  # pyright: ignore[reportOptionalSubscript]
-    counts = np.diff(incoming.indptr)
-    if counts.max() > GATHER_DEGREE or counts.min() != counts.max():
-        return None
-    rows = np.repeat(np.arange(n), counts)
-    shifts = (rows - incoming.indices) % n
-    first = dict(zip(shifts[: counts[0]].tolist(), incoming.data[: counts[0]].tolist(), strict=True))
-    expected = np.full(n, np.nan)
-    expected[list(first)] = list(first.values())
-    if not np.array_equal(expected[shifts], incoming.data):
-        return None
-    return Circulant(jnp.asarray(list(first.values())), tuple(int(s) for s in first))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -16,13 +16,24 @@ from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling
-from pisco.networks.schedules import AdaptiveSchedule, Schedule, as_schedule, never
+from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
 from pisco.networks.varying import Varying, fixed
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 WeightRule = Callable[[Graph], Any]
+
+
+class Options(TypedDict, total=False):
+    """What a network takes besides its graph, see `Network`."""
+
+    weights: Any
+    server: Any
+    varying: Varying | None
+    sampling: Sampling | None
+    gossip_steps: int
+    gossip_before_server: bool
 
 
 class Network:
@@ -79,53 +90,39 @@ class Network:
     # One line per family, so that editors complete them.
 
     @classmethod
-    def ring(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def ring(cls, agents: int, **options: Unpack[Options]) -> Network:
         """Agents on a circle."""
-        return cls(graphs.ring(agents), weights=weights, server=server, varying=varying)
+        return cls(graphs.ring(agents), **options)
 
     @classmethod
-    def path(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def path(cls, agents: int, **options: Unpack[Options]) -> Network:
         """Agents on a line."""
-        return cls(graphs.path(agents), weights=weights, server=server, varying=varying)
+        return cls(graphs.path(agents), **options)
 
     @classmethod
-    def complete(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def complete(cls, agents: int, **options: Unpack[Options]) -> Network:
         """Everybody linked to everybody."""
-        return cls(graphs.complete(agents), weights=weights, server=server, varying=varying)
+        return cls(graphs.complete(agents), **options)
 
     @classmethod
-    def star(
-        cls, agents: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def star(cls, agents: int, **options: Unpack[Options]) -> Network:
         """Agent 0 linked to all others."""
-        return cls(graphs.star(agents), weights=weights, server=server, varying=varying)
+        return cls(graphs.star(agents), **options)
 
     @classmethod
-    def grid(
-        cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def grid(cls, rows: int, cols: int, **options: Unpack[Options]) -> Network:
         """A rectangular lattice."""
-        return cls(graphs.grid(rows, cols), weights=weights, server=server, varying=varying)
+        return cls(graphs.grid(rows, cols), **options)
 
     @classmethod
-    def torus(
-        cls, rows: int, cols: int, *, weights: Any = "metropolis", server: Any = None, varying: Any = None
-    ) -> Network:
+    def torus(cls, rows: int, cols: int, **options: Unpack[Options]) -> Network:
         """A lattice that wraps around."""
-        return cls(graphs.torus(rows, cols), weights=weights, server=server, varying=varying)
+        return cls(graphs.torus(rows, cols), **options)
 
     @classmethod
-    def erdos_renyi(
-        cls, agents: int, prob: float, *, seed: int = 0, weights: Any = "metropolis", server: Any = None
-    ) -> Network:
+    def erdos_renyi(cls, agents: int, prob: float, *, seed: int = 0, **options: Unpack[Options]) -> Network:
         """Every pair linked with probability `prob`."""
-        return cls(graphs.erdos_renyi(agents, prob, seed), weights=weights, server=server)
+        return cls(graphs.erdos_renyi(agents, prob, seed), **options)
 
     @classmethod
     def named(
@@ -185,11 +182,7 @@ class Network:
     @cached_property
     def splits_rounds(self) -> bool:
         """Whether some agents reach the server in a round while others gossip."""
-        if isinstance(self.server, AdaptiveSchedule):
-            return False
-        shape = jax.eval_shape(
-            lambda key: jnp.asarray(self.server.participants(key, jnp.int32(0))), jax.random.key(0)
-        ).shape
+        shape = decided_shape(self.server)
         if shape not in ((), (self.num_agents,)):
             raise InputError(
                 f"server={self.server!r} gives {shape} values, "

@@ -42,41 +42,81 @@ class Gossip:
     before_server: bool = field(metadata={"static": True})  # gossip in server rounds too, before the average
 
 
+class Told(NamedTuple):
+    """What a round function may know of the round, for all agents: see `pisco.types.Mix`."""
+
+    participates: Any
+    share: Any
+    server: Any
+
+
 class RoundMix:
     """The `Mix` of stacked agents; `here` says which of them are."""
 
-    def __init__(
-        self,
-        apply: Callable[[Any], Any],
-        participates: Any,
-        share: Any,
-        server: Any,
-        here: Placement = EVERYBODY,
-    ):
-        self.apply = apply
-        self.participates = participates
-        self.share = share
-        self.server = server
-        self.here = here
+    def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY):
+        self.apply, self.here = apply, here
+        self.participates, self.share, self.server = told
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
         return self.apply(tree)
 
     def each(self, function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
         agents = self.here.numbers(jax.tree.leaves(tree)[0].shape[0])
-        return each_agent(function, key, tree, agents)
-
-
-def each_agent(
-    function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any, agents: jax.Array
-) -> Any:
-    """`function(own_tree, own_key)` over stacked agents, each with its own key."""
-    return jax.vmap(lambda own, agent: function(own, jax.random.fold_in(key, agent)))(tree, agents)
+        return jax.vmap(lambda own, agent: function(own, jax.random.fold_in(key, agent)))(tree, agents)
 
 
 def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY) -> StartMix:
     """Communication before the first round: the server, or one gossip exchange on round 0's links."""
     return StartMix(here.average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
+
+
+class Drawn(NamedTuple):
+    """What chance decides of a round, once for all its exchanges and the same in every process.
+
+    (Who is present would be one more field, read by those who count and apply.)
+    """
+
+    server: Any  # who reaches the server: a boolean for everybody, or a mask over agents
+    operator: Operator  # the gossip of those who do not
+    edges: Any  # directed edges of one gossip exchange
+    weights: jax.Array | None  # of every agent's report, zero where there is none; None: all alike
+
+
+def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any) -> Drawn:
+    """Draw a round; `who` is what the server schedule decided: a boolean for everybody, or a mask over agents."""
+    if jnp.ndim(who) == 1:
+        assert gossip.sources is not None and gossip.targets is not None
+        mask = jnp.asarray(who)
+        return Drawn(mask, *outside_gossip(mask, gossip.sources, gossip.targets), None)
+    weights = None
+    if gossip.sampling is not None:
+        # Apart from the gossip's draws, which fold in the bare round.
+        apart = jax.random.fold_in(links_key, 2**31 - 1)
+        weights = gossip.sampling.weights(jax.random.fold_in(apart, round_index))
+    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights)
+
+
+def tell(drawn: Drawn, num_agents: int) -> Told:
+    """Whose messages take part, which share of the agents that is, and who reaches the server."""
+    reached, everyone = jnp.broadcast_to(drawn.server, (num_agents,)), jnp.ones(num_agents, bool)
+    if drawn.weights is None:
+        return Told(everyone, 1.0, reached)
+    reports = drawn.weights > 0
+    share = jnp.asarray(reports.sum(), float) / num_agents
+    return Told(jnp.where(reached, reports, everyone), jnp.where(drawn.server, share, 1.0), reached)
+
+
+def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
+    """The links that one exchange of the round uses."""
+    if jnp.ndim(drawn.server) == 1:
+        count = drawn.server.sum()
+        counts = (1, count > 0, drawn.edges > 0, count, count, drawn.edges)
+        return Links(*(jnp.asarray(x, jnp.int32) for x in counts))
+    server = jnp.asarray(drawn.server, jnp.int32)
+    reporters = num_agents if drawn.weights is None else jnp.count_nonzero(drawn.weights).astype(jnp.int32)
+    gossips = jnp.int32(gossip.steps > 0) * (jnp.int32(1) if gossip.before_server else 1 - server)
+    edges = (gossips * gossip.steps * drawn.edges).astype(jnp.int32)
+    return Links(jnp.int32(1), server, gossips, server * reporters, server * num_agents, edges)
 
 
 def draw_round(
@@ -89,76 +129,49 @@ def draw_round(
 ) -> tuple[RoundMix, Links]:
     """This round's communication, drawn once: the map every exchange applies, and the links it uses.
 
-    `who` is what the server schedule decided: a boolean for everybody, or a mask over agents.
     Where only some agents are `here`, the draw is still that of all, the same on every device.
     """
-    if jnp.ndim(who) == 1:
-        return _split_round(gossip, jnp.asarray(who), here)
+    drawn = draw(gossip, who, links_key, round_index)
+    told = tell(drawn, num_agents)
+    own = Told(here.own(told.participates), told.share, here.own(told.server))
+    make = _split_map if jnp.ndim(drawn.server) == 1 else _whole_map
+    return RoundMix(make(gossip, drawn, here), own, here), count_links(gossip, drawn, num_agents)
 
-    operator, num_edges = gossip.rule.draw(links_key, round_index)
+
+def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
+    """Everybody gossips, or everybody hears the server."""
 
     def gossiping(tree):
-        return _repeat(operator, gossip.steps, tree, here)
-
-    weights = None
-    if gossip.sampling is not None:
-        # Apart from the gossip's draws, which fold in the bare round.
-        weights = gossip.sampling.weights(
-            jax.random.fold_in(jax.random.fold_in(links_key, 2**31 - 1), round_index)
-        )
+        for _ in range(gossip.steps):
+            tree = here.apply(drawn.operator, tree)
+        return tree
 
     def serving(tree):
         sent = gossiping(tree) if gossip.before_server else tree
-        return here.average(sent) if weights is None else _weighted_average(weights, sent, here)
+        if drawn.weights is None:
+            return here.average(sent)
+        totals = here.total(_weighted(here.own(drawn.weights), sent))
+        return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
 
-    if isinstance(who, bool | np.bool_):
-        apply = serving if who else gossiping
-    else:
-
-        def apply(tree):
-            return lax.cond(who, serving, gossiping, tree)
-
-    server = jnp.asarray(who, jnp.int32)
-    reporters = num_agents if weights is None else jnp.count_nonzero(weights).astype(jnp.int32)
-    gossips = jnp.int32(gossip.steps > 0) * (jnp.int32(1) if gossip.before_server else 1 - server)
-    edges = gossips * gossip.steps * num_edges
-    links = Links(
-        jnp.int32(1), server, gossips, server * reporters, server * num_agents, edges.astype(jnp.int32)
-    )
-    everyone = jnp.ones(num_agents, bool)
-    reached = here.own(jnp.broadcast_to(server > 0, (num_agents,)))
-    if weights is None:
-        return RoundMix(apply, here.own(everyone), 1.0, reached, here), links
-    participates = jnp.where(server > 0, weights > 0, everyone)
-    share = jnp.where(server > 0, jnp.asarray(reporters, float) / num_agents, 1.0)
-    return RoundMix(apply, here.own(participates), share, reached, here), links
+    if isinstance(drawn.server, bool | np.bool_):
+        return serving if drawn.server else gossiping
+    return lambda tree: lax.cond(drawn.server, serving, gossiping, tree)
 
 
-def _repeat(operator: Operator, steps: int, tree: Any, here: Placement) -> Any:
-    for _ in range(steps):
-        tree = here.apply(operator, tree)
-    return tree
-
-
-def _weighted_average(weights: jax.Array, tree: Any, here: Placement) -> Any:
-    own = here.own(weights)
-    totals = here.total(jax.tree.map(lambda x: per_agent(own, x) * x, tree))
-    return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), tree, totals)
-
-
-def _split_round(gossip: Gossip, mask: jax.Array, here: Placement) -> tuple[RoundMix, Links]:
+def _split_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
     """The agents in the mask average among themselves, the others gossip on the subgraph they induce."""
-    assert gossip.sources is not None and gossip.targets is not None
-    operator, edges = outside_gossip(mask, gossip.sources, gossip.targets)
-    count, own = mask.sum(), here.own(mask)
+    count, own = drawn.server.sum(), here.own(drawn.server)
 
     def apply(tree):
         def leaf(x, total, gossiped):
             mean = total / jnp.maximum(count, 1).astype(x.dtype)
             return jnp.where(per_agent(own, x).astype(bool), mean, gossiped)
 
-        totals = here.total(jax.tree.map(lambda x: per_agent(own, x) * x, tree))
-        return jax.tree.map(leaf, tree, totals, here.apply(operator, tree))
+        totals = here.total(_weighted(own, tree))
+        return jax.tree.map(leaf, tree, totals, here.apply(drawn.operator, tree))
 
-    flags = [jnp.asarray(flag, jnp.int32) for flag in (1, count > 0, edges > 0, count, count, edges)]
-    return RoundMix(apply, jnp.ones(own.shape, bool), 1.0, own, here), Links(*flags)
+    return apply
+
+
+def _weighted(weights: jax.Array, tree: Any) -> Any:
+    return jax.tree.map(lambda x: per_agent(weights, x) * x, tree)

@@ -47,7 +47,7 @@ def mixing_rate(weights: Any) -> float:
         return 0.0
     if n <= DENSE_UP_TO:
         return 1.0 - float(np.linalg.norm(matrix.toarray() - 1 / n, 2)) ** 2
-    steps = _circulant(matrix)
+    steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
         return _circulant_rate(n, *steps)
     if not _is_symmetric(matrix):
@@ -72,24 +72,35 @@ def eigenvalue_extremes(weights: Any) -> tuple[float, float]:
     >>> round(low, 12), round(second, 12)
     (0.5, 0.5)
     """
-    matrix = _csr(weights)
+    matrix = _symmetric(weights)
     n = matrix.shape[0]
-    if not _is_symmetric(matrix):
-        raise InputError(
-            "weights is not symmetric; eigenvalue_extremes needs real eigenvalues, use mixing_rate"
-        )
     if n == 1:
         return 1.0, 1.0
     if n <= DENSE_UP_TO:
         values = np.linalg.eigvalsh(matrix.toarray())
         rest = np.delete(values, np.abs(values - 1).argmin())
         return float(rest[0]), float(rest[-1])
-    steps = _circulant(matrix)
+    steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
         spectrum = 1 - _circulant_gaps(n, *steps)[0]
         return float(spectrum.min()), float(spectrum.max())
     upper, lower = _gaps(matrix)
     return lower - 1, 1 - upper
+
+
+def inner_modes(weights: Any) -> tuple[float, ...]:
+    """The eigenvalues of a symmetric W that limit step sizes: the smallest, and the largest that is not 1.
+
+    Every component of a graph has a 1 of its own. Where all are 1 there is none left.
+
+    >>> [round(mode, 12) for mode in inner_modes([[0.75, 0.25, 0], [0.25, 0.75, 0], [0, 0, 1]])]
+    [0.5, 0.5]
+    """
+    matrix = _symmetric(weights)
+    small = matrix.shape[0] <= DENSE_UP_TO
+    values = np.linalg.eigvalsh(matrix.toarray()) if small else np.array(eigenvalue_extremes(matrix))
+    inner = values[values < 1 - 1e-12]
+    return (float(inner[0]), float(inner[-1])) if inner.size else ()
 
 
 def laplacian_extremes(laplacian: csr_array) -> tuple[float, float]:
@@ -118,6 +129,13 @@ def _csr(weights: Any) -> csr_array:
     return matrix
 
 
+def _symmetric(weights: Any) -> csr_array:
+    matrix = _csr(weights)
+    if not _is_symmetric(matrix):
+        raise InputError("weights is not symmetric, so its eigenvalues may be complex; use mixing_rate")
+    return matrix
+
+
 def _identity(like: csr_array) -> csr_array:
     from scipy.sparse import eye_array
 
@@ -135,7 +153,7 @@ def _is_symmetric(matrix: csr_array) -> bool:
     return difference.nnz == 0 or float(np.abs(difference.data).max()) < 1e-12
 
 
-def _circulant(matrix: csr_array) -> tuple[np.ndarray, np.ndarray] | None:
+def circulant_steps(matrix: csr_array, tolerance: float = 0.0) -> tuple[np.ndarray, np.ndarray] | None:
     """(s, c) with w_{i,i+s} = c_s for every i, or None when W is not circulant."""
     n, counts = matrix.shape[0], np.diff(matrix.indptr)
     width = int(counts[0])
@@ -145,7 +163,7 @@ def _circulant(matrix: csr_array) -> tuple[np.ndarray, np.ndarray] | None:
     order = steps.argsort(axis=1)
     steps = np.take_along_axis(steps, order, axis=1)
     values = np.take_along_axis(matrix.data.reshape(n, width), order, axis=1)
-    if (steps != steps[0]).any() or np.abs(values - values[0]).max() > 1e-14:
+    if (steps != steps[0]).any() or np.abs(values - values[0]).max() > tolerance:
         return None
     return steps[0].astype(np.int64), values[0]
 

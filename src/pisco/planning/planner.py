@@ -8,8 +8,6 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import jax
-
 from pisco.costs import LinkTimes, Prices
 from pisco.errors import InputError, check_number, suggest
 from pisco.networks.network import Network
@@ -19,7 +17,6 @@ from pisco.planning.settings import PROBABILITIES, Modes, Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import Estimates
-from pisco.tree import num_bytes
 
 WEIGHTS = ("fdla", "pisco-step", "metropolis")
 USUAL_PRICES = Prices()
@@ -131,10 +128,9 @@ def plan(
     probabilities = [p for p in probabilities if p > 0 or connected]
     if not probabilities:
         raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
-    size = num_bytes(jax.eval_shape(problem.init, jax.random.key(0)))
     round_prices = {
-        True: prices.of_round([2 * size], network.graph),
-        False: prices.of_round([size, size], network.graph),
+        one: prices.of_round(Setting("", one, 1, 0.0, 1.0).sent(problem), network.graph)
+        for one in (True, False)
     }
     few = subsample(problem, samples, test=goal.column.startswith("test_"))
     track = Track(

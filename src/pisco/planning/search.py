@@ -166,14 +166,15 @@ class Search:
             return math.nan, math.nan
         first = np.asarray(self.estimates.agent_curvatures)
         eased = self.estimates.end_smoothness / max(self.estimates.smoothness, 1e-12)
-        options = setting.stability(self.track.networks)
+        weights, lr = self.track.networks[setting.weights].weights, setting.local_lr
         return (
-            agents_growth(first, local_lr=setting.local_lr, **options),
-            agents_growth(eased * first, local_lr=setting.local_lr, **options),
+            agents_growth(first, weights, local_lr=lr, **setting.rule),
+            agents_growth(eased * first, weights, local_lr=lr, **setting.rule),
         )
 
     def stable_limit(self, setting: Setting) -> float:
         """The largest safe η_l at the agents' curvatures at x⁰."""
         if self.estimates is None:
             return math.nan
-        return largest_safe_step(self.estimates.agent_curvatures, **setting.stability(self.track.networks))
+        weights = self.track.networks[setting.weights].weights
+        return largest_safe_step(self.estimates.agent_curvatures, weights, **setting.rule)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from pisco.algorithms.pisco import pisco
+from pisco.costs import message_sizes
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
+from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates
-from pisco.theory.stability import best_step, largest_stable_step, network_modes
+from pisco.theory.stability import Rule, best_step, largest_stable_step, weight_modes
+from pisco.tree import stack_agents
 from pisco.types import Algorithm
 
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -37,18 +41,21 @@ class Setting(NamedTuple):
         return pisco(local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange)
 
     @property
+    def rule(self) -> Rule:
+        """What matters for stability besides η_l."""
+        return Rule(
+            local_steps=self.local_steps, server_prob=self.server_prob, one_exchange=self.one_exchange
+        )
+
+    @property
     def server(self) -> Schedule:
         """When the server is reached."""
         return bernoulli(self.server_prob)
 
-    def stability(self, networks: Mapping[str, Network]) -> dict[str, Any]:
-        """What limits of the step depend on."""
-        return {
-            "weights": networks[self.weights].weights,
-            "local_steps": self.local_steps,
-            "server_prob": self.server_prob,
-            "one_exchange": self.one_exchange,
-        }
+    def sent(self, problem: Problem) -> list[int]:
+        """Bytes of an agent's message in every exchange of a round."""
+        params = jax.eval_shape(lambda key: stack_agents(problem.init(key), 1), jax.random.key(0))
+        return message_sizes(self.algorithm, params, 1).sent
 
     def describe(self) -> str:
         """In words, for progress and tables."""
@@ -60,35 +67,23 @@ class Setting(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The eigenvalues of every choice of weights that limit the step (`network_modes`)."""
+    """The eigenvalues of every choice of weights that limit the step (`weight_modes`)."""
 
     by_weights: Mapping[str, tuple[complex, ...]]
 
     @classmethod
     def of(cls, networks: Mapping[str, Network]) -> Modes:
-        return cls({name: network_modes(network) for name, network in networks.items()})
+        return cls({name: weight_modes(network.weights) for name, network in networks.items()})
 
     def limit(self, setting: Setting, curvature: float) -> float:
         """The largest stable η_l if all agents were alike with this curvature: where to search, not what is safe."""
-        return largest_stable_step(
-            self.by_weights[setting.weights],
-            curvature,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        return largest_stable_step(self.by_weights[setting.weights], curvature, **setting.rule)
 
     def rounds(self, setting: Setting) -> float:
         """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
         # Without the modes μ = 1 of a disconnected graph, which are the same for all weights.
-        _, shrink = best_step(
-            [mode for mode in self.by_weights[setting.weights] if abs(mode - 1) > 1e-9],
-            1.0,
-            condition=CONDITION,
-            local_steps=setting.local_steps,
-            server_prob=setting.server_prob,
-            one_exchange=setting.one_exchange,
-        )
+        modes = [mode for mode in self.by_weights[setting.weights] if abs(mode - 1) > 1e-9]
+        _, shrink = best_step(modes, 1.0, condition=CONDITION, **setting.rule)
         return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, check_number
-from pisco.problems.sampling import batch_indices
-from pisco.types import Grad, Key, Params
+from pisco.types import Key, Params
 
 Batch = Any
 Loss = Callable[[Params, Batch, Key | None], jax.Array]
@@ -105,42 +104,6 @@ class Problem:
             return self.loss(params, batch, key)
         alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
         return jax.vmap(lambda sample: self.loss(params, sample, key))(alone)
-
-    def agent_gradient(self, params: Params, key: Key, agent: Any, batch_size: int | None) -> Params:
-        """Agent `agent`'s gradient at its own `params`: on a drawn batch, or on all its samples."""
-        return jax.grad(self.agent_loss)(params, key, agent, batch_size)
-
-    def agent_loss(self, params: Params, key: Key, agent: Any, batch_size: int | None) -> jax.Array:
-        """Agent `agent`'s loss at its own `params`, on the batch that `key` draws or on all its samples."""
-        size, offset = self.sizes[agent], self.offsets[agent]
-        own_key = jax.random.fold_in(key, agent)
-        if batch_size is not None:
-            rows = offset + batch_indices(key, agent, size, batch_size)
-            batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), self.data)
-            return self.batch_loss(params, batch, own_key)
-        if self.min_size == self.max_size:
-            batch = jax.tree.map(
-                lambda leaf: lax.dynamic_slice_in_dim(leaf, offset, self.max_size), self.data
-            )
-            return self.batch_loss(params, batch, own_key)
-        slots = jnp.arange(self.max_size)
-        batch = jax.tree.map(lambda leaf: leaf[offset + jnp.minimum(slots, size - 1)], self.data)
-        losses = self.sample_losses(params, batch, own_key)
-        return jnp.where(slots < size, losses, 0).sum() / size.astype(losses.dtype)
-
-    def gradient(self, batch_size: int | None) -> Grad:
-        """`grad(params, key)` of all agents, stacked on the leading axis."""
-        agents = jnp.arange(self.num_agents)
-
-        def grad(params: Params, key: Key) -> Params:
-            return jax.vmap(lambda p, agent: self.agent_gradient(p, key, agent, batch_size))(params, agents)
-
-        return grad
-
-    def mean_loss(self, params: Params, key: Key, batch_size: int | None) -> jax.Array:
-        """The mean over stacked agents of their losses, each at its own parameters."""
-        agents = jnp.arange(self.num_agents)
-        return jax.vmap(lambda p, agent: self.agent_loss(p, key, agent, batch_size))(params, agents).mean()
 
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""

@@ -20,8 +20,8 @@ from pisco.theory.stability import (
     best_step,
     growth,
     largest_stable_step,
-    network_modes,
     round_matrix,
+    weight_modes,
 )
 
 __all__ = [
@@ -44,10 +44,10 @@ __all__ = [
     "largest_safe_step",
     "largest_stable_step",
     "network_dependency",
-    "network_modes",
     "round_matrix",
     "smoothness",
     "theorem_1",
     "theorem_1_bound",
+    "weight_modes",
     "where_below",
 ]

@@ -18,6 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from pisco.errors import check_number
+from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 
@@ -98,8 +99,10 @@ def _agents(
     share: int | None,
     iterations: int,
 ) -> jax.Array:
+    loss = agent_loss(problem, share)
+
     def curvature(agent):
-        return _power(lambda x: problem.agent_loss(unflatten(x), key, agent, share), flat, key, iterations)
+        return _power(lambda x: loss(unflatten(x), key, agent), flat, key, iterations)
 
     return lax.map(curvature, jnp.arange(problem.num_agents))
 
@@ -193,7 +196,7 @@ def _facts(
         return problem.objective(unflatten(x))
 
     def own(x, key, agent, size):
-        return problem.agent_loss(unflatten(x), key, agent, size)
+        return agent_loss(problem, size)(unflatten(x), key, agent)
 
     def gradients(key, size):
         return lax.map(lambda agent: jax.grad(own)(flat, key, agent, size), agents)

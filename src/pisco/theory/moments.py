@@ -38,10 +38,10 @@ class Rounds:
         hessians: Any,
         weights: Any,
         *,
-        comm_lr: float,
         local_steps: int,
-        server_prob: float,
-        one_exchange: bool,
+        comm_lr: float = 1.0,
+        server_prob: float = 0.0,
+        one_exchange: bool = False,
     ):
         check_number("local_steps", local_steps, low=0, integer=True)
         check_number("comm_lr", comm_lr, low=0, open_low=True)

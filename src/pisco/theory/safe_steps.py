@@ -7,13 +7,13 @@ curvatures allow. What planning and warnings go by.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from pisco.errors import check_number
 from pisco.theory.moments import Rounds
-from pisco.theory.stability import growth, largest_stable_step, weight_modes
+from pisco.theory.stability import Rule, growth, largest_stable_step, weight_modes
 
 MOST_AGENTS, MOST_WITH_COINS = 64, 24
 """Up to so many agents a limit from curvatures takes a second or two; with coins, 0 < p < 1, moments cost more."""
@@ -22,48 +22,26 @@ SINGLED_OUT = 10
 """How many agents at most are imagined to be steep alone, and how many flat alone."""
 
 
-def agents_growth(
-    curvatures: Any,
-    weights: Any,
-    *,
-    local_lr: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
-) -> float:
+def agents_growth(curvatures: Any, weights: Any, *, local_lr: float, **rule: Unpack[Rule]) -> float:
     """The factor by which the squared error grows a round, in the mean over coins; below 1 is stable.
 
     Args:
       curvatures: Hessians, or every agent's largest curvature, as for `largest_safe_step`.
       weights: W, n × n, dense or sparse.
       local_lr: η_l.
-      comm_lr: η_c.
-      local_steps: T_o.
-      server_prob: p.
-      one_exchange: for the one-exchange form.
+      **rule: PISCO's settings besides η_l.
 
     >>> average = np.full((2, 2), 0.5)
     >>> round(agents_growth([[[1.0]], [[3.0]]], average, local_lr=0.1, local_steps=0), 12)      # (1 − 0.1·2)²
     0.64
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
-    options["one_exchange"] = one_exchange
-    if _too_many(curvatures, server_prob):
-        return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **options)
-    return max(Rounds(each, weights, **options).growth(local_lr) for each in _cases(curvatures, weights))
+    if _too_many(curvatures, rule.get("server_prob", 0.0)):
+        return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **rule)
+    return max(Rounds(each, weights, **rule).growth(local_lr) for each in _cases(curvatures, weights))
 
 
-def largest_safe_step(
-    curvatures: Any,
-    weights: Any,
-    *,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
-) -> float:
+def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> float:
     """The η_l up to which every smaller step is stable, in mean square over the coins; 0 when none is.
 
     Given the agents' Hessians it is exact on quadratics. Given only the largest curvature of each agent it is the
@@ -79,10 +57,7 @@ def largest_safe_step(
       curvatures: (n, d, d), the agents' Hessians, or (n,), their largest curvatures (`agent_curvatures` estimates
         those). Negative curvature counts as none: leaving a saddle is no instability.
       weights: W, n × n, dense or sparse, doubly stochastic; symmetric or not, connected or not.
-      comm_lr: η_c.
-      local_steps: T_o.
-      server_prob: p.
-      one_exchange: for the one-exchange form.
+      **rule: PISCO's settings besides η_l.
 
     >>> average, unlike = np.full((3, 3), 1 / 3), np.array([0.1, 0.1, 3.0])
     >>> round(largest_safe_step(unlike[:, None, None], average, local_steps=0), 2)      # 2/(mean curvature)
@@ -92,13 +67,11 @@ def largest_safe_step(
     >>> round(largest_safe_step(unlike, average, local_steps=9), 2)      # in some direction the others may be flat
     0.28
     """
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
-    options["one_exchange"] = one_exchange
-    if _too_many(curvatures, server_prob):
-        return largest_stable_step(weight_modes(weights), max(curvatures), **options)
+    if _too_many(curvatures, rule.get("server_prob", 0.0)):
+        return largest_stable_step(weight_modes(weights), max(curvatures), **rule)
     limit = math.inf
     for case in _cases(curvatures, weights):
-        rounds = Rounds(case, weights, **options)
+        rounds = Rounds(case, weights, **rule)
         # Most cases bind nothing: a look at a few steps tells so.
         if limit == math.inf or not all(rounds.stable(share * limit) for share in (1, 0.5)):
             limit = min(limit, rounds.limit())

@@ -20,18 +20,24 @@ component beyond the first; at p = 0 they are the means of components that never
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 
 from pisco.errors import InputError
-from pisco.networks.spectral import DENSE_UP_TO, eigenvalue_extremes
-
-if TYPE_CHECKING:
-    from pisco.networks.network import Network
+from pisco.networks.spectral import DENSE_UP_TO, inner_modes
 
 CURVATURES = 24
 """The curvatures at which stability is tested, evenly up to L: the worst mode need not be the steepest."""
+
+
+class Rule(TypedDict, total=False):
+    """What of PISCO's settings matters here besides η_l."""
+
+    local_steps: Required[int]
+    comm_lr: float  # 1 unless given
+    server_prob: float  # 0
+    one_exchange: bool  # False
 
 
 def round_matrix(
@@ -77,11 +83,8 @@ def growth(
     smoothness: float,
     *,
     local_lr: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
     condition: float | None = None,
+    **rule: Unpack[Rule],
 ) -> float:
     """The factor by which the worst squared deviation grows a round, in the mean over coins; below 1 is stable.
 
@@ -91,9 +94,7 @@ def growth(
     >>> growth([-0.826], 1.0, local_lr=0.03, local_steps=0) > 1 > growth([-0.826], 1.0, local_lr=0.02, local_steps=0)
     True
     """
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
-    curvatures = _curvatures(smoothness, condition)
-    return float(_growths(modes, curvatures, np.array([local_lr]), one_exchange=one_exchange, **options)[0])
+    return float(_growths(modes, _curvatures(smoothness, condition), np.array([local_lr]), **rule)[0])
 
 
 def _curvatures(smoothness: float, condition: float | None) -> np.ndarray:
@@ -107,10 +108,10 @@ def _growths(
     curvatures: np.ndarray,
     local_lrs: np.ndarray,
     *,
-    comm_lr: float,
     local_steps: int,
-    server_prob: float,
-    one_exchange: bool,
+    comm_lr: float = 1.0,
+    server_prob: float = 0.0,
+    one_exchange: bool = False,
 ) -> np.ndarray:
     """`growth` for many step sizes at once."""
     chosen = np.asarray(list(modes))
@@ -121,12 +122,10 @@ def _growths(
         steps = (1 - (1 - curvatures * lrs) ** (local_steps + 1)) / curvatures
         worst = np.max((1 - comm_lr * curvatures * steps) ** 2, axis=1)
         if chosen.size:
-            rule: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps}
 
             def matrices(modes: np.ndarray) -> np.ndarray:
-                return round_matrix(
-                    modes[:, None], curvatures, local_lr=lrs[..., None], one_exchange=one_exchange, **rule
-                )
+                rule = {"comm_lr": comm_lr, "local_steps": local_steps, "one_exchange": one_exchange}
+                return round_matrix(modes[:, None], curvatures, local_lr=lrs[..., None], **rule)
 
             gossip = matrices(chosen)
             if one_exchange and server_prob > 0:
@@ -151,36 +150,24 @@ def _moments(matrices: np.ndarray) -> np.ndarray:
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-def largest_stable_step(
-    modes: Iterable[complex],
-    smoothness: float,
-    *,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
-) -> float:
+def largest_stable_step(modes: Iterable[complex], smoothness: float, **rule: Unpack[Rule]) -> float:
     """The η_l up to which every smaller step is stable: scanned upwards from 10⁻⁶/L (10⁻¹²/L), then bisected.
 
     Only for agents with one and the same Hessian; `largest_safe_step` is for all others.
 
     Args:
-      modes: the eigenvalues of W but for the mean's own 1, as `network_modes` gives them.
+      modes: the eigenvalues of W but for the mean's own 1, as `weight_modes` gives them.
       smoothness: L; every curvature up to it counts.
-      comm_lr: η_c.
-      local_steps: T_o.
-      server_prob: p.
-      one_exchange: for the one-exchange form.
+      **rule: PISCO's settings besides η_l.
 
     >>> round(largest_stable_step([-0.826238], 1.0, local_steps=0), 4)      # (1+μ)²/(2μ²)
     0.0221
     """
     modes = list(modes)
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
     curvatures = _curvatures(smoothness, None)
 
     def stable(steps: np.ndarray) -> np.ndarray:
-        return _growths(modes, curvatures, steps, one_exchange=one_exchange, **options) < 1
+        return _growths(modes, curvatures, steps, **rule) < 1
 
     # Upwards in steps of a tenth: beyond the limit there may be stable islands, which are no limit. (The powers of
     # 1.1 miss a·η_l = 1, where one exchange with T_o > 1 touches growth 1 without crossing it.)
@@ -203,14 +190,7 @@ def largest_stable_step(
 
 
 def best_step(
-    modes: Iterable[complex],
-    smoothness: float,
-    *,
-    condition: float,
-    comm_lr: float = 1.0,
-    local_steps: int,
-    server_prob: float = 0.0,
-    one_exchange: bool = False,
+    modes: Iterable[complex], smoothness: float, *, condition: float, **rule: Unpack[Rule]
 ) -> tuple[float, float]:
     """(η_l, growth) of the step that shrinks the worst mode fastest on quadratics of this condition number.
 
@@ -218,20 +198,14 @@ def best_step(
     >>> round(step, 2), round(shrink, 2)
     (1.81, 0.67)
     """
-    options: dict[str, Any] = {"comm_lr": comm_lr, "local_steps": local_steps, "server_prob": server_prob}
     modes, curvatures = list(modes), _curvatures(smoothness, condition)
     steps = np.geomspace(1e-4, 3, 60) / smoothness
     for _ in range(2):
-        found = _growths(modes, curvatures, steps, one_exchange=one_exchange, **options)
+        found = _growths(modes, curvatures, steps, **rule)
         at = int(np.argmin(found))
         best = float(steps[at]), float(found[at])
         steps = np.geomspace(steps[max(at - 1, 0)], steps[min(at + 1, len(steps) - 1)], 41)
     return best
-
-
-def network_modes(network: Network) -> tuple[complex, ...]:
-    """The eigenvalues of a network's W that matter (`weight_modes`)."""
-    return weight_modes(network.weights)
 
 
 def weight_modes(weights: Any) -> tuple[complex, ...]:
@@ -243,20 +217,17 @@ def weight_modes(weights: Any) -> tuple[complex, ...]:
     >>> [round(mode, 3) for mode in weight_modes(np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]))]
     [0.0, 0.0, 1.0]
     """
+    from scipy.sparse.csgraph import connected_components
+
+    more = (1.0,) if connected_components(weights, directed=False, return_labels=False) > 1 else ()
+    if abs(weights - weights.T).max() <= 1e-12:
+        return (*inner_modes(weights), *more)
     n = weights.shape[0]
-    symmetric = abs(weights - weights.T).max() <= 1e-12
     if n > DENSE_UP_TO:
-        if not symmetric:
-            raise InputError(
-                f"the weights are not symmetric, and the eigenvalues of {n} agents are out of reach; "
-                f"stability of such weights is known up to {DENSE_UP_TO} agents"
-            )
-        return eigenvalue_extremes(weights)
-    matrix = weights.toarray() if hasattr(weights, "toarray") else np.asarray(weights, float)
-    values = np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix)
-    values = np.delete(values, np.abs(values - 1).argmin())
+        raise InputError(
+            f"the weights are not symmetric, and the eigenvalues of {n} agents are out of reach; "
+            f"stability of such weights is known up to {DENSE_UP_TO} agents"
+        )
+    values = np.linalg.eigvals(weights.toarray() if hasattr(weights, "toarray") else weights)
     inner = values[np.abs(values - 1) > 1e-9]
-    more = (1.0,) if inner.size < values.size else ()
-    if symmetric:
-        return (float(inner.min()), float(inner.max()), *more) if inner.size else more
     return (*inner[inner.imag >= 0].tolist(), *more)

@@ -13,7 +13,7 @@ import numpy as np
 
 from pisco.errors import check_number
 from pisco.networks.graph import Graph
-from pisco.networks.spectral import DENSE_UP_TO, eigenvalue_extremes
+from pisco.networks.spectral import inner_modes
 from pisco.theory.stability import best_step
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def pisco_step(
       lazy: (I + W)/2 of the result.
 
     >>> from pisco.networks.graphs import ring
-    >>> [round(mode, 2) for mode in eigenvalue_extremes(pisco_step(ring(10)))]      # FDLA: −0.83 and 0.83
+    >>> [round(mode, 2) for mode in inner_modes(pisco_step(ring(10)))]      # FDLA: −0.83 and 0.83
     [-0.51, 0.86]
     """
     from scipy.sparse import csr_array, eye_array
@@ -47,7 +47,7 @@ def pisco_step(
 
     check_number("condition", condition, low=1)
     fastest = fdla(graph)
-    modes = _inner_modes(fastest)
+    modes = np.array(inner_modes(fastest))
     shrink = 1.0
     if modes.size:
         rates = [
@@ -61,13 +61,3 @@ def pisco_step(
     shrink *= 0.5 if lazy else 1.0
     identity = eye_array(graph.num_agents, format="csr")
     return csr_array(identity - shrink * (identity - fastest))
-
-
-def _inner_modes(matrix: csr_array) -> np.ndarray:
-    """The smallest eigenvalue and the largest that is not 1 (every component has a 1 of its own)."""
-    n = matrix.shape[0]  # pyright: ignore[reportOptionalSubscript]
-    values = (
-        np.linalg.eigvalsh(matrix.toarray()) if n <= DENSE_UP_TO else np.array(eigenvalue_extremes(matrix))
-    )
-    inner = values[values < 1 - 1e-9]
-    return np.array([inner.min(), inner.max()]) if inner.size else inner

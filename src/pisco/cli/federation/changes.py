@@ -135,7 +135,7 @@ def _not_past(home: Path, at: int) -> None:
     from pisco.federation.kits import Kit, require_tls13
 
     require_tls13()
-    from pisco.federation.runtime.loopback import overview
+    from pisco.federation.runtime.peers import overview
 
     try:
         front = max(agent.round for agent in overview(Kit.load(home / KITS / "server"), timeout=3.0).agents)

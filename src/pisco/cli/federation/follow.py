@@ -33,7 +33,7 @@ def status(
     from rich.live import Live
 
     from pisco.errors import InputError
-    from pisco.federation.runtime.loopback import overview
+    from pisco.federation.runtime.peers import overview
 
     opened = Kit.load(kit)
     found = overview(opened)
@@ -75,9 +75,10 @@ def try_(
     require_tls13()
     from rich.live import Live
 
+    from pisco.cli.federation import loopback
     from pisco.cli.folders import unused
     from pisco.errors import InputError
-    from pisco.federation.runtime import loopback
+    from pisco.federation.runtime.peers import overview
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):
@@ -105,7 +106,7 @@ def try_(
 
             def watch() -> None:
                 try:
-                    live.update(_standing(loopback.overview(opened, timeout=1.0)))
+                    live.update(_standing(overview(opened, timeout=1.0)))
                 except InputError:
                     return  # not up yet, or already done
                 time.sleep(0.4)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from pisco.engines import checkpoint
-from pisco.engines.checkpoint import Checkpoint
+from pisco.engines.checkpoint import Checkpoint, Head
 from pisco.engines.cluster.rendezvous import roll_call
 from pisco.errors import InputError
 
@@ -198,15 +198,7 @@ class Processes:
                 )
         return found
 
-    def save(
-        self,
-        folder: Path,
-        round_index: int,
-        job: dict[str, Any],
-        history: dict[str, np.ndarray],
-        engine: Engine,
-        states: Any,
-    ) -> None:
+    def save(self, folder: Path, head: Head, engine: Engine, states: Any) -> None:
         from pisco.engines.sharded.engine import ShardedEngine
 
         assert isinstance(engine, ShardedEngine)
@@ -214,7 +206,7 @@ class Processes:
         written: dict[str, Any] = {"error": "it was interrupted"}
         try:
             part = (self.index, self.count)
-            written = checkpoint.save_part(folder, round_index, part, first, checkpoint.named_leaves(own))
+            written = checkpoint.save_part(folder, head.round, part, first, checkpoint.named_leaves(own))
         except OSError as error:
             written = {"error": str(error)}
         parts = [json.loads(text) for text in self.everybody_says(json.dumps(written))]
@@ -222,7 +214,7 @@ class Processes:
             if "error" in part:
                 raise OSError(f"process {index}: {part['error']}")
         if self.leads:
-            checkpoint.save(folder, round_index, job, history, common, parts)
+            checkpoint.save(folder, head, common, parts)
 
 
 def _gather(row: np.ndarray) -> np.ndarray:

@@ -6,31 +6,26 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.sharding import Mesh
 
 from pisco.engines.cluster.processes import Processes
-from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key, streams
+from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
+from pisco.engines.round import Rounds
 from pisco.engines.sharded.block import Block
 from pisco.engines.sharded.exchange import AXIS, Blocks
 from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split, whole
 from pisco.errors import InputError
 from pisco.metrics import round_metrics
-from pisco.networks.rounds import Links, draw_round, draw_start
-from pisco.tree import stack_agents
+from pisco.networks.rounds import Links
 
 Form = tuple[Any, tuple[bool, ...]]
 """The structure of a carry, and which of its leaves lead with the agents."""
 
 
 def _start(run: Run, held: Shard, batch_size: int | None, blocks: Blocks) -> Carry:
-    held, here, keys = held.inside(blocks), _here(held, blocks), _streams(run)
-    params = stack_agents(held.problem.init(keys.start), blocks.block)
-    key, mix = jax.random.fold_in(keys.batches, 0), draw_start(held.gossip, keys.links, here)
-    return Carry(run.algorithm.init(params, key, _gradient(held, here, batch_size), mix), run.server.start())
+    return _rounds(run, held.inside(blocks), batch_size, _here(held, blocks)).start(blocks.block)
 
 
 def _advance(
@@ -42,57 +37,25 @@ def _advance(
     batch_size: int | None,
     blocks: Blocks,
 ) -> tuple[Carry, dict[str, jax.Array], Links]:
-    held, here, keys = held.inside(blocks), _here(held, blocks), _streams(run)
-    grad, loss = _gradient(held, here, batch_size), _mean_loss(held, here, batch_size)
-
-    def one_round(carry, k):
-        key = jax.random.fold_in(keys.batches, k + 1)
-        who, memory = run.server.decide(carry.memory, keys.coins, k, lambda: loss(carry.state.params, key))
-        mix, links = draw_round(held.gossip, who, keys.links, k, blocks.agents, here)
-        return Carry(run.algorithm.round(carry.state, key, grad, mix), memory), links
-
-    def stretch(carry, first):
-        carry, links = lax.scan(one_round, carry, first + jnp.arange(segment.stride, dtype=jnp.int32))
-        row = round_metrics(carry.state, here) if segment.measured else {}
-        return carry, (row, Links(*(count.sum() for count in links)))
-
-    starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
-    carry, (rows, links) = lax.scan(stretch, carry, starts)
+    held, here = held.inside(blocks), _here(held, blocks)
+    rounds = _rounds(run, held, batch_size, here)
+    carry, rows, links = rounds.advance(carry, done, segment, lambda state: round_metrics(state, here))
     return carry, held.evaluate(rows) if segment.measured else {}, links
 
 
 def _measure(carry: Carry, held: Shard, blocks: Blocks) -> dict[str, jax.Array]:
-    held, here = held.inside(blocks), _here(held, blocks)
-    return held.evaluate(jax.tree.map(lambda x: x[None], round_metrics(carry.state, here)))
+    row = round_metrics(carry.state, _here(held, blocks))
+    return held.inside(blocks).evaluate(jax.tree.map(lambda x: x[None], row))
 
 
 def _here(held: Shard, blocks: Blocks) -> Block:
     return Block(blocks, jax.tree.map(lambda x: x[0], held.exchange))
 
 
-def _streams(run: Run):
-    return streams(jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
-
-
-def _gradient(held: Shard, here: Block, batch_size: int | None):
-    """`grad(params, key)` of the agents here: by their own numbers, so that they draw the batches of every engine."""
-    agents = here.numbers(here.blocks.block)
-
-    def grad(params, key):
-        own = partial(held.problem.agent_gradient, batch_size=batch_size)
-        return jax.vmap(lambda p, agent: own(p, key, agent))(params, agents)
-
-    return grad
-
-
-def _mean_loss(held: Shard, here: Block, batch_size: int | None):
-    agents = here.numbers(here.blocks.block)
-
-    def loss(params, key):
-        own = partial(held.problem.agent_loss, batch_size=batch_size)
-        return here.mean(jax.vmap(lambda p, agent: own(p, key, agent))(params, agents))
-
-    return loss
+def _rounds(run: Run, held: Shard, batch_size: int | None, here: Block) -> Rounds:
+    run = run._replace(seed=jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
+    count = here.blocks.agents
+    return Rounds(run, held.problem, held.gossip, num_agents=count, batch_size=batch_size, here=here)
 
 
 def _carry_specs(form: Form) -> Any:

@@ -20,7 +20,7 @@ from pisco.federation.runtime import membership, reports
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Stopped
-from pisco.federation.runtime.programs import MIX, START_SERVER, Programs, own_problem
+from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, check, weigh
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -66,8 +66,7 @@ class Agent(MemberProcess):
         self._enter(self._first_epoch())
         now = min(self.done, self.last_round(self.name) - 1)
         self.address = self.plan.epoch_at(now).member(self.name).address
-        own = own_problem(problem, self.plan.batch_size)
-        self.programs = Programs(self.algorithm, own, self.keys, self.index)
+        self.programs = Programs(self.algorithm, problem, self.plan.batch_size, self.keys, self.index)
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
             log.info(
@@ -167,7 +166,7 @@ class Agent(MemberProcess):
     def _round(self, k: int) -> None:
         self._phase, self._round_on_wire, self._k = 0, wire(k), k
         self._hops = self.routes.hops(k, self.place)
-        self.state = self.programs.round(self._exchange, self.state, k, self.routes.flags(k, self.place))
+        self.state = self.programs.round(self._exchange, self.state, k, self.routes.told(k, self.place))
         self.done = k + 1
         if any(not isinstance(hop, GossipHop) for hop in self._hops):
             self.outbox.passed(SERVER, wire(k) + 1)  # the server keeps its average before it hands it out
@@ -198,7 +197,7 @@ class Agent(MemberProcess):
         elif kind == START_SERVER:
             hops = [self.routes.server_hop(None)]
         else:
-            hops = [self.routes.gossip_hop(0, self.place)]
+            hops = [self.routes.gossip_hop(self.place)]
         arrays = [np.asarray(leaf) for leaf in leaves]
         for hop in hops:
             arrays = self._hop(hop, arrays)

@@ -11,8 +11,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pisco.costs import MessageSizes, cumulative_costs
@@ -20,10 +18,10 @@ from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
+from pisco.federation.runtime.routes import Routes
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write
-from pisco.networks.network import Network
-from pisco.networks.rounds import Links, draw_round
+from pisco.networks.rounds import Links
 from pisco.results import Result
 
 FILE = "reports.json"
@@ -175,14 +173,8 @@ def costs(plan: Federation, rounds: list[int], sizes: dict[str, list[int]]) -> d
     every: list[np.ndarray] = []
     ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
     for epoch, end in zip(plan.epochs, ends, strict=True):
-        network = plan.network_of(epoch)
-
-        def links(k: Any, network: Network = network) -> Links:
-            who = network.server.participants(keys.coins, k)
-            return draw_round(network.gossip, who, keys.links, k, network.num_agents)[1]
-
-        ks = jnp.arange(epoch.start, end, dtype=jnp.int32)
-        every.append(np.stack([np.broadcast_to(x, ks.shape) for x in jax.jit(jax.vmap(links))(ks)]))
+        links = Routes(plan.network_of(epoch), keys).links(epoch.start, end)
+        every.append(np.stack(links))
     counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
     between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
     first = plan.network_of(plan.epochs[0])

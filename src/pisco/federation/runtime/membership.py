@@ -1,8 +1,8 @@
 """Changes of the roster: what agents do when a new epoch begins.
 
 Gradient tracking needs mean(Y) = mean(G) over whoever takes part. At the first round of a new roster everybody who
-stays sets Y := G, and who joins starts from the mean parameters of those who stay with Y := G of its own, so the two
-means are equal over the new roster, whoever came or went. Links and weights are those of the new epoch.
+stays sets Y := G (the algorithm's `rebase`), and who joins starts from the mean parameters of those who stay with
+Y := G of its own, so the two means are equal, whoever came or went. Links and weights are those of the new epoch.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import BOUNDARY, wire
 from pisco.federation.runtime.peers import Peer, Stopped
 from pisco.federation.runtime.routes import ServerHop
-from pisco.tree import zeros_like
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -31,39 +30,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("pisco.federation")
 
 
-def _tracker(state: Any) -> Any:
-    return state._replace(tracker=state.grads)
-
-
-def _correction(state: Any) -> Any:
-    return state._replace(correction=zeros_like(state.correction))  # they must sum to zero over agents
-
-
-def _as_it_is(state: Any) -> Any:
-    return state
-
-
-ANCHORS = {
-    ("params", "tracker", "grads"): _tracker,
-    ("params", "correction"): _correction,
-    ("params", "velocity"): _as_it_is,
-    ("params",): _as_it_is,
-}
-"""What a state needs when the roster changes, by its fields."""
-
-
 def check(plan: Federation) -> None:
     """Refuse changes that a method's state cannot follow."""
-    if len({epoch.names for epoch in plan.epochs}) == 1:
-        return
-    from pisco.engines.job import seed_key
-    from pisco.types import StartMix
-
-    algorithm, silent = plan.build_algorithm(), StartMix(lambda tree: tree, lambda tree: tree)
-    state = jax.eval_shape(
-        lambda: algorithm.init(np.zeros((1, 1 << 20), np.float32), seed_key(0), lambda p, k: p, silent)
-    )
-    if getattr(state, "_fields", None) not in ANCHORS:
+    algorithm = plan.build_algorithm()
+    if algorithm.rebase is None and len({epoch.names for epoch in plan.epochs}) > 1:
         raise InputError(
             f"{algorithm.name} cannot change its roster: its state holds more than parameters, trackers and gradients "
             "of one's own; run it with the founding roster"
@@ -108,7 +78,8 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
         state = agent.state
     else:
         log.info("round %d begins with %d agents", epoch.start, len(epoch.names))
-        state = ANCHORS[agent.state._fields](agent.state)
+        assert agent.algorithm.rebase is not None  # `check` has seen to it
+        state = agent.algorithm.rebase(agent.state)
         if boundary(agent.plan, epoch.start) is not None:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
             layout = MessageLayout.of(arrays)

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import host_of
+from pisco.federation.roster import SERVER, host_of
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
 from pisco.federation.runtime.transport import grpc
@@ -79,7 +80,10 @@ class Peer:
         except Refused as error:
             return Call(self, None, f"refused: {error}")
         request = Request(federation=where.federation, round=where.round, phase=where.phase)
-        return Call(self, self._pull(request, wait_for_ready=False))
+        try:
+            return Call(self, self._pull(request, wait_for_ready=False))
+        except ValueError:  # grpc's word for a channel that was closed: we are stopping
+            return Call(self, None, "our connection to it is closed")
 
     def report(self, report: Report, timeout: float) -> Receipt:
         self.check()
@@ -269,6 +273,21 @@ class Mailroom:
         with self._lock:
             for peer in self._peers.values():
                 peer.close()
+
+
+def overview(kit: Kit, timeout: float = 5.0) -> Overview:
+    """Where everybody stands, as the server sees it."""
+    plan = kit.federation
+    peer = Peer(kit, SERVER, plan.server_address)
+    try:
+        return peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout)
+    except (OSError, Refused, grpc.RpcError) as error:
+        reason = error.details() if isinstance(error, grpc.Call) else str(error)
+        raise InputError(
+            f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
+        ) from None
+    finally:
+        peer.close()
 
 
 def _printable(details: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,73 +12,45 @@ from pisco.costs import MessageSizes
 from pisco.engines.job import Streams
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.cut import Exchange, Stages, exchange
-from pisco.federation.runtime.routes import Flags
+from pisco.networks.placement import Everybody
+from pisco.networks.rounds import RoundMix, Told
+from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
-from pisco.problems.sampling import batch_indices
-from pisco.types import Algorithm, Compressor, Grad, Key, Params, StartMix
+from pisco.types import Algorithm, Grad, Params, StartMix
 
 MIX, START_SERVER, START_GOSSIP = "mix", "start-server", "start-gossip"
 
 
-class Own(NamedTuple):
-    """What one agent brings: a start, its gradient, and what it measures on its own data."""
+class _One(Everybody):
+    """The place of a single agent with a number of its own; its arrays have a leading axis of length one."""
 
-    init: Callable[[Key], Params]
-    """x⁰ from a key that all agents share; all must come to the same."""
-    gradient: Callable[[Params, Key, Any], Params]
-    """Its mini-batch mean gradient from the round's key (the same for all) and its own index; traceable."""
-    measure: Callable[[Params], dict[str, Any]]
-    """Loss and other numbers on its own data; traceable."""
-    name: str = "own problem"
+    def __init__(self, index: Any):
+        self.index = index
 
-
-def own_problem(problem: Problem, batch_size: int | None) -> Own:
-    """A `Problem` with one agent. Batches depend on (seed, index, round) alone, as in every engine."""
-    size = problem.num_samples
-
-    def loss(params: Params, key: Key, index: Any) -> jax.Array:
-        own_key = jax.random.fold_in(key, index)
-        if batch_size is None:
-            return problem.batch_loss(params, problem.data, own_key)
-        rows = batch_indices(key, index, size, batch_size)
-        batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), problem.data)
-        return problem.batch_loss(params, batch, own_key)
-
-    def measure(params: Params) -> dict[str, Any]:
-        return {"loss": problem.objective(params)} | problem.test_metrics(params)
-
-    return Own(problem.init, jax.grad(loss), measure, problem.name)
-
-
-class _Mix:
-    """The `Mix` of a single agent, a leading axis of length one."""
-
-    def __init__(self, flags: Flags, index: Any):
-        self.participates, self.share, self.server = flags
-        self._index = index
-
-    def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
-        return exchange(tree, MIX)
-
-    def each(self, function: Callable[[Any, Key], Any], key: Key, tree: Any) -> Any:
-        own_key = jax.random.fold_in(key, self._index)
-        return _stacked(function(_single(tree), own_key))
+    def numbers(self, count: int) -> jax.Array:
+        return jnp.reshape(self.index, (count,))
 
 
 class Programs:
-    """Start, round and measurement of the agent with this index.
+    """Start, round and measurement of the agent with this index, whose data alone `problem` holds.
 
     The index is an argument like the data, so that agents with data of one size share their compiled programs.
     """
 
-    def __init__(self, algorithm: Algorithm, own: Own, keys: Streams, index: int):
+    def __init__(
+        self, algorithm: Algorithm, problem: Problem, batch_size: int | None, keys: Streams, index: int
+    ):
         self._index = np.int32(index)
+        own = jax.grad(agent_loss(problem, batch_size, place=0))
 
         def gradient(index: Any) -> Grad:
-            return lambda params, key: _stacked(own.gradient(_single(params), key, index))
+            return lambda params, key: _stacked(own(_single(params), key, index))
+
+        def measure(params: Params) -> dict[str, Any]:
+            return {"loss": problem.objective(_single(params))} | problem.test_metrics(_single(params))
 
         def start(index: Any) -> Any:
-            params = _stacked(own.init(keys.start))
+            params = _stacked(problem.init(keys.start))
             mix = StartMix(
                 lambda tree: exchange(tree, START_SERVER), lambda tree: exchange(tree, START_GOSSIP)
             )
@@ -89,23 +60,24 @@ class Programs:
             mix = StartMix(lambda tree: tree, lambda tree: tree)
             return algorithm.init(params, jax.random.fold_in(keys.batches, k), gradient(index), mix)
 
-        def one_round(state: Any, k: Any, flags: Flags, index: Any) -> Any:
+        def one_round(state: Any, k: Any, told: Told, index: Any) -> Any:
             key = jax.random.fold_in(keys.batches, k + 1)
-            return algorithm.round(state, key, gradient(index), _Mix(flags, index))
+            mix = RoundMix(lambda tree: exchange(tree, MIX), told, _One(index))
+            return algorithm.round(state, key, gradient(index), mix)
 
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        self.params_like = jax.eval_shape(lambda: _stacked(own.init(keys.start)))
+        self.params_like = jax.eval_shape(lambda: _stacked(problem.init(keys.start)))
         self.state_like = jax.eval_shape(join, self.params_like, number, number)
-        flags = Flags(
+        told = Told(
             jax.ShapeDtypeStruct((1,), bool),  # type: ignore[arg-type]
             jax.ShapeDtypeStruct((), jnp.zeros(()).dtype),
             jax.ShapeDtypeStruct((1,), bool),  # type: ignore[arg-type]
         )
         self._start = Stages(start, number)
-        self._round = Stages(one_round, self.state_like, number, flags, number)
+        self._round = Stages(one_round, self.state_like, number, told, number)
         # Not `jax.jit`: it would build the agent's data into the program.
         self._join = Stages(join, self.params_like, number, number)
-        self._measure = Stages(lambda params: own.measure(_single(params)), self.params_like)
+        self._measure = Stages(measure, self.params_like)
 
     def compile(self) -> None:
         """Compile what every round needs, before others wait for it."""
@@ -125,9 +97,9 @@ class Programs:
         """The state before the first round."""
         return self._start(exchange, self._index)
 
-    def round(self, exchange: Exchange, state: Any, k: int, flags: Flags) -> Any:
+    def round(self, exchange: Exchange, state: Any, k: int, told: Told) -> Any:
         """The state after round k."""
-        return self._round(exchange, state, np.int32(k), flags, self._index)
+        return self._round(exchange, state, np.int32(k), told, self._index)
 
     def join(self, params: Params, k: int) -> Any:
         """The state of an agent that joins at round k with these parameters."""

@@ -16,9 +16,9 @@ import numpy as np
 
 from pisco.engines.job import Streams, check_needs
 from pisco.errors import InputError
-from pisco.networks.mixing import outside_gossip
 from pisco.networks.network import Network
-from pisco.networks.schedules import AdaptiveSchedule
+from pisco.networks.rounds import Links, Told, count_links, draw, tell
+from pisco.networks.schedules import decided_shape
 from pisco.types import Algorithm
 
 BLOCK = 512
@@ -43,106 +43,96 @@ class ServerHop(NamedTuple):
 Hop = GossipHop | ServerHop
 
 
-class Flags(NamedTuple):
-    """What a round function may know of the round: see `pisco.types.Mix`."""
-
-    participates: np.ndarray
-    share: Any
-    server: np.ndarray
-
-
 class Routes:
-    """The hops of every round of one network."""
+    """The hops of every round of one network: what `networks.rounds` draws, as messages."""
 
     def __init__(self, network: Network, keys: Streams):
         self.network, self.keys = network, keys
         self.num_agents = network.num_agents
-        if isinstance(network.server, AdaptiveSchedule):
-            raise InputError(
-                f"server={network.server!r} looks at everybody's loss, which nobody has when data is private; "
-                "use every(H) or bernoulli(p)"
-            )
-        self._blocks: dict[int, np.ndarray] = {}
+        decided_shape(network.server, self._nobody_knows)
+        self._memories: dict[int, Any] = {0: network.server.start()}
+        self._block: tuple[int, Any] = (-1, None)
+        self._matrix: tuple[Any, Any] = (None, None)
 
-    def server_mask(self, k: int) -> np.ndarray:
-        """Who reaches the server in round k, one boolean for each agent."""
-        block = k // BLOCK
-        if block not in self._blocks:
-            self._blocks = {block: np.asarray(self._toss(jnp.arange(BLOCK, dtype=jnp.int32) + block * BLOCK))}
-        return np.broadcast_to(self._blocks[block][k % BLOCK], (self.num_agents,))
+    def told(self, k: int, place: int) -> Told:
+        """What the round function of the agent at a place is told of round k."""
+        told: Told = self._drawn(k)[0]
+        own = slice(place, place + 1)
+        return Told(told.participates[own], told.share, told.server[own])
+
+    def links(self, first: int, end: int) -> Links:
+        """The links that one exchange uses, for every round from `first` to before `end`."""
+        starts = range(first - first % BLOCK, end, BLOCK)
+        columns = [np.concatenate(parts) for parts in zip(*(self._around(k)[2] for k in starts), strict=True)]
+        return Links(*(column[first % BLOCK :][: end - first] for column in columns))
 
     def hops(self, k: int, place: int | None) -> list[Hop]:
         """What every exchange of round k consists of for the agent at a place, or for the server (None)."""
-        mask = self.server_mask(k)
+        mask = self._drawn(k)[0].server
         if self.network.splits_rounds:
             if place is not None and not mask[place]:
-                return [_gossip_hop(np.asarray(self._outside(jnp.asarray(mask))), place)]
+                return [self.gossip_hop(place, k, mask)]
             inside = tuple(np.flatnonzero(mask).tolist())
             return [ServerHop(None, inside, inside)] if inside else []
-        gossip: list[Hop] = [] if place is None else [self.gossip_hop(k, place)] * self.network.gossip_steps
+        gossip: list[Hop] = [] if place is None else [self.gossip_hop(place, k)] * self.network.gossip_steps
         if not mask[0]:
             return gossip
         before = gossip if self.network.gossip_before_server else []
         return [*before, self.server_hop(k)]
 
-    def gossip_hop(self, k: int, place: int) -> GossipHop:
-        """One gossip exchange of round k."""
-        if self.network.varying is None:
-            return _gossip_hop(self._transposed, place)
-        return _gossip_hop(np.asarray(self._drawn(jnp.int32(k))), place)
+    def gossip_hop(self, place: int, k: int = 0, who: Any = False) -> GossipHop:
+        """One gossip exchange of round k where `who` reach the server; the start's is round 0's of all."""
+        at = (k if self.network.varying or who is not False else 0, who is False)
+        if self._matrix[0] != at:
+            self._matrix = (at, np.asarray(self._transposed(who, jnp.int32(k))))
+        return _gossip_hop(self._matrix[1], place)
 
     def server_hop(self, k: int | None) -> ServerHop:
         """One server exchange of round k; None is before the first round, when everybody reports."""
         everybody = tuple(range(self.num_agents))
         if self.network.sampling is None or k is None:
             return ServerHop(None, everybody, everybody)
-        weights = {
-            agent: float(weight)
-            for agent, weight in enumerate(np.asarray(self._sampled(jnp.int32(k))))
-            if weight
-        }
+        weights = {agent: float(weight) for agent, weight in enumerate(self._drawn(k)[1]) if weight}
         return ServerHop(weights, tuple(weights), everybody)
 
-    def flags(self, k: int, place: int) -> Flags:
-        """What the round function is told."""
-        reached = bool(self.server_mask(k)[place])
-        participates, share = True, 1.0
-        if reached and self.network.sampling is not None:
-            reporters = self.server_hop(k).reporters
-            participates, share = place in reporters, len(reporters) / self.num_agents
-        return Flags(
-            np.array([participates]),
-            np.asarray(share, jax.dtypes.canonicalize_dtype(float)),
-            np.array([reached]),
-        )
+    def _drawn(self, k: int) -> tuple[Told, Any, Links]:
+        """What is drawn of round k: what agents are told, the weights of reports, the links."""
+        return jax.tree.map(lambda column: column[k % BLOCK], self._around(k))
+
+    def _around(self, k: int) -> tuple[Told, Any, Links]:
+        """The same for the block of rounds around k."""
+        block, memories = k // BLOCK, self._memories
+        if self._block[0] != block:
+            if not jax.tree.leaves(memories[0]):
+                memories[block] = memories[0]  # nothing to remember: any block may come first
+            for b in range(max(b for b in memories if b <= block), block + 1):
+                memories[b + 1], drawn = self._toss(memories[b], jnp.int32(b * BLOCK))
+            self._block = (block, jax.tree.map(np.asarray, drawn))
+        return self._block[1]
 
     @functools.cached_property
     def _toss(self) -> Any:
-        server, key = self.network.server, self.keys.coins
-        return jax.jit(jax.vmap(lambda k: jnp.asarray(server.participants(key, k))))
+        """The memory after a block of rounds, and what is drawn in them."""
+        server, gossip, keys, agents = self.network.server, self.network.gossip, self.keys, self.num_agents
+
+        def one(memory: Any, k: Any) -> tuple[Any, Any]:
+            who, memory = server.decide(memory, keys.coins, k, self._nobody_knows)
+            drawn = draw(gossip, who, keys.links, k)
+            return memory, (tell(drawn, agents), drawn.weights, count_links(gossip, drawn, agents))
+
+        return jax.jit(lambda memory, k: jax.lax.scan(one, memory, k + jnp.arange(BLOCK, dtype=jnp.int32)))
 
     @functools.cached_property
-    def _transposed(self) -> np.ndarray:
-        return self.network.weights.toarray().T
+    def _transposed(self) -> Any:
+        """Wᵀ of a round's gossip."""
+        gossip, key, eye = self.network.gossip, self.keys.links, jnp.eye(self.num_agents)
+        return jax.jit(lambda who, k: draw(gossip, who, key, k).operator(eye))
 
-    @functools.cached_property
-    def _drawn(self) -> Any:
-        rule, key, eye = self.network.gossip.rule, self.keys.links, jnp.eye(self.num_agents)
-        return jax.jit(lambda k: rule.draw(key, k)[0](eye))
-
-    @functools.cached_property
-    def _outside(self) -> Any:
-        sources, targets = self.network.gossip.sources, self.network.gossip.targets
-        assert sources is not None and targets is not None
-        eye = jnp.eye(self.num_agents)
-        return jax.jit(lambda mask: outside_gossip(mask, sources, targets)[0](eye))
-
-    @functools.cached_property
-    def _sampled(self) -> Any:
-        sampling, key = self.network.sampling, self.keys.links
-        assert sampling is not None
-        # The same draw as in `networks.rounds.draw_round`.
-        return jax.jit(lambda k: sampling.weights(jax.random.fold_in(jax.random.fold_in(key, 2**31 - 1), k)))
+    def _nobody_knows(self) -> Any:
+        raise InputError(
+            f"server={self.network.server!r} looks at everybody's loss, which nobody has when data is private; "
+            "use every(H) or bernoulli(p)"
+        )
 
 
 def check(algorithm: Algorithm, network: Network) -> None:

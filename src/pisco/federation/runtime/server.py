@@ -69,7 +69,7 @@ class Server(MemberProcess):
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
-            self.routes(epoch).server_mask(epoch.start)
+            self.routes(epoch).links(epoch.start, epoch.start + 1)
 
     def routes(self, epoch: Epoch) -> Routes:
         key = self.plan.hash_at(epoch.start)

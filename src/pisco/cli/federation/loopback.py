@@ -24,8 +24,6 @@ from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.ledger import Ledger
-from pisco.federation.runtime.peers import Peer
-from pisco.federation.runtime.wire_pb2 import Overview, Question
 from pisco.results import Result
 
 HOST = "127.0.0.1"
@@ -65,11 +63,9 @@ def share_out(dataset: str, plan: Federation, folder: Path, partition: str = "so
     folder.mkdir(parents=True, exist_ok=True)
     for name, rows in zip(plan.names, parts, strict=True):
         files[name] = folder / f"{name}.npz"
-        test = (
-            {}
-            if data.test_features is None
-            else {"test_features": data.test_features, "test_labels": data.test_labels}
-        )
+        test = {}
+        if data.test_features is not None:
+            test = {"test_features": data.test_features, "test_labels": data.test_labels}
         np.savez(files[name], features=data.features[rows], labels=data.labels[rows], **test)
     return files
 
@@ -102,11 +98,6 @@ class Loopback:
                 self.processes[name] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
                 )
-
-    def kill(self, name: str) -> None:
-        """As a power cut would: nothing is said, nothing is cleaned up."""
-        self.processes[name].kill()
-        self.processes[name].wait()
 
     def wait(self, seconds: float, watch: Callable[[], None] = lambda: None) -> None:
         """Until all have ended; the first that ends badly is an `InputError` with its last line."""
@@ -151,23 +142,6 @@ class Loopback:
         """One result of the whole: the server's history, and every agent's parameters."""
         ledger = Ledger(self.plan, self.kit(SERVER) / "state")
         return ledger.result(seconds, self.params())
-
-
-def overview(kit: kits.Kit, timeout: float = 5.0) -> Overview:
-    """Where everybody stands, as the server sees it."""
-    from pisco.federation.runtime.transport import grpc
-
-    plan = kit.federation
-    peer = Peer(kit, SERVER, plan.server_address)
-    try:
-        return peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout)
-    except (OSError, kits.Refused, grpc.RpcError) as error:
-        reason = error.details() if isinstance(error, grpc.Call) else str(error)
-        raise InputError(
-            f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
-        ) from None
-    finally:
-        peer.close()
 
 
 def _environment() -> dict[str, str]:

@@ -1,0 +1,74 @@
+"""A round, written once. Engines differ in where agents are held, how they are batched, and what is compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pisco.engines.job import Carry, Run, Segment, streams
+from pisco.networks.placement import EVERYBODY, Placement
+from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
+from pisco.problems.gradient import Batching, gradient, mean_loss, stacked
+from pisco.problems.problem import Problem
+from pisco.tree import stack_agents
+
+
+class Rounds:
+    """The rounds of one run for the agents that are `here`; of all places together there are `num_agents`."""
+
+    def __init__(
+        self,
+        run: Run,
+        problem: Problem,
+        gossip: Gossip,
+        *,
+        num_agents: int,
+        batch_size: int | None,
+        here: Placement = EVERYBODY,
+        batching: Batching = stacked,
+    ):
+        self.run, self.problem, self.gossip = run, problem, gossip
+        self.num_agents, self.here, self.keys = num_agents, here, streams(run.seed)
+        self.grad = gradient(problem, batch_size, here, batching)
+        self.loss = mean_loss(problem, batch_size, here, batching)
+
+    def start(self, held: int) -> Carry:
+        """X⁰ = x⁰1ᵀ of the `held` agents here, and whatever the algorithm makes of it."""
+        run, keys = self.run, self.keys
+        params = stack_agents(self.problem.init(keys.start), held)
+        key, mix = jax.random.fold_in(keys.batches, 0), draw_start(self.gossip, keys.links, self.here)
+        return Carry(run.algorithm.init(params, key, self.grad, mix), run.server.start())
+
+    def one_round(self, carry: Carry, k: Any) -> tuple[Carry, Links]:
+        """Round k: the schedule decides, the round's map is drawn, the algorithm takes its steps."""
+        run, keys = self.run, self.keys
+        key = jax.random.fold_in(keys.batches, k + 1)
+        who, memory = run.server.decide(
+            carry.memory, keys.coins, k, lambda: self.loss(carry.state.params, key)
+        )
+        mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here)
+        return Carry(run.algorithm.round(carry.state, key, self.grad, mix), memory), links
+
+    def advance(
+        self, carry: Carry, done: Any, segment: Segment, note: Callable[[Any], dict[str, Any]]
+    ) -> tuple[Carry, dict[str, Any], Links]:
+        """`segment` rounds from round `done` on; what `note` says of the state, and the links used, a stretch a row."""
+
+        def one_round(so_far, k):
+            carry, links = self.one_round(so_far[0], k)
+            # One vector: six numbers of their own would be six small kernels in every round.
+            return (carry, so_far[1] + jnp.stack([jnp.asarray(count, jnp.int32) for count in links])), None
+
+        def stretch(carry, first):
+            rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
+            none = jnp.zeros(len(Links._fields), jnp.int32)
+            (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
+            return carry, (note(carry.state) if segment.measured else {}, used)
+
+        starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
+        carry, (rows, used) = lax.scan(stretch, carry, starts)
+        return carry, rows, Links(*used.T)

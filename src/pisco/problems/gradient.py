@@ -1,0 +1,74 @@
+"""What an agent computes: draw the batch → loss → gradient, made here for every engine.
+
+It is written for one agent; how agents are put together (`Batching`) is the engine's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pisco.networks.placement import EVERYBODY, Placement
+from pisco.problems.problem import Problem
+from pisco.problems.sampling import batch_indices
+from pisco.types import Grad, Key, Params
+
+PerAgent = Callable[[Params, Key, Any], Any]
+"""A function of (params, key, agent): of one agent and its number, or of several that lead."""
+
+Batching = Callable[[PerAgent], PerAgent]
+"""How the function of one agent becomes that of several."""
+
+stacked: Batching = partial(jax.vmap, in_axes=(0, None, 0))
+"""All agents at once, on a leading axis."""
+
+
+def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
+    """The loss of one agent at its own parameters, on the batch that (key, agent) draws or on all its samples.
+
+    `place` is whose samples they are in `problem`, where that is not the agent's number: data of one agent alone, say.
+    """
+
+    def loss(params: Params, key: Key, agent: Any) -> jax.Array:
+        at = agent if place is None else place
+        size, offset = problem.sizes[at], problem.offsets[at]
+        own_key = jax.random.fold_in(key, agent)
+        if batch_size is not None:
+            rows = offset + batch_indices(key, agent, size, batch_size)
+            batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), problem.data)
+            return problem.batch_loss(params, batch, own_key)
+        most = problem.max_size
+        if problem.min_size == most:
+            batch = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, offset, most), problem.data)
+            return problem.batch_loss(params, batch, own_key)
+        slots = jnp.arange(most)
+        batch = jax.tree.map(lambda leaf: leaf[offset + jnp.minimum(slots, size - 1)], problem.data)
+        losses = problem.sample_losses(params, batch, own_key)
+        return jnp.where(slots < size, losses, 0).sum() / size.astype(losses.dtype)
+
+    return loss
+
+
+def gradient(
+    problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching = stacked
+) -> Grad:
+    """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
+    own = batching(jax.grad(agent_loss(problem, batch_size)))
+    return lambda params, key: own(params, key, _numbers(here, params))
+
+
+def mean_loss(
+    problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching = stacked
+) -> Callable[[Params, Key], jax.Array]:
+    """`loss(params, key)`: the mean over all agents of their losses, each at its own parameters."""
+    own = batching(agent_loss(problem, batch_size))
+    return lambda params, key: here.mean(own(params, key, _numbers(here, params)))
+
+
+def _numbers(here: Placement, params: Params) -> jax.Array:
+    return here.numbers(jax.tree.leaves(params)[0].shape[0])
