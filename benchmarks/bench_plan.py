@@ -29,9 +29,8 @@ from pisco.engines.run import sweep
 from pisco.networks import graphs
 from pisco.planning import Setting, plan
 from pisco.planning.pilot import REACHED, Target, Track
-from pisco.planning.planner import networks_to_try
+from pisco.planning.planner import networks_to_try, round_prices
 from pisco.problems.subsample import subsample
-from pisco.tree import num_bytes
 
 STEPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 PROBABILITIES = (0.0, 0.03, 0.1, 0.3, 1.0)
@@ -107,16 +106,12 @@ CASES = {
 def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
     """Every setting of the grid, cheapest first."""
     networks = networks_to_try(pisco.Network(case.graph))
-    size = num_bytes(jax.eval_shape(case.problem.init, jax.random.key(0)))
     track = Track(
         subsample(case.problem, 5_000, test=case.target[0].startswith("test_")),
         networks,
         batch_size=case.batch_size,
         target=Target(*case.target),
-        prices={
-            True: prices.of_round([2 * size], case.graph),
-            False: prices.of_round([size] * 2, case.graph),
-        },
+        prices=round_prices(case.problem, networks["fdla"], prices),
         rounds=case.rounds,
         eval_every=case.eval_every,
     )

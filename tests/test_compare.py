@@ -79,7 +79,7 @@ def test_tuning_tries_the_whole_grid_and_refuses_what_is_none(tiny):
     assert [trial.local_lr for trial in tuned.trials] == [0.01, 0.3]
     assert tuned.local_lr == 0.3 and math.isfinite(tuned.trials[1].rounds)
     for grid in ((), (0.1, -1.0)):
-        with pytest.raises(InputError, match="is no list of step sizes"):
+        with pytest.raises(InputError, match="is not a list of step sizes"):
             tuning.tune(load("tiny.toml"), grid=grid)
     config = load("tiny.toml", ["problem.dataset=untested.npz"])
     with pytest.raises(InputError, match="test_accuracy cannot tune"):
@@ -234,8 +234,8 @@ def test_the_command_says_which_rule_and_shows_misses(tiny):
         (("--algorithms", "pisco,dsdg"), "unknown algorithm 'dsdg'; did you mean"),
         (("--targets", "grad_norm=1"), "unknown target 'grad_norm'"),
         (("--targets", "loss"), "the target 'loss' has no bound"),
-        (("--grid", "a,b"), "the grid 'a,b' is no list of numbers"),
-        (("--grid", "0.1,-1"), "is no list of step sizes"),
+        (("--grid", "a,b"), "the grid 'a,b' is not a list of numbers"),
+        (("--grid", "0.1,-1"), "is not a list of step sizes"),
         (("--set", "network.sever=never"), "network.sever is not a setting"),
         (("--algorithms", "pisco,scaffold", "--same-network"), "scaffold needs the server in every round"),
         (("--algorithms", "pisco,beer", "--same-network"), "beer needs the same map in every round"),

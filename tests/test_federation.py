@@ -282,7 +282,7 @@ def test_ends_that_are_near_or_past_are_said(home, monkeypatch):
     kits.issue(home, make(), "agent-0", home / "kits/agent-0", renew=True)
     assert kits.Kit.load(home / "kits/agent-0").warning is None
     monkeypatch.setattr(ca, "now", lambda: real - dt.timedelta(days=3))
-    with pytest.raises(InputError, match="counts only from"):
+    with pytest.raises(InputError, match="is valid only from"):
         kits.Kit.load(home / "kits/agent-1")
 
 

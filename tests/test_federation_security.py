@@ -384,7 +384,7 @@ def answers(siege):
     longer = np.ones((1, sound.size + 1), np.float32)
     return {
         "another federation": one(federation=b"other"),
-        "asked was round 1": one(round=7),
+        "but round 1, phase": one(round=7),
         "comes from 'agent-1'": one(sender="agent-1"),
         "expected float32": one(longer.tobytes(), layout=f"float32[1,{longer.size}]", size=longer.nbytes),
         "holds float64": one(

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
 from pisco.errors import InputError
-from pisco.networks import drawing, graphs
+from pisco.networks import graphs
 from pisco.networks.graphs import GRAPHS, Graph
+from pisco.report import plot_network
 
 
 def same_edges(graph, reference):
@@ -174,13 +175,13 @@ def test_edges_cannot_be_changed():
     "graph", [graphs.ring(5), graphs.torus(3, 3), graphs.erdos_renyi(60, 0.1), graphs.path(1)]
 )
 def test_draw(graph, tmp_path):
-    drawing.draw(graph, path=tmp_path / "graph.png")
+    plot_network(graph, path=tmp_path / "graph.png")
     assert (tmp_path / "graph.png").stat().st_size > 1000
 
 
 def test_draw_marks_negative_weights():
     matrix = [[0.6, 0.6, -0.2], [0.6, 0.2, 0.2], [-0.2, 0.2, 1.0]]
-    axes = drawing.draw(graphs.ring(3), matrix, node_colors=["red", "green", "blue"]).axes[0]
+    axes = plot_network(graphs.ring(3), matrix, agent_colours=["red", "green", "blue"]).axes[0]
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [
         "largest weight 0.600",
         "most negative weight −0.200",
@@ -189,6 +190,6 @@ def test_draw_marks_negative_weights():
 
 def test_draw_refuses_what_no_one_could_read():
     with pytest.raises(InputError, match="501 agents"):
-        drawing.draw(graphs.ring(501))
-    with pytest.raises(InputError, match="node_colors"):
-        drawing.draw(graphs.ring(3), node_colors=["red"])
+        plot_network(graphs.ring(501))
+    with pytest.raises(InputError, match="agent_colours"):
+        plot_network(graphs.ring(3), agent_colours=["red"])

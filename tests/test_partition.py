@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pisco import data
-from pisco.data import PARTITIONS, by_label, dirichlet, iid, label_counts, plot_labels, shards, sorted_even
+from pisco.data import PARTITIONS, by_label, dirichlet, iid, label_counts, shards, sorted_even
 from pisco.errors import InputError
+from pisco.report import plot_labels
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +174,8 @@ def test_picture_draws_into_given_axes_with_names():
 def test_picture_refuses_wrong_names_and_places(tmp_path):
     with pytest.raises(InputError, match="3 class names"):
         plot_labels([0, 1], [[0], [1]], classes=("a", "b", "c"))
+    (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot write"):
-        plot_labels([0, 1], [[0], [1]], tmp_path / "absent" / "x.png")
+        plot_labels([0, 1], [[0], [1]], tmp_path / "file" / "x.png")
     with pytest.raises(InputError, match="cannot write"):
         plot_labels([0, 1], [[0], [1]], tmp_path / "x.nonsense")

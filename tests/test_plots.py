@@ -5,7 +5,9 @@ import pytest
 
 from pisco import InputError
 from pisco.experiments import demo
-from pisco.report import plot_demo, plot_results
+from pisco.report import plot_results
+from pisco.report.panels import Agents, Bars, Curve, Heat, Level, Links, Panel
+from pisco.report.picture import draw
 from pisco.results import Result
 
 
@@ -109,8 +111,30 @@ def test_demo_figure_with_and_without_arrivals(tmp_path):
     fine = [result(3, label="x") for _ in demo.POINTS]
     missed = [result(3, grad_norm_sq_mean=np.ones((3, 30))) for _ in demo.POINTS]
     for name, results in (("fine", fine), ("missed", missed)):
-        records = demo.table(results)
-        path = tmp_path / f"{name}.png"
-        plot_demo(results, records, training_target=0.05, accuracy_target=0.8, path=path)
-        assert path.stat().st_size > 10_000
+        _, path = demo.write(results, tmp_path / name)
+        assert path.stat().st_size > 10_000 and (tmp_path / name / "p-10-0.5" / "result.json").exists()
     assert "missed the training target" in demo.point_of(demo.table(missed))
+
+
+def test_one_description_is_drawn_to_a_picture_and_to_a_page(tmp_path):
+    """Every kind of panel, in both; powers of ten are set as such."""
+    x = np.array([0.0, 1.0, 10.0])
+    bars = Bars(["p = 0", "p = 10^-1.25"], {"gossip": x[1:], "server": x[1:]}, notes=[("−54%", "a\nb")] * 2)
+    square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+    links = Links([square[:2], square[1:3]], np.array([1.0, 2.0]), "grey", True, "weight")
+    panels = [
+        Panel("curves", "x", "y", [Curve("p = 10^-1.25", x, np.array([x, 2 * x]))], log_x=True, percent=True),
+        Panel("bars", bars=bars, levels=[Level("at", 3.0), Level("in the legend", 4.0, "red")]),
+        Panel("flat", bars=bars._replace(notes=(), horizontal=True), legend="right"),
+        Panel("heat", heat=Heat(["a", "b", "c"], np.eye(3), "samples")),
+        Panel("graph", links=[links], agents=Agents(square, "blue", numbered=True), legend="below"),
+    ]
+    figure = draw([panels[:3], panels[3:]], tmp_path / "new" / "x.html", title="All of them")
+    assert [ax.get_title() for ax in figure.axes[:5]] == ["curves", "bars", "flat", "heat", "graph"]
+    assert figure.axes[0].lines[0].get_xdata().tolist() == [1.0, 10.0]  # 0 has no place on a log axis
+    named = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert sorted(named) == ["gossip", "in the legend", "p = $10^{-1.25}$", "server"]
+    page = (tmp_path / "new" / "x.html").read_text()
+    assert 'src="http' not in page and "All of them" in page
+    for words in ("10\\u003csup\\u003e-1.25", "heatmap", "weight", "in the legend", "u003cb\\u003e"):
+        assert words in page

@@ -33,7 +33,7 @@ class RoundPrices(NamedTuple):
     server: float
 
     def expected(self, server_prob: float) -> float:
-        """Of a round that reaches the server with probability p."""
+        """The mean price of a round that reaches the server with probability p."""
         return (1 - server_prob) * self.gossip + server_prob * self.server
 
 

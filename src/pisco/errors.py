@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class InputError(ValueError):
-    """Something the caller passed in cannot be used; the message says what and how to mend it."""
+    """Something the caller passed in cannot be used; the message says what and how to fix it."""
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,3 +25,12 @@ def atomic_write(path: Path, *pieces: Any, durable: bool = True) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_csv(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Write records with the same keys as a table."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    atomic_write(path, text.getvalue().encode())

@@ -32,7 +32,7 @@ def compressed(*, inner: Algorithm, consensus_lr: float = 1.0, compressor: Compr
 
         V̂ ← V̂ + Q(V − V̂),   V ← V + γ·V̂(Wᵏ − I)
 
-    Neighbours and the server hear different rounds, so each has a copy of its own. The mean over agents is kept
+    Neighbours and the server receive different rounds, so each holds its own copy. The mean over agents is kept
     whatever Q does: mean(Y) = mean(G) survives in gradient-tracking methods. With the identity and γ = 1 it is `inner`.
     Around `dsgd` it is CHOCO-SGD; around `pisco` it is compressed PISCO.
 

@@ -63,7 +63,7 @@ def kgt(
 
     Reference: Y. Liu, T. Lin, A. Koloskova and S. Stich, "Decentralized gradient tracking with local steps",
     Optimization Methods and Software, 2024. Periodical-GT is reconstructed from
-    descriptions; its original was not at hand.
+    descriptions, because we could not get the original.
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
     check_number("comm_lr", comm_lr, low=0, open_low=True)

@@ -36,7 +36,7 @@ def momentum_dsgd(*, local_lr: float, momentum: float = 0.9) -> Pair:
       >>> pisco.run(rule, problem, net, rounds=100).params.ravel().round(2)
       array([1., 1.], dtype=float32)
 
-    Reconstructed from descriptions of HA-Fed (hybrid aggregation with momentum); the original was not at hand.
+    Reconstructed from descriptions of HA-Fed (hybrid aggregation with momentum); we could not get the original.
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
     check_number("momentum", momentum, low=0, high=0.9999)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 OUT_OF_PATIENCE = 3
 """Exit code when somebody did not answer for too long: the state is kept, the same command continues."""
 STOPPED = 4
-"""Exit code when the run cannot go on as it is: refused by a peer, or the numbers left the finite range."""
+"""Exit code when the run cannot go on: refused by a peer, or the numbers are no longer finite."""
 
 KitFolder = Annotated[
     Path, typer.Option("--kit", "-k", help="The folder that `pisco federation issue` made.")
@@ -93,7 +93,7 @@ def agent(
 def server(
     kit: KitFolder, state: State = None, out: Out = None, listen: Listen = None, durable: Durable = False
 ) -> None:
-    """Average for a federation when its coin says so, and keep the book of its progress.
+    """Average for a federation in the rounds that its coin chooses, and record its progress.
 
     The same command continues after any interruption. Exit codes as for `pisco agent`.
 
@@ -178,7 +178,7 @@ def _share_programs() -> None:
 
 @contextmanager
 def _speaking(kit: Kit) -> Iterator[None]:
-    """Log lines on stderr, with the time and who speaks."""
+    """Log lines on stderr, with the time and who wrote them."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%H:%M:%S"))
     log = logging.getLogger("pisco.federation")

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import out, say, say_json, size, table
+from pisco.cli.console import print_table, say, say_json, size
 
 
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, presets, …; all without.")] = None,
+    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, … (default: all kinds).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List what experiments can name: algorithms, graphs, weights, schedules, partitions, problems, …
@@ -30,10 +30,7 @@ def list_names(
         say_json(found)
         return
     for name, rows in found.items():
-        shown = table(name, "name", "what it is")
-        for row, words in rows.items():
-            shown.add_row(row, words)
-        out().print(shown)
+        print_table(name, ("name", "what it is"), rows.items())
 
 
 def _algorithms() -> dict[str, str]:
@@ -132,7 +129,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 
 
 def data(
-    name: Annotated[str | None, typer.Argument(help="A dataset, or a file of your own; all without.")] = None,
+    name: Annotated[str | None, typer.Argument(help="A dataset, or your own file (default: all).")] = None,
     partition: Annotated[str | None, typer.Option(help="Split it, and say who holds which labels.")] = None,
     agents: Annotated[int, typer.Option(help="Agents to split it over.")] = 10,
     options: Annotated[
@@ -154,8 +151,9 @@ def data(
         _where()
         return
     from pisco.cli.console import key_values
-    from pisco.data import PARTITIONS, load, plot_labels
+    from pisco.data import PARTITIONS, load
     from pisco.errors import choose
+    from pisco.report.setup_plots import plot_labels
 
     dataset = load(name)
     say(repr(dataset))
@@ -172,9 +170,7 @@ def _where() -> None:
     from pisco.data import available
     from pisco.data.storage import cache_folder
 
-    shown = table("datasets", "name", "where", "size", "how", right=(2,))
-    for record in available():
-        shown.add_row(record.name, str(record.found or "not here"), size(record.size), record.how)
-    out().print(shown)
+    rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
+    print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
     say("Your own: a LIBSVM text file, or an .npz with arrays features and labels, by its path.")

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pisco.cli.console import (
+    cell,
     note,
-    out,
+    print_table,
     progress_bar,
     say,
     say_json,
     size,
-    table,
     use_compilation_cache,
 )
+from pisco.cli.options import Experiment, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
 
-Experiment = Annotated[str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")
-]
 Grid = Annotated[str | None, typer.Option(help="Step sizes to try, as in 0.01,0.05,0.2.")]
 Target = Annotated[
     str,
@@ -30,8 +26,6 @@ Target = Annotated[
         "--targets", help="What to reach, the first one tunes; accuracies from below, others from above."
     ),
 ]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the experiment's.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
 DEFAULT_TARGETS = "grad_norm_sq_mean=0.05,test_accuracy=0.8"
 
 
@@ -64,16 +58,17 @@ def tune(
             progress=progress,
         )
     if as_json:
-        trials = [trial._asdict() for trial in tuned.trials]
-        say_json({"local_lr": tuned.local_lr, "rule": tuning.RULE, "trials": trials})
+        say_json(tuned._asdict() | {"rule": tuning.RULE})
         return
-    shown = table(
-        "Every step size", "η_l", "mean rounds to the target", "‖∇f‖² at the end (running mean)", right=(1, 2)
+    print_table(
+        "Every step size",
+        ("η_l", "mean rounds to the target", "‖∇f‖² at the end (running mean)"),
+        [
+            (f"{lr:g}{' ←' if lr == tuned.local_lr else ''}", cell(rounds, ".0f"), cell(ending, ".2g"))
+            for lr, rounds, ending in tuned.trials
+        ],
+        right=(1, 2),
     )
-    for trial in tuned.trials:
-        mark = " ←" if trial.local_lr == tuned.local_lr else ""
-        shown.add_row(f"{trial.local_lr:g}{mark}", _number(trial.rounds), _small(trial.ending))
-    out().print(shown)
     say(f"rule: {tuning.RULE}")
     say(f"next: pisco run {experiment} --set algorithm.local_lr={tuned.local_lr:g}")
 
@@ -91,10 +86,8 @@ def compare(
     same_network: Annotated[
         bool, typer.Option(help="Run every method on the experiment's own network, not on its published one.")
     ] = False,
-    price_server: Annotated[
-        float, typer.Option(min=0, help="Price of a message to or from the server.")
-    ] = 10.0,
-    price_gossip: Annotated[float, typer.Option(min=0, help="Price of a message between agents.")] = 1.0,
+    price_server: PriceServer = 10.0,
+    price_gossip: PriceGossip = 1.0,
     folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder; finished methods are kept there.")
     ] = None,
@@ -113,7 +106,6 @@ def compare(
     from pisco.errors import choose
     from pisco.experiments import compare as comparing
     from pisco.experiments.tune import GRID, RULE
-    from pisco.report.compare_plot import Line, plot_comparison
 
     base, goals = load_experiment(experiment, settings, rounds), parse_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
@@ -144,27 +136,9 @@ def compare(
     if not entries:
         note("interrupted before the first method was finished")
         raise typer.Exit(130)
-    records = [entry.record(goals, prices) for entry in entries]
-    lines = []
-    for entry in entries:
-        column = entry.result.column
-        lines.append(
-            Line(
-                entry.method,
-                column("grad_norm_sq_mean"),
-                column("test_accuracy") if "test_accuracy" in entry.result.history else None,
-                column("round"),
-                (column("bytes_server") + column("bytes_gossip")) / 1e6,
-                entry.spent(prices),
-            )
-        )
-    picture = folder / "compare.png"
-    plot_comparison(lines, picture)
-    _write_csv(folder / "compare.csv", records)
+    records, picture = comparing.write(entries, folder, goals, prices)
     if as_json:
-        say_json(
-            {"targets": goals, "prices": prices._asdict(), "rule": RULE, "methods": records, "plot": picture}
-        )
+        say_json({"targets": goals, "prices": prices, "rule": RULE, "methods": records, "plot": picture})
     else:
         _print(records, goals)
         say(f"step sizes from {', '.join(f'{lr:g}' for lr in chosen)} by the rule: {RULE}")
@@ -174,21 +148,13 @@ def compare(
         raise typer.Exit(130)
 
 
-def load_experiment(experiment: str, settings: list[str] | None, rounds: int | None) -> Any:
-    """The experiment with settings replaced."""
-    from pisco.experiments.loading import load
-
-    extra = [] if rounds is None else [f"run.rounds={rounds}"]
-    return load(experiment, [*(settings or ()), *extra])
-
-
 def _numbers(text: str | None) -> tuple[float, ...]:
     from pisco.errors import InputError
 
     try:
         return tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
-        raise InputError(f"the grid {text!r} is no list of numbers; write 0.01,0.05,0.2") from None
+        raise InputError(f"the grid {text!r} is not a list of numbers; write 0.01,0.05,0.2") from None
 
 
 def parse_targets(text: str) -> dict[str, float]:
@@ -212,50 +178,18 @@ def parse_targets(text: str) -> dict[str, float]:
 
 
 def _print(records: list[dict[str, Any]], goals: dict[str, float]) -> None:
-    shortened = {
-        "grad_norm_sq_mean": "‖∇f‖²",
-        "test_accuracy": "accuracy",
-        "grad_norm_sq": "‖∇f‖² now",
-        "loss": "loss",
-    }
+    shortened = {"grad_norm_sq_mean": "‖∇f‖²", "grad_norm_sq": "‖∇f‖² now", "test_accuracy": "accuracy"}
     headers = [
         f"{what} to {shortened.get(goal, goal)} {bound:g}"
         for goal, bound in goals.items()
         for what in ("rounds", "bytes", "price")
     ]
-    shown = table(
-        "Means over seeds; – where a seed did not get there",
-        "method",
-        "η_l",
-        *headers,
-        "final ‖∇f‖²",
-        right=tuple(range(1, 20)),
-    )
+    rows = []
     for record in records:
-        cells = []
+        cells = [record["method"] + (" (diverged)" if record["diverged"] else ""), f"{record['local_lr']:g}"]
         for goal in goals:
-            amount = record[f"bytes to {goal}"]
-            cells += [_number(record[f"rounds to {goal}"]), "–" if amount is None else size(amount)]
-            cells.append(_number(record[f"price to {goal}"]))
-        name = record["method"] + (" (diverged)" if record["diverged"] else "")
-        shown.add_row(name, f"{record['local_lr']:g}", *cells, _small(record["final grad_norm_sq"]))
-    out().print(shown)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.0f}"
-
-
-def _small(value: float | None) -> str:
-    return "–" if value is None or not math.isfinite(value) else f"{value:.2g}"
-
-
-def _write_csv(path: Path, records: list[dict[str, Any]]) -> None:
-    import csv
-    import io
-
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    path.write_text(text.getvalue())
+            cells += [cell(record[f"rounds to {goal}"], ".0f"), size(record[f"bytes to {goal}"])]
+            cells.append(cell(record[f"price to {goal}"], ".0f"))
+        rows.append([*cells, cell(record["final grad_norm_sq"], ".2g")])
+    title, columns = "Means over seeds; – where a seed did not get there", ("method", "η_l", *headers)
+    print_table(title, (*columns, "final ‖∇f‖²"), rows, right=range(1, 20))

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def out() -> Console:
-    """The console of stdout, made anew so that redirection is seen."""
+    """The console of stdout, made at every call, so that it follows redirection."""
     from rich.console import Console
 
     return Console()
@@ -45,11 +45,13 @@ def note(message: str) -> None:
 
 
 def say_json(value: Any) -> None:
-    """One JSON object, and nothing else, on stdout; what is not finite becomes null."""
+    """One JSON object, and nothing else, on stdout; records become objects, what is not finite becomes null."""
     typer.echo(json.dumps(_finite(value), ensure_ascii=False))
 
 
 def _finite(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
     if isinstance(value, dict):
         return {str(key): _finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -59,7 +61,7 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
+def table(title: str, *columns: str, right: Container[int] = ()) -> Table:
     """An empty table; `right` names the columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -72,12 +74,33 @@ def table(title: str, *columns: str, right: tuple[int, ...] = ()) -> Table:
     return made
 
 
-def size(count: float) -> str:
-    """Bytes for people.
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()
+) -> None:
+    """A table on stdout; `right` names the columns of numbers."""
+    shown = table(title, *columns, right=right)
+    for row in rows:
+        shown.add_row(*row)
+    out().print(shown)
+
+
+def cell(value: float | None, form: str = ".4g") -> str:
+    """A number for a table; a dash where there is none.
+
+    >>> cell(0.12345), cell(12.3, ".0f"), cell(None), cell(math.inf)
+    ('0.1235', '12', '–', '–')
+    """
+    return "–" if value is None or not math.isfinite(value) else f"{value:{form}}"
+
+
+def size(count: float | None) -> str:
+    """Bytes for people; a dash where they are not known.
 
     >>> size(999), size(1_500), size(257_920)
     ('999 B', '1.5 kB', '258 kB')
     """
+    if count is None:
+        return "–"
     for unit in ("B", "kB", "MB", "GB"):
         if count < 999.5 or unit == "GB":
             return f"{count:.3g} {unit}"
@@ -100,7 +123,7 @@ def warnings_as_lines() -> Iterator[None]:
 
 
 class ProgressBar(Protocol):
-    """What a run calls after every chunk; `describe` starts the bar anew for the next piece of work."""
+    """What a run calls after every chunk; `describe` starts the bar again for the next piece of work."""
 
     def __call__(self, progress: Progress, /) -> None: ...
 
@@ -149,7 +172,7 @@ def use_compilation_cache() -> None:
 
 
 def wants_traceback() -> bool:
-    """Whether errors are to show where they come from."""
+    """Whether errors should show where they come from."""
     return os.environ.get("PISCO_TRACEBACK", "") not in ("", "0")
 
 

@@ -16,7 +16,7 @@ def launch(
     context: typer.Context,
     processes: Annotated[int, typer.Option(help="How many processes to start on this host.")] = 2,
     max_failures: Annotated[
-        int, typer.Option(help="Start the job again after so many failures, then give up.")
+        int, typer.Option(help="How many failures to restart after, before giving up.")
     ] = 3,
 ) -> None:
     """Run an experiment on several processes of this host, and start it again from the last checkpoint if one dies.

@@ -1,4 +1,4 @@
-"""`pisco`: the commands, and what becomes of errors."""
+"""`pisco`: the commands, and how errors are shown."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
 from pisco.cli.run import run
 
-# Usage errors and exits. Typer may carry a click of its own, so click's classes are reached through typer.
+# Usage errors and exits. Typer may bundle its own click, so click's classes are reached through typer.
 _TYPERS_OWN: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, *typer.BadParameter.__mro__[:3])
 
 
 class _Commands(TyperGroup):
-    """Errors that a user can mend end as one line on stderr and an exit code."""
+    """Errors that a user can fix become one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
         from pisco.errors import InputError
@@ -44,7 +44,7 @@ class _Commands(TyperGroup):
             raise typer.Exit(0) from None
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
-            note(f"error: {where}{error.strerror or error}; what had been written before is kept")
+            note(f"error: {where}{error.strerror or error}; what was already written is kept")
             raise typer.Exit(2) from None
         except MemoryError:
             note("error: out of memory; use fewer agents, a smaller batch or a smaller run.chunk_rounds")

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from pisco.cli.console import key_values, note, out, say, say_json, table
-
-if TYPE_CHECKING:
-    from pisco.networks.network import Network
-
-PROBABILITIES = (0.0, 0.01, 0.1, 0.316, 1.0)
+from pisco.cli.console import key_values, note, print_table, say, say_json
 
 
 def network(
@@ -39,62 +34,36 @@ def network(
 
       pisco network erdos-renyi --agents 10 --prob 0.3 --seed 12 --option lazy=true
     """
-    from pisco.networks.drawing import DRAW_UP_TO, draw
-    from pisco.report.style import save
+    from pisco.networks.facts import facts
+    from pisco.report.setup_plots import DRAW_UP_TO, plot_network
     from pisco.settings.tables import NetworkTable, checked
 
     named = {"prob": prob, "rows": rows, "seed": seed}
     given = {name: value for name, value in named.items() if value is not None} | key_values(options)
     settings = {"graph": family, "agents": agents, "weights": weights} | given
     built = checked(NetworkTable, settings, "network").build()
-    numbers = _numbers(built)
+    found = facts(built)
+    parts = found["components"]
     if as_json:
-        say_json(numbers)
+        say_json(found)
     else:
-        _print(built, numbers)
-    if numbers["components"] > 1:
+        rates = found["expected_mixing_rate"].items()
+        shown = {
+            "agents": f"{found['agents']}",
+            "edges": f"{found['edges']}",
+            "degree, least / mean / most": "{degree_min} / {degree_mean:.3g} / {degree_max}".format(**found),
+            "connected": "yes" if parts == 1 else f"no, {parts} components",
+            "mixing rate λ_w": f"{found['mixing_rate']:.6g}",
+            **{f"λ_p with the server at p = {p}": f"{rate:.6g}" for p, rate in rates},
+            "smallest eigenvalue of W": f"{round(found['smallest_eigenvalue'], 12):.6g}",
+        }
+        print_table(f"{found['network']}, {found['weights']} weights", ("", ""), shown.items(), right=(1,))
+    if parts > 1:
         note(
-            f"warning: {built.graph.name} has {numbers['components']} components, so agents can only agree "
+            f"warning: {found['network']} has {parts} components, so agents can only agree "
             "through the server; use another seed, more edges, or a server schedule"
         )
     if picture is not None or agents <= DRAW_UP_TO:
         picture = picture or Path(f"{family}-{agents}.png")
-        save(draw(built.graph, built.weights), picture)
+        plot_network(built.graph, built.weights, picture)
         (note if as_json else say)(f"picture: {picture}")
-
-
-def _numbers(built: Network) -> dict[str, Any]:
-    import numpy as np
-
-    from pisco.networks.spectral import eigenvalue_extremes
-
-    degrees = built.graph.degrees
-    rate = built.mixing_rate
-    return {
-        "network": built.graph.name,
-        "weights": built.weights_name,
-        "agents": built.num_agents,
-        "edges": built.graph.num_edges,
-        "degree_min": int(degrees.min()),
-        "degree_mean": float(degrees.mean()),
-        "degree_max": int(degrees.max()),
-        "components": len(np.unique(built.graph.components())),
-        "mixing_rate": rate,
-        "expected_mixing_rate": {f"{p:g}": built.expected_mixing_rate(p) for p in PROBABILITIES},
-        "smallest_eigenvalue": eigenvalue_extremes(built.weights)[0],
-    }
-
-
-def _print(built: Network, numbers: dict[str, Any]) -> None:
-    shown = table(f"{built.graph.name}, {built.weights_name} weights", "", "", right=(1,))
-    degrees = f"{numbers['degree_min']} / {numbers['degree_mean']:.3g} / {numbers['degree_max']}"
-    parts = numbers["components"]
-    shown.add_row("agents", f"{numbers['agents']}")
-    shown.add_row("edges", f"{numbers['edges']}")
-    shown.add_row("degree, least / mean / most", degrees)
-    shown.add_row("connected", "yes" if parts == 1 else f"no, {parts} components")
-    shown.add_row("mixing rate λ_w", f"{numbers['mixing_rate']:.6g}")
-    for p, rate in numbers["expected_mixing_rate"].items():
-        shown.add_row(f"λ_p with the server at p = {p}", f"{rate:.6g}")
-    shown.add_row("smallest eigenvalue of W", f"{round(numbers['smallest_eigenvalue'], 12):.6g}")
-    out().print(shown)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.compare import Experiment, Json, Rounds, Set, load_experiment, parse_targets
-from pisco.cli.console import err, note, out, say, say_json, table, use_compilation_cache
+from pisco.cli.compare import parse_targets
+from pisco.cli.console import cell, err, note, print_table, say, say_json, use_compilation_cache
+from pisco.cli.options import Experiment, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
 
 if TYPE_CHECKING:
+    from pisco.costs import LinkTimes, Prices
     from pisco.experiments.planned import Planned
 
 
@@ -24,10 +25,8 @@ def plan(
     target: Annotated[
         str, typer.Option(help="What to reach; accuracies from below, others from above.")
     ] = "grad_norm_sq_mean=0.05",
-    price_server: Annotated[
-        float, typer.Option(min=0, help="Price of a message to or from the server.")
-    ] = 10.0,
-    price_gossip: Annotated[float, typer.Option(min=0, help="Price of a message between agents.")] = 1.0,
+    price_server: PriceServer = 10.0,
+    price_gossip: PriceGossip = 1.0,
     latency_server: Annotated[
         float | None, typer.Option(min=0, help="Seconds to the server; with the next three, plan for time.")
     ] = None,
@@ -49,7 +48,7 @@ def plan(
 ) -> None:
     """Find the cheapest way to run an experiment with PISCO.
 
-    Weights, p, local steps, step size, one exchange or two: the theory rules out, pilot runs decide.
+    It chooses weights, p, local steps, step size and one exchange or two: theory rules out, pilot runs decide.
 
     Examples:
 
@@ -57,35 +56,19 @@ def plan(
 
       pisco plan a9a --theory
     """
-    from pisco.costs import LinkTimes, Prices
-    from pisco.errors import InputError, check_number
+    from pisco.cli.theory import say_theory
+    from pisco.errors import InputError
+    from pisco.experiments.planned import plan_config, plot
     from pisco.files import atomic_write
-    from pisco.planning.planner import check_target
 
     config = load_experiment(experiment, settings, rounds)
     goals = parse_targets(target)
     if len(goals) != 1:
         raise InputError(f"--target {target!r} names {len(goals)} targets; a plan needs one")
-    links = (latency_server, latency_gossip, bandwidth_server, bandwidth_gossip)
-    if any(value is not None for value in links):
-        if None in links:
-            raise InputError(
-                "planning for time needs all of --latency-server, --latency-gossip, --bandwidth-server and "
-                "--bandwidth-gossip"
-            )
-        for name, value in (
-            ("--bandwidth-server", bandwidth_server),
-            ("--bandwidth-gossip", bandwidth_gossip),
-        ):
-            check_number(name, value, low=0, open_low=True)
-        prices: Any = LinkTimes(links[0], links[1], 1e6 * links[2], 1e6 * links[3])  # type: ignore[operator, arg-type]
-    else:
-        prices = Prices(price_server, price_gossip)
-        if not price_server and not price_gossip:
-            raise InputError("both prices are 0, so every plan is as good; give at least one")
-    check_number("--seconds", seconds, low=0, open_low=True)
-    prices.check()
-    check_target(*next(iter(goals.items())))
+    (goal,) = goals.items()
+    prices = _prices(
+        price_server, price_gossip, latency_server, latency_gossip, bandwidth_server, bandwidth_gossip
+    )
     if theory and (toml is not None or picture is not None):
         raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
     if toml is not None and toml.suffix != ".toml":
@@ -99,22 +82,17 @@ def plan(
         raise InputError(f"--plot {picture} ends in neither .png nor .html; give it one of these endings")
     use_compilation_cache()
     if theory:
-        _say_theory(config, next(iter(goals.items())), as_json)
+        say_theory(config, goal, as_json)
         return
-
-    from pisco.experiments.planned import plan_config
-
     with _status(seconds) as tell:
-        planned = plan_config(
-            config, target=next(iter(goals.items())), prices=prices, seconds=seconds, tell=tell
-        )
+        planned = plan_config(config, target=goal, prices=prices, seconds=seconds, tell=tell)
     if toml is not None:
         atomic_write(toml, planned.config.to_toml().encode())
         picture = picture or toml.with_suffix(".png")
     if not as_json:
-        _show(planned, prices, experiment)  # before anything else can fail
+        _show(planned, experiment)  # before anything else can fail
     if picture is not None:
-        _draw(planned, prices, picture)
+        plot(planned, picture)
     if as_json:
         say_json(_record(planned, prices, toml, picture))
     elif toml is not None:
@@ -129,6 +107,22 @@ def plan(
         )
     if planned.plan.interrupted:
         note("the search was cut short; this is the best so far (more --seconds may find better)")
+
+
+def _prices(server: float, gossip: float, *links: float | None) -> Prices | LinkTimes:
+    """Prices of messages, or how fast links are where that is given."""
+    from pisco.costs import LinkTimes, Prices
+    from pisco.errors import InputError
+
+    if all(value is None for value in links):
+        return Prices(server, gossip)
+    known = [value for value in links if value is not None]
+    if len(known) < len(links):
+        raise InputError(
+            "planning for time needs all of --latency-server, --latency-gossip, --bandwidth-server and "
+            "--bandwidth-gossip"
+        )
+    return LinkTimes(*known[:2], *(1e6 * megabytes for megabytes in known[2:]))
 
 
 def _probe(path: Path) -> None:
@@ -157,10 +151,9 @@ def _status(seconds: float) -> Iterator[Callable[[str], None]]:
         yield tell
 
 
-def _show(planned: Planned, prices: Any, experiment: str) -> None:
-    found, words = planned.plan, "s" if prices.unit == "s" else "price"
+def _show(planned: Planned, experiment: str) -> None:
+    found, words = planned.plan, planned.plan.unit
     goal = f"{found.target.column} {'≥' if found.target.rising else '≤'} {found.target.bound:g}"
-    shown = table(f"Plan for {experiment}: {goal}, in {found.seconds:.0f} s", "", "")
     setting = found.setting
     rows = {
         "weights": setting.weights,
@@ -168,8 +161,8 @@ def _show(planned: Planned, prices: Any, experiment: str) -> None:
         "p": f"{setting.server_prob:.3g}",
         "local steps T_o": f"{setting.local_steps}",
         "step size η_l": f"{setting.local_lr:.4g}",
-        "rounds to the target": _number(found.rounds),
-        words + " to the target": _number(found.price),
+        "rounds to the target": cell(found.rounds),
+        words + " to the target": cell(found.price),
         "how that is known": (
             "measured: mean of pilot runs" if found.measured else "predicted: no pilot run got there"
         ),
@@ -177,46 +170,35 @@ def _show(planned: Planned, prices: Any, experiment: str) -> None:
         "stable η_l at x⁰, in theory": f"{found.stable_limit:.3g}",
         "growth of deviations a round": _growth_words(found.growth),
     }
-    for name, value in rows.items():
-        shown.add_row(name, value)
-    out().print(shown)
-    by = table(
+    print_table(f"Plan for {experiment}: {goal}, in {found.seconds:.0f} s", ("", ""), rows.items())
+    print_table(
         f"The best setting for each p ({words})",
-        "p",
-        "weights",
-        "exchanges",
-        "T_o",
-        "η_l",
-        words,
-        "known from",
+        ("p", "weights", "exchanges", "T_o", "η_l", words, "known from"),
+        [
+            (
+                f"{s.server_prob:.3g}{' ←' if s == setting else ''}",
+                s.weights if s.server_prob < 1 else "–",
+                "one" if s.one_exchange else "two",
+                f"{s.local_steps}",
+                f"{s.local_lr:.3g}",
+                cell(row.price),
+                "pilot runs" if row.measured else "prediction",
+            )
+            for row in found.by_probability
+            for s in (row.setting,)
+        ],
         right=(3, 4, 5),
     )
-    for row in found.by_probability:
-        s = row.setting
-        mark = " ←" if s == setting else ""
-        by.add_row(
-            f"{s.server_prob:.3g}{mark}",
-            s.weights if s.server_prob < 1 else "–",
-            "one" if s.one_exchange else "two",
-            f"{s.local_steps}",
-            f"{s.local_lr:.3g}",
-            _number(row.price),
-            "pilot runs" if row.measured else "prediction",
-        )
-    out().print(by)
-    if found.estimates is not None:
-        e = found.estimates
-        say(
-            f"estimated at x⁰: L = {e.smoothness:.3g} (steepest agent {e.agent_smoothness:.3g}, after a descent "
-            f"{e.end_smoothness:.3g}), σ² = {e.noise:.3g}, ζ² = {e.heterogeneity:.3g}, f(x⁰) − f* ≥ {e.gap:.3g}"
-        )
+    e = found.estimates
+    say(
+        f"estimated at x⁰: L = {e.smoothness:.3g} (steepest agent {e.agent_smoothness:.3g}, after a descent "
+        f"{e.end_smoothness:.3g}), σ² = {e.noise:.3g}, ζ² = {e.heterogeneity:.3g}, f(x⁰) − f* ≥ {e.gap:.3g}"
+    )
     say(f"{found.pilots} settings tried in pilot runs, {found.diverged} of them diverged")
 
 
 def _growth_words(growth: tuple[float, float]) -> str:
     first, last = growth
-    if math.isnan(first):
-        return "unknown"
     if first < 1:
         return f"{first:.3g} at x⁰: stable"
     if last < 1:
@@ -224,59 +206,20 @@ def _growth_words(growth: tuple[float, float]) -> str:
     return f"{first:.3g} at x⁰, {last:.3g} after a descent: bounded only by server rounds or by the loss"
 
 
-def _number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else "–"
-
-
-def _draw(planned: Planned, prices: Any, path: Path) -> None:
-    import numpy as np
-
-    from pisco.experiments.planned import cost_rows
-    from pisco.report.plan_plot import plan_panels, plot_plan
-    from pisco.theory import network_dependency
-
-    probs = np.geomspace(1e-3, 1, 61)
-    found = planned.plan
-    rate = planned.config.network.build().mixing_rate
-    panels = plan_panels(
-        cost_rows(planned, prices),
-        found.price,
-        prices.unit,
-        f"{found.target.column} {found.target.bound:g}",
-        (probs, network_dependency(rate, probs)),
-    )
-    plot_plan(panels, path, f"Plan for {planned.config.name.removesuffix('-planned')}")
-
-
 def _record(planned: Planned, prices: Any, toml: Path | None, picture: Path | None) -> dict[str, Any]:
     found = planned.plan
-    return {
-        "setting": found.setting._asdict(),
+    return vars(found) | {
         "target": {found.target.column: found.target.bound},
         "prices": {"kind": type(prices).__name__} | prices._asdict(),
-        "unit": found.unit,
         "cost": found.price,
-        "rounds": found.rounds,
-        "measured": found.measured,
-        "checked_rounds": found.checked_rounds,
-        "stable_limit": found.stable_limit,
         "growth": {"at_start": found.growth[0], "after_descent": found.growth[1]},
         "by_probability": [
             row.setting._asdict() | {"cost": row.price, "measured": row.measured}
             for row in found.by_probability
         ],
-        "estimates": None if found.estimates is None else found.estimates._asdict(),
-        "pilots": found.pilots,
         "diverged_pilots": found.diverged,
         "seconds": round(found.seconds, 1),
-        "interrupted": found.interrupted,
         "config": planned.config.to_dict(),
         "toml": toml,
         "plot": picture,
     }
-
-
-def _say_theory(config: Any, goal: tuple[str, float], as_json: bool) -> None:
-    from pisco.cli.theory import say_theory
-
-    say_theory(config, goal, as_json)

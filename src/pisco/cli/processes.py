@@ -1,4 +1,4 @@
-"""`pisco run` as one of several processes, or on several devices: joining, and who speaks."""
+"""`pisco run` as one of several processes, or on several devices: joining, and which process prints."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Together:
         return ShardedEngine(devices)
 
     def leader_does(self, work: Callable[[], Path]) -> Path:
-        """A path that one process finds for all."""
+        """A path that one process chooses for all."""
         return work() if self.group is None else Path(self.group.leader_does(lambda: str(work())))
 
     @contextmanager
@@ -69,7 +69,7 @@ class Together:
 
     @contextmanager
     def exits(self) -> Iterator[None]:
-        """Ends of a process that has companions: told once, and without waiting for those who may be gone."""
+        """How a process with companions ends: reported once, without waiting for those that may be gone."""
         from pisco.engines.cluster.processes import leave
         from pisco.errors import InputError
 
@@ -110,7 +110,7 @@ def _make_devices(devices: int | None) -> None:
 
 
 def _facts(config: Config) -> dict[str, Any]:
-    """What all processes must have alike, before any of them computes."""
+    """What must be the same in all processes, before any of them computes."""
     import jax
 
     from pisco._version import __version__

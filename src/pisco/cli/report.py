@@ -9,6 +9,7 @@ import typer
 
 from pisco.cli.compare import DEFAULT_TARGETS, parse_targets
 from pisco.cli.console import say
+from pisco.cli.options import PriceGossip, PriceServer
 from pisco.cli.results import Folders, read_results
 
 
@@ -18,10 +19,8 @@ def report(
     targets: Annotated[
         str, typer.Option(help="What to reach; accuracies from below, others from above.")
     ] = DEFAULT_TARGETS,
-    price_server: Annotated[
-        float, typer.Option(min=0, help="Price of a message to or from the server.")
-    ] = 10.0,
-    price_gossip: Annotated[float, typer.Option(min=0, help="Price of a message between agents.")] = 1.0,
+    price_server: PriceServer = 10.0,
+    price_gossip: PriceGossip = 1.0,
     title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
 ) -> None:
     """Write one page about results: curves, the network playing back, labels, targets, settings, and words.

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pisco.cli.console import note, out, progress_bar, say, table, use_compilation_cache
+from pisco.cli.console import note, print_table, progress_bar, say, use_compilation_cache
 
 if TYPE_CHECKING:
     from pisco.experiments.paper.figure import Figure
@@ -26,7 +23,7 @@ def reproduce(
         bool, typer.Option("--list", help="Name the figures and tables, then stop.")
     ] = False,
 ) -> None:
-    """Compute a figure or table of the paper anew, and say which of its claims hold.
+    """Compute a figure or table of the paper again, and say which of its claims hold.
 
     Example:
 
@@ -36,10 +33,8 @@ def reproduce(
     from pisco.experiments.paper.figures import FIGURES
 
     if show_list:
-        shown = table("Figures and tables", "name", "what it shows")
-        for figure in FIGURES.values():
-            shown.add_row(figure.name, figure.words)
-        out().print(shown)
+        rows = [(figure.name, figure.words) for figure in FIGURES.values()]
+        print_table("Figures and tables", ("name", "what it shows"), rows)
         return
     if name is None:
         raise InputError("name a figure or table, or `all`; `pisco reproduce --list` has them")
@@ -56,61 +51,25 @@ def reproduce(
             skipped.append(figure.name)
             note(f"skipped {figure.name}: {error}")
     if skipped:
-        note(f"skipped for want of data: {', '.join(skipped)}; everything else was computed")
+        note(f"skipped because data is missing: {', '.join(skipped)}; everything else was computed")
 
 
 def _one(figure: Figure, quick: bool, folder: Path) -> None:
     from pisco.cli.folders import writable
     from pisco.data import load
+    from pisco.experiments.paper.figure import write
 
     writable(folder)
     if figure.needs:
-        load(figure.needs)  # said before anything is computed
+        load(figure.needs)  # missing data is an error before anything is computed
     use_compilation_cache()
-
-    def stage(words: str, rounds: int) -> Any:
-        return progress_bar(rounds, words)
-
-    write(figure, figure.compute(quick, stage), folder, quick=quick)
-
-
-def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> None:
-    """Write the picture, the page, the numbers, settings and verdicts of what was computed, and print the verdicts."""
-    import jax
-
-    from pisco._version import __version__
-    from pisco.report.panels import draw, interactive
-
-    shown = figure.present(found)
-    stem = folder / figure.name
-    if shown.panels:
-        draw(shown.panels, f"{stem}.png")
-        interactive(shown.panels, f"{stem}.html", f"{figure.name}: {figure.words}")
-    if shown.markdown:
-        Path(f"{stem}.md").write_text(shown.markdown + "\n", encoding="utf-8")
-    Path(f"{stem}.csv").write_text(_csv(shown.records), encoding="utf-8")
-    made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
-    made["device"] = jax.devices()[0].device_kind
-    _json(f"{stem}-settings.json", made | {"settings": shown.settings})
-    _json(f"{stem}-verdicts.json", [verdict._asdict() for verdict in shown.verdicts])
-    verdicts = table(f"{figure.name}{' (quick)' * quick}", "outcome", "claim", "measured", "by", "why")
-    for verdict in shown.verdicts:
-        verdicts.add_row(verdict.outcome, verdict.claim, verdict.measured, verdict.statistic, verdict.why)
-    out().print(verdicts)
+    found = figure.compute(quick, lambda words, rounds: progress_bar(rounds, words))
+    shown = write(figure, found, folder, quick=quick)
+    print_table(
+        f"{figure.name}{' (quick)' * quick}",
+        ("outcome", "claim", "measured", "by", "why"),
+        [(v.outcome, v.claim, v.measured, v.statistic, v.why) for v in shown.verdicts],
+    )
     if quick and any(verdict.depends_on_size for verdict in shown.verdicts):
         say("quick: verdicts may differ from those of the full size")
-    say(f"written: {stem}.*")
-
-
-def _json(path: str, value: Any) -> None:
-    Path(path).write_text(
-        json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8"
-    )
-
-
-def _csv(records: list[dict[str, Any]]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(records[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(records)
-    return text.getvalue()
+    say(f"written: {folder / figure.name}.*")

@@ -17,9 +17,9 @@ Folders = Annotated[list[Path], typer.Argument(metavar="RESULT…", help="Folder
 
 def plot(
     folders: Folders,
-    picture: Annotated[Path, typer.Option("--out", "-o", help="File to write: .png, .svg or .pdf.")] = Path(
-        "pisco-plot.png"
-    ),
+    picture: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write: .png, .svg, .pdf or .html.")
+    ] = Path("pisco-plot.png"),
     columns: Annotated[
         list[str] | None, typer.Option("--column", "-c", help="What to draw; see `pisco list metrics`.")
     ] = None,

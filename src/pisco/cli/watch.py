@@ -27,7 +27,7 @@ class Watchers:
         self.page, self.log = page, log
 
     def add(self, follower: Callable[[Progress], None]) -> None:
-        """Tell one more, first."""
+        """Call one more, before the others."""
         self.followers.insert(0, follower)
 
     def __call__(self, progress: Progress) -> None:
@@ -35,7 +35,7 @@ class Watchers:
             each(progress)
 
     def finish(self, result: Result, folder: Path, *, quiet: bool) -> None:
-        """The last rows and the last page; what they leave behind is said unless stdout is for a machine."""
+        """The last rows and the last page; says where they are, unless stdout carries JSON."""
         tell = note if quiet else say
         if self.log is not None:
             looks = {tracker.look for tracker in self.log.trackers}

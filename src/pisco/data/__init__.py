@@ -3,7 +3,6 @@
 from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz
 from pisco.data.partition import PARTITIONS, by_label, dirichlet, iid, label_counts, shards, sorted_even
-from pisco.data.picture import plot_labels
 from pisco.data.registry import DATASETS, available, load
 from pisco.data.storage import Record
 
@@ -20,7 +19,6 @@ __all__ = [
     "load",
     "load_libsvm",
     "load_npz",
-    "plot_labels",
     "shards",
     "sorted_even",
 ]

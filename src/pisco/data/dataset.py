@@ -112,7 +112,7 @@ def _check_features(what: str, features: Any) -> np.ndarray:
     features = np.asarray(features)
     if features.dtype.kind not in "biuf":
         raise InputError(
-            f"{what} have dtype {features.dtype}, expected real numbers; cast them to float32, say"
+            f"{what} have dtype {features.dtype}, expected real numbers; cast them, for example to float32"
         )
     if features.ndim < 1 or features.size == 0:
         raise InputError(f"{what} have shape {features.shape}, expected at least one sample with one value")

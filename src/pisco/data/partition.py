@@ -21,7 +21,7 @@ Parts = list[np.ndarray]
 def sorted_even(labels: Any, agents: int) -> Parts:
     """Sort by label and cut into equal runs: the paper's split, as heterogeneous as an even split can be.
 
-    Every agent gets m = N // n samples; the last N - n m of the sorted order go to nobody.
+    Every agent gets m = N // n samples; the last N - n m of the sorted order are left out.
 
     >>> [part.tolist() for part in sorted_even([1, -1, 1, -1, 1], agents=2)]
     [[1, 3], [0, 2]]
@@ -60,7 +60,7 @@ def by_label(labels: Any, agents: int) -> Parts:
 
 
 def iid(labels: Any, agents: int, seed: int = 0) -> Parts:
-    """Shuffle and cut evenly: every agent's data look alike; sizes differ by one at most.
+    """Shuffle and cut evenly: all agents' data look the same; sizes differ by one at most.
 
     >>> [len(part) for part in iid([0] * 7, agents=3)]
     [3, 2, 2]
@@ -119,7 +119,7 @@ def shards(labels: Any, agents: int, shards_per_agent: int = 2, seed: int = 0) -
     """Sort by label, cut into equal shards and deal them out: most agents hold a few labels.
 
     McMahan et al., Communication-efficient learning of deep networks from decentralized data, 2017. The last
-    samples of the sorted order, too few for one more each, go to nobody.
+    samples of the sorted order, too few for one more each, are left out.
 
     >>> labels = np.repeat([0, 1, 2, 3], 10)
     >>> [len(set(labels[part])) <= 2 for part in shards(labels, agents=2)]

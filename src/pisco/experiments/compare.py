@@ -1,4 +1,4 @@
-"""Methods side by side on one problem: each tuned on one grid, on the network it is published on, with one accounting.
+"""Methods side by side on one problem: each tuned on one grid, on the network it is published on, with the same costs.
 
 Methods without a network of their own (PISCO and its forms) take the experiment's. What is finished is kept in the
 folder by its configuration, so a comparison that was cut short continues, and another method is only added.
@@ -25,7 +25,10 @@ from pisco.errors import InputError, check_number, choose
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TARGETS, TUNING_SEEDS, Targets, Trial, Tuned, reached, tune
-from pisco.files import atomic_write
+from pisco.files import atomic_write, write_csv
+from pisco.report.panels import Curve, Panel
+from pisco.report.picture import draw
+from pisco.report.plots import column_panel
 from pisco.results import Result
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
@@ -64,6 +67,40 @@ class Entry(NamedTuple):
             measured = column in self.result.history
             row[f"final {column}"] = _mean(self.result.final(column)) if measured else None
         return row | {"diverged": self.result.diverged}
+
+
+def write(
+    entries: Sequence[Entry], folder: Path, targets: Targets, prices: Prices
+) -> tuple[list[dict[str, Any]], Path]:
+    """Write `compare.csv` and `compare.png`; the records of the table, and where the picture is."""
+    records, picture = [entry.record(targets, prices) for entry in entries], folder / "compare.png"
+    write_csv(folder / "compare.csv", records)
+    draw(panels(entries, prices), picture, size=(5.0, 4.0), dpi=110)
+    return records, picture
+
+
+def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
+    """Training above, test accuracy below where it is known; against rounds, megabytes and price."""
+    against: dict[str, Callable[[Entry], np.ndarray]] = {
+        "communication rounds": lambda entry: entry.result.column("round"),
+        "MB sent by all": lambda entry: (
+            (entry.result.column("bytes_server") + entry.result.column("bytes_gossip")) / 1e6
+        ),
+        "price paid": lambda entry: entry.spent(prices),
+    }
+    rows = []
+    for column in ("grad_norm_sq_mean", "test_accuracy"):
+        row = []
+        for x_title, x in against.items():
+            curves = [
+                Curve(entry.method, x(entry), entry.result.column(column).astype(float), index)
+                for index, entry in enumerate(entries)
+                if column in entry.result.history
+            ]
+            row.append(column_panel(column, curves, x_title)._replace(log_x=True))
+        if row[0].curves:
+            rows.append(row)
+    return rows
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -5,7 +5,7 @@
     local_lr = 0.05             dataset = "a9a"          agents = 10          batch_size = 256
     local_steps = 1             partition = "sorted"     server_prob = 0.1    seeds = 3
 
-What goes beside a name (hyperparameters, a graph's options) are the keywords of the thing named.
+The other keys (hyperparameters, a graph's options) are the keywords of the thing that is named.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Config(Table):
     ) -> Result:
         """Run it; by `engine` rather than the configuration's, if one is given.
 
-        `warn` is called first with a sentence when the step size is not to be trusted.
+        `warn` is called first with a sentence when the step size may be unstable.
         """
         if self.algorithm.is_auto:
             return self.resolved().execute(

@@ -57,7 +57,7 @@ def _read(path: Path, above: tuple[Path, ...] = ()) -> dict[str, Any]:
 
 
 def replace(tables: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Put other settings in place, and forget what only the choices before took."""
+    """Put other settings in place, and drop those that only the earlier choices took."""
     for name, value in changes.items():
         if isinstance(value, dict) and isinstance(tables.get(name), dict):
             tables[name] = tables[name] | value

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from pisco.costs import LinkTimes, Prices
 from pisco.errors import InputError
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
-from pisco.networks.network import Network
-from pisco.planning.planner import USUAL_PRICES, Plan, plan
+from pisco.planning.formulas import Outlook, outlook
+from pisco.planning.planner import USUAL_PRICES, Plan, check_target, plan
 from pisco.planning.settings import PROBABILITIES, Setting
-from pisco.problems.problem import Problem
-from pisco.report.plan_plot import PlannedCost
+from pisco.report.panels import COLOURS, Bars, Curve, Level, Panel
+from pisco.report.picture import draw
+from pisco.theory.paper import network_dependency
 
 
 class Planned(NamedTuple):
-    """A plan, the experiment that it makes, and what it was made for."""
+    """A plan, and the experiment that it makes."""
 
     plan: Plan
     config: Config
-    problem: Problem
-    network: Network
 
 
 def plan_config(
@@ -36,23 +38,17 @@ def plan_config(
     tell: Callable[[str], None] = lambda words: None,
 ) -> Planned:
     """Find the cheapest way to run an experiment with PISCO."""
-    table = config.network
-    odd = {
-        "varying": table.varying != "none",
-        "reporters": table.reporters is not None,
-        "gossip_steps": table.gossip_steps != 1,
-        "gossip_before_server": table.gossip_before_server,
-    }
-    for name, set_here in odd.items():
-        if set_here:
+    usual = {"varying": "none", "reporters": None, "gossip_steps": 1, "gossip_before_server": False}
+    for name, value in usual.items():
+        if getattr(config.network, name) != value:
             raise InputError(
-                f"network.{name} = {getattr(table, name)!r} cannot be planned for: plans are for fixed links and a "
-                "server that averages everybody; leave it out"
+                f"network.{name} = {getattr(config.network, name)!r} cannot be planned for: plans are for fixed links "
+                "and a server that averages everybody; leave it out"
             )
     problem, network = config.problem_and_network()
     column, _ = target
     if column.startswith("test_") and column not in {f"test_{name}" for name, _ in problem.metrics}:
-        raise InputError(f"the problem does not measure {column} (has it test data?); give another --target")
+        raise InputError(f"the problem does not measure {column} (no test data?); give another --target")
     found = plan(
         problem,
         network,
@@ -66,17 +62,31 @@ def plan_config(
         seconds=seconds,
         tell=tell,
     )
-    return Planned(found, planned_config(config, found.setting, network.weights_name), problem, network)
+    return Planned(found, planned_config(config, found.setting, network.weights_name))
+
+
+def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
+    """What the theory says about an experiment; ε² is the goal's bound where the goal is ‖∇f(x̄)‖²."""
+    check_target(*goal)
+    column, bound = goal
+    problem, network = config.problem_and_network()
+    return outlook(
+        problem,
+        network,
+        rounds=config.run.rounds,
+        batch_size=config.run.batch_size,
+        local_steps=_local_steps(config),
+        epsilon=math.sqrt(bound if column.startswith("grad_norm_sq") else 0.05),
+    )
 
 
 def _local_steps(config: Config) -> int:
     """The experiment's T_o, where its method has one."""
-    steps = config.algorithm.taken_by("name").get("local_steps", 1)
-    return int(steps) if config.algorithm.name.startswith("pisco") else 1
+    return max(1, int(config.algorithm.taken_by("name").get("local_steps", 1)))
 
 
 def planned_config(config: Config, setting: Setting, own_weights: str) -> Config:
-    """The experiment with a setting put in place; weights with options of their own stay as they are."""
+    """The experiment with a setting put in place; weights with their own options stay as they are."""
     tables = config.to_dict()
     tables["algorithm"] = {
         "name": "pisco-one-exchange" if setting.one_exchange else "pisco",
@@ -94,13 +104,36 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
     return Config.from_dict(tables, "the plan")
 
 
-def cost_rows(planned: Planned, prices: Prices | LinkTimes) -> list[PlannedCost]:
-    """For every p the price of its best setting, split by kind of link."""
-    rows = []
-    for choice in planned.plan.by_probability:
-        sent, p = choice.setting.sent(planned.problem), choice.setting.server_prob
-        each = prices.of_round(sent, planned.network.graph)
-        unit = each.expected(p)
-        rounds = choice.price / unit if unit else math.inf
-        rows.append(PlannedCost(p, rounds * (1 - p) * each.gossip, rounds * p * each.server, choice.measured))
-    return rows
+def panels(planned: Planned) -> list[Panel]:
+    """What the best setting for each p costs, by kind of link, and what the theory expects of the network."""
+    found, words = planned.plan, "seconds" if planned.plan.unit == "s" else "price"
+    known = [choice for choice in found.by_probability if math.isfinite(choice.price)]
+    parts = {
+        "between agents": np.array([choice.gossip for choice in known]),
+        "to and from the server": np.array([choice.price - choice.gossip for choice in known]),
+    }
+    labels = [f"{choice.setting.server_prob:.3g}" + " *" * (not choice.measured) for choice in known]
+    probs = np.geomspace(1e-3, 1, 61)
+    expected = network_dependency(planned.config.network.build().mixing_rate, probs)
+    return [
+        Panel(
+            f"{words} to {found.target.column} {found.target.bound:g}, best setting for each p",
+            "p (* predicted, not measured)",
+            words,
+            bars=Bars(labels, parts),
+            levels=[Level("the plan", found.price, COLOURS[0])] if math.isfinite(found.price) else [],
+        ),
+        Panel(
+            "what the theory expects of the network",
+            "p",
+            "λ_p⁻²",
+            [Curve("network dependency", probs, expected[None], 2)],
+            log_x=True,
+            log_y=True,
+        ),
+    ]
+
+
+def plot(planned: Planned, path: Path) -> None:
+    """Draw the panels to a picture, or to an interactive page where the name ends in .html."""
+    draw([panels(planned)], path, title=f"Plan for {planned.config.name.removesuffix('-planned')}")

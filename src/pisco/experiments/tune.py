@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -53,15 +53,6 @@ def reached(result: Result, target: str, bound: float, wanted: str = "round") ->
     return result.at_target(target, wanted, at_most=bound)
 
 
-def points(config: Config, grid: Sequence[float]) -> list[tuple[Any, Any]]:
-    """The experiment's method with every step size, on its server schedule."""
-    if not grid or min(grid) <= 0:
-        raise InputError(
-            f"the grid {list(grid)} is no list of step sizes; give positive numbers, as in 0.01,0.1"
-        )
-    return [(config.algorithm.with_step(lr).build(), config.network.schedule()) for lr in grid]
-
-
 def tune(
     config: Config,
     *,
@@ -75,10 +66,14 @@ def tune(
     first = next(iter(targets))
     if first.startswith("test_") and first not in {f"test_{name}" for name, _ in problem.metrics}:
         raise InputError(
-            f"{first} cannot tune a problem that does not measure it (has it test data?); put another target first"
+            f"{first} cannot tune a problem that does not measure it (no test data?); put another target first"
+        )
+    if not grid or min(grid) <= 0:
+        raise InputError(
+            f"the grid {list(grid)} is not a list of step sizes; give positive numbers, as in 0.01,0.1"
         )
     results = sweep(
-        points(config, grid),
+        [(config.algorithm.with_step(lr).build(), network.server) for lr in grid],
         problem,
         network,
         rounds=config.run.rounds,

@@ -1,10 +1,10 @@
-"""The federation's own certificate authority: it signs who is who, and says whose certificates no longer count.
+"""The federation's own certificate authority: it signs who is who, and which certificates are revoked.
 
     DIR/federation.toml             the plan
-    DIR/authority/key.pem           the authority's private key: whoever has it can be anybody (mode 600)
+    DIR/authority/key.pem           the authority's private key: whoever has it can pose as anybody (mode 600)
     DIR/authority/cert.pem          its certificate, in every kit as ca.pem
     DIR/authority/issued/*.pem      every certificate ever signed, one file each
-    DIR/authority/revoked.pem       the serial numbers that no longer count (a signed list), in every kit
+    DIR/authority/revoked.pem       the revoked serial numbers (a signed list), in every kit
 
 Keys are ECDSA on P-256, which every TLS library accepts for TLS 1.3.
 """
@@ -28,13 +28,13 @@ from pisco.files import atomic_write
 
 AUTHORITY_DAYS = 3650
 SKEW = dt.timedelta(minutes=10)
-"""Certificates count from a little before they are signed: clocks differ."""
+"""Certificates are valid from a little before they are signed, because clocks differ."""
 
 KEY, CERTIFICATE, REVOKED, ISSUED = "key.pem", "cert.pem", "revoked.pem", "issued"
 
 
 def now() -> dt.datetime:
-    """The time, as certificates tell it."""
+    """The time, as certificates write it."""
     return dt.datetime.now(dt.UTC)
 
 
@@ -187,18 +187,18 @@ class Authority:
     def issued(self, name: str | None = None) -> list[x509.Certificate]:
         """Every certificate signed so far, or those of one name, oldest first."""
         paths = (self.folder / ISSUED).glob("*.pem")
-        # Certificates count in seconds; within one, the file tells which came later.
+        # Certificates have whole seconds; within one, the file's time says which came later.
         found = [(path.stat().st_mtime_ns, read_certificate(path)) for path in paths]
         found.sort(key=lambda pair: (pair[1].not_valid_before_utc, pair[0]))
         return [each for _, each in found if name in (None, common_name(each))]
 
     def revoked(self) -> dict[int, dt.datetime]:
-        """Serial numbers that no longer count, and since when."""
+        """Revoked serial numbers, and since when."""
         listed = read_revoked(self.folder / REVOKED, self.certificate)
         return {each.serial_number: each.revocation_date_utc for each in listed}
 
     def revoke(self, serials: list[int]) -> None:
-        """Certificates with these serial numbers count no more."""
+        """Revoke the certificates with these serial numbers."""
         listed = self.revoked()
         self._write_revoked(dict.fromkeys(serials, now()) | listed, read_key(self.folder / KEY))
 
@@ -228,7 +228,7 @@ def read_revoked(path: Path, authority: x509.Certificate) -> x509.CertificateRev
 
 
 def new_request(folder: Path, federation: str, name: str) -> Path:
-    """A key of one's own and a request to sign it: the key stays where it was made."""
+    """A new key and a request to sign it: the key stays where it was made."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = new_key(folder / KEY)
     request = x509.CertificateSigningRequestBuilder().subject_name(_distinguished(federation, name))

@@ -4,7 +4,7 @@ KIT/key.pem           the private key, mode 600; it never leaves this folder
 KIT/cert.pem          who this is, signed by the authority
 KIT/ca.pem            the authority's certificate
 KIT/federation.toml   the plan
-KIT/revoked.pem       whose certificates no longer count
+KIT/revoked.pem       the revoked certificates
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Refused(Exception):
 
 
 def require_tls13() -> None:
-    """Leave TLS 1.2 nothing to agree on; to be called before grpc is imported.
+    """Rule out TLS 1.2; call this before grpc is imported.
 
     grpc has no switch for the least version. Its list of ciphers is for TLS 1.2 alone, and one that needs RSA
     cannot be used with our ECDSA certificates: every handshake below TLS 1.3 fails.
@@ -111,7 +111,7 @@ class Kit:
 
     @property
     def revoked(self) -> frozenset[int]:
-        """Serial numbers that no longer count; read anew when the file has changed.
+        """Revoked serial numbers; read again when the file has changed.
 
         A list that is broken, gone or older leaves the last good one in force while we run.
         """
@@ -136,7 +136,7 @@ class Kit:
     def identify(self, presented: bytes) -> str:
         """The member that a certificate (PEM, from the handshake) belongs to, or `Refused`.
 
-        To be asked at every request: a connection may outlive its certificate.
+        Ask at every request: a connection may outlive its certificate.
         """
         known = self._known.get(presented)
         if known is None:
@@ -155,7 +155,7 @@ class Kit:
             certificate = x509.load_pem_x509_certificate(presented)
             name, federation, uris = ca.common_name(certificate), _federation(certificate), _uris(certificate)
         except ValueError:  # parts of a certificate are read only when asked for
-            raise Refused("what was presented is no certificate") from None
+            raise Refused("what it presents is not a certificate") from None
         if not ca.check_signed(certificate, x509.load_pem_x509_certificate(self.authority)):
             raise Refused(f"the certificate of {name!r} is signed by another authority")
         if federation != self.federation.name:
@@ -169,7 +169,7 @@ class Kit:
         if at > certificate.not_valid_after_utc:
             return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
         if at < certificate.not_valid_before_utc:
-            return f"counts only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on"
+            return f"is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on"
         return "has been revoked" if certificate.serial_number in self.revoked else None
 
 
@@ -191,8 +191,8 @@ def issue(
       plan: what goes into the kit.
       name: of an agent in the plan, or the server's.
       folder: of the kit.
-      days: how long the certificate counts.
-      request: a request made by the agent, whose key then never is on this machine.
+      days: how long the certificate is valid.
+      request: a request made by the agent, whose key is then never on this machine.
       renew: sign the key that the kit already has.
       start: from when the days count, if not from now.
     """

@@ -10,8 +10,8 @@
     eval_every = 10                     classes = [-1, 1]        changes = [{round, action, name, …}, …]
 
 The file holds the weights themselves, not only the rule that made them, so that no two machines work them out
-differently; `[network]` is kept to weigh anew when the roster changes. Agents bring their data and nothing else.
-An agent's `index` is its own for good: batches depend on (seed, index, round) alone.
+differently; `[network]` is kept for new weights when the roster changes. Agents bring their data and nothing else.
+An agent's `index` never changes: batches depend on (seed, index, round) alone.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class Federation(Table):
             jax.config.update("jax_enable_x64", True)
 
     def change(self, round_index: int, action: str, name: str, address: str | None = None) -> Federation:
-        """The plan with one more change of the roster from round `round_index` on, weighed anew.
+        """The plan with one more change of the roster from round `round_index` on, with new weights.
 
         Args:
           round_index: the first round with the new roster; not before the last change planned so far.
@@ -352,7 +352,7 @@ def _one_agent(table: ProblemTable, dataset: Dataset, dtype: str) -> Problem:
             raise InputError(
                 f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}"
             )
-        # One sample of every class that belongs to nobody: an agent may lack a class, yet must number them as all do.
+        # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
         blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
         features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])
     whole = Dataset(dataset.name, features, labels, dataset.test_features, dataset.test_labels)

@@ -39,7 +39,7 @@ class Local:
 def problem(*agents: Local, name: str = "problem") -> Problem:
     """The problem of one agent in a process of its own, or of several to simulate.
 
-    >>> def line(slope):                       # ½(x − slope)², three samples that are all alike
+    >>> def line(slope):                       # ½(x − slope)², three equal samples
     ...     def value(params, rows):
     ...         return 0.5 * float(params - slope) ** 2
     ...     def gradient(params, rows, seed):

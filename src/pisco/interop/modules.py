@@ -1,4 +1,4 @@
-"""`--module my_model.py`: one agent's problem from a file of the user's own."""
+"""`--module my_model.py`: one agent's problem from the user's own file."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _guarded(path: Path, what: str, function: Any) -> Any:
         line = next((f.lineno for f in reversed(_frames(error)) if f.filename == str(path)), None)
         at = f", line {line}" if line else ""
         said = (str(error).splitlines() or [""])[0]
-        raise InputError(f"{path}{at}: {what} fails ({type(error).__name__}: {said}); mend it") from error
+        raise InputError(f"{path}{at}: {what} fails ({type(error).__name__}: {said}); fix it") from error
 
 
 def _frames(error: BaseException) -> list[Any]:

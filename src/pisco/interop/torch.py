@@ -38,8 +38,8 @@ def problem(module: Any, loss: Loss, samples: Any, *, name: str = "torch") -> Pr
     """One agent's problem: the mean of `loss(module(inputs), targets)` over its samples.
 
     Args:
-      module: a function that makes the `torch.nn.Module` (its start is then drawn by the federation's seed, alike
-        everywhere), or the module itself (its start is then the parameters it has).
+      module: a function that makes the `torch.nn.Module` (its start is then drawn by the federation's seed, the
+        same everywhere), or the module itself (its start is then the parameters it has).
       loss: of outputs and targets; one value per sample or their mean.
       samples: a map-style dataset of (input, target) pairs, or a `DataLoader` of one. Which samples make a batch is
         the federation's choice; the loader's own batch size and order are not used, its `collate_fn` is.

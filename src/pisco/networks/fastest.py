@@ -64,7 +64,7 @@ class _Barrier:
         assert point is not None
         while True:
             point = self.centre(point, t)
-            # s itself goes to 0 on a complete graph, hence the absolute part.
+            # s itself goes to 0 on a complete graph, so there is an absolute part.
             if self.terms / t <= self.tolerance * point.s + 1e-10:
                 return point.w
             t *= 20
@@ -84,7 +84,7 @@ class _Barrier:
                     break
                 size /= 2
             else:
-                return point  # rounding: no better point can be told from this one
+                return point  # rounding: no better point differs from this one
             point = tried
             if decrement < 0.02:
                 return point

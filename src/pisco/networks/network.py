@@ -47,7 +47,7 @@ class Network:
         (key, round_index).
       varying: gossip that changes from round to round, such as `edge_dropout(0.2)`; `weights` are its base.
       sampling: who reports in a server round (everybody unless given), such as `sample(3, agents=10)`.
-      gossip_steps: apply the gossip weights this often in every exchange (0 is no gossip at all).
+      gossip_steps: how many times to apply the gossip weights in every exchange (0 is no gossip at all).
       gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
 
     >>> net = Network.ring(10, weights="fdla")

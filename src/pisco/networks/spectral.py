@@ -212,7 +212,7 @@ def _one_sided_rate(matrix: csr_array) -> float:
     fill = int((np.diff(matrix.indptr).astype(np.int64) ** 2).sum())
     if fill <= 50_000_000:
         return _gaps(matrix.T @ matrix, binding=True)[0]
-    # A hub would make WᵀW all but full: apply the two factors instead.
+    # A hub would make WᵀW nearly full: apply the two factors instead.
     _, high = _lanczos(
         lambda x: matrix.T @ (matrix @ x),
         matrix.shape[0],
@@ -230,7 +230,7 @@ def _crowded_upper_gap(matrix: csr_array) -> float:
 
 
 def _crowded_lower_gap(matrix: csr_array, bound: float) -> float:
-    # Where eigenvalues crowd at the end, Gershgorin's bound is all but attained; a hair below it is regular.
+    # Where eigenvalues crowd at the end, Gershgorin's bound is nearly attained; slightly below it is regular.
     below = bound - 1e-12
     return below + 1 / _largest(_factor(matrix + (1 - below) * _identity(matrix)), matrix.shape[0])
 

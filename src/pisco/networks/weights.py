@@ -80,7 +80,7 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
 def check(weights: Any, graph: Graph | None = None, *, tolerance: float = 1e-8) -> csr_array:
     """Your own matrix, if it can be used: square, finite, rows and columns sum to 1, nothing off the graph.
 
-    It need be neither symmetric nor non-negative.
+    It need not be symmetric or non-negative.
 
     >>> check([[0.5, 0.5], [0.5, 0.48]])
     Traceback (most recent call last):
@@ -164,7 +164,7 @@ def _matrix(graph: Graph, edge_weights: np.ndarray, lazy: bool) -> csr_array:
 
 
 def _per_component(graph: Graph, weigh: Any) -> np.ndarray:
-    """One weight per edge, by a rule that wants a connected graph."""
+    """One weight per edge, by a rule that needs a connected graph."""
     if graph.laplacian_extremes is not None or graph.is_connected:
         return weigh(graph)
     labels = graph.components()
@@ -200,7 +200,7 @@ def _laplacian(graph: Graph) -> csr_array:
 
 
 def _tidy(found: np.ndarray) -> np.ndarray:
-    """Weights that are zero but for the solver's tolerance become zero: their edges then carry nothing."""
+    """Weights that are zero up to the solver's tolerance become zero: their edges then carry nothing."""
     return np.where(np.abs(found) < 1e-8, 0.0, found)
 
 

@@ -1,6 +1,7 @@
 """What to run, before running it: plans, safe step sizes, and warnings."""
 
 from pisco.costs import LinkTimes, Prices
+from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Choice, Plan, plan
 from pisco.planning.settings import Setting
 from pisco.planning.steps import Doubt, auto_step, check_step
@@ -9,10 +10,12 @@ __all__ = [
     "Choice",
     "Doubt",
     "LinkTimes",
+    "Outlook",
     "Plan",
     "Prices",
     "Setting",
     "auto_step",
     "check_step",
+    "outlook",
     "plan",
 ]

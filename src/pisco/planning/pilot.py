@@ -30,19 +30,13 @@ CHUNK = 10
 """Rounds of one compiled stretch (or `eval_every`, where that is more)."""
 
 STEPS_KEPT = 3
-"""Step sizes that halving leaves at least among settings that pay alike."""
+"""How many step sizes halving keeps, at least, among settings that pay the same."""
 
 ABSURD = 100.0
 """A pilot whose loss is this many times its start has diverged."""
 
-REACHED, MISSED, DIVERGED, COSTLIER, SLOWER, RUNNING = (
-    "reached",
-    "missed",
-    "diverged",
-    "costlier",
-    "slower",
-    "running",
-)
+REACHED, MISSED, DIVERGED = "reached", "missed", "diverged"
+COSTLIER, SLOWER, RUNNING = "costlier", "slower", "running"
 
 
 @dataclass
@@ -71,7 +65,7 @@ class Target:
 
 @dataclass
 class Pilot:
-    """One setting on its way: the rows of every seed, and what became of it."""
+    """One setting on trial: the rows of every seed, and how it ended."""
 
     setting: Setting
     seeds: tuple[int, ...]
@@ -97,11 +91,11 @@ class Pilot:
 
     @property
     def floor(self) -> float:
-        """The least that the target can still cost, the mean over seeds: what is paid by now where it is not reached.
+        """The least that the target can cost, the mean over seeds; where it is not reached, what is paid so far.
 
-        Few seeds are often lucky: where the server does the work the coins may have come early, where gossip does it
-        they may not have come at all. Both means estimate the same, of what was paid and of rounds at the expected
-        price (Wald's identity); the larger one counts.
+        A few seeds are often lucky: where the server does the work, its coins may have come early; where gossip does
+        it, they may not have come at all. The mean of what was paid and the mean rounds at the expected price
+        estimate the same (Wald's identity); the larger one counts.
         """
         rounds = [self.rounds if at is None else at for at in self.met_at]
         served = [row[at // self.stride] for at, row in zip(rounds, self.served, strict=True)]
@@ -204,12 +198,7 @@ class Track:
             self._starts[seed] = start, {name: float(values[index]) for name, values in rows.items()}
 
     def race(
-        self,
-        settings: Iterable[Setting],
-        seeds: Sequence[int],
-        *,
-        halve: bool = True,
-        words: str = "",
+        self, settings: Iterable[Setting], seeds: Sequence[int], *, halve: bool = True, words: str = ""
     ) -> list[Pilot]:
         """Run the settings against each other until each has reached the target, fallen behind or used all rounds.
 
@@ -217,9 +206,9 @@ class Track:
         """
         pilots = [self.begin(setting, seeds) for setting in dict.fromkeys(settings)]
         self.finished += pilots
-        # Rounds that cost nothing, or hardly anything, count as a thousandth of the dearest, so that levels rise.
-        dearest = max((pilot.unit for pilot in pilots), default=0.0)
-        least = 1e-3 * dearest or 1.0
+        # Rounds that cost almost nothing count as a thousandth of the most expensive, so that levels rise.
+        most = max((pilot.unit for pilot in pilots), default=0.0)
+        least = 1e-3 * most or 1.0
         level = min((max(pilot.unit, least) for pilot in pilots), default=1.0) * self.segment.rounds
         while live := [pilot for pilot in pilots if pilot.status == RUNNING]:
             if time.monotonic() > self.deadline:
@@ -242,7 +231,7 @@ class Track:
                     pilot.status = COSTLIER
                 elif pilot.rounds >= self.rounds:
                     pilot.status = MISSED
-            # Only who ran at this level: where rounds are dear, several levels pass between two chunks.
+            # Only those that ran at this level: where rounds are expensive, several levels pass between two chunks.
             if halve:
                 self._halve([pilot for pilot in live if pilot.status == RUNNING and id(pilot) in moved])
             for pilot in live:
@@ -267,7 +256,7 @@ class Track:
         return pilot
 
     def cheapest(self, seeds: Sequence[int]) -> float:
-        """The lowest price at which a setting has reached the target with these seeds: luck differs with others."""
+        """The lowest price at which a setting has reached the target with these seeds: others have other luck."""
         reached = (p.cost for p in self.finished if p.status == REACHED and p.seeds == tuple(seeds))
         return min(reached, default=math.inf)
 
@@ -312,7 +301,7 @@ class Track:
                 pilot.status = REACHED
 
     def _halve(self, pilots: list[Pilot]) -> None:
-        """Drop the slower half of those that pay alike."""
+        """Drop the slower half of those that pay the same."""
         strata: dict[Any, list[Pilot]] = defaultdict(list)
         for pilot in pilots:
             s = pilot.setting
@@ -322,7 +311,7 @@ class Track:
             members.sort(key=lambda pilot: pilot.standing(self.target, rounds))
             steps: set[float] = set()
             for place, pilot in enumerate(members):
-                # Some step sizes go on: which one wins in the end shows late, which weights shows early.
+                # Some step sizes are kept: which step size wins shows late, which weights win shows early.
                 fresh = pilot.setting.local_lr not in steps and len(steps) < STEPS_KEPT
                 if place >= math.ceil(len(members) / 2) and not fresh:
                     pilot.status = SLOWER

@@ -8,15 +8,16 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pisco.costs import LinkTimes, Prices
+from pisco.costs import LinkTimes, Prices, RoundPrices, message_sizes
+from pisco.engines.job import Job, Run, carry_shapes
 from pisco.errors import InputError, check_number, suggest
 from pisco.networks.network import Network
 from pisco.planning.pilot import DIVERGED, SLOWER, OutOfTime, Pilot, Target, Track
-from pisco.planning.search import Search
+from pisco.planning.search import RACE_SEEDS, Search
 from pisco.planning.settings import PROBABILITIES, Modes, Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import Estimates
+from pisco.theory.estimates import Estimates, estimate
 
 WEIGHTS = ("fdla", "pisco-step", "metropolis")
 USUAL_PRICES = Prices()
@@ -30,6 +31,8 @@ class Choice:
     setting: Setting
     price: float
     measured: bool
+    gossip: float
+    """The part of the price that messages between agents cost."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Plan:
     checked_rounds: int
     """How far the setting was run without diverging."""
     by_probability: tuple[Choice, ...]
-    estimates: Estimates | None
+    estimates: Estimates
     stable_limit: float
     """The largest η_l that is stable in mean square at the curvature of x⁰."""
     growth: tuple[float, float]
@@ -91,7 +94,7 @@ def plan(
       eval_every: rounds between two measurements.
       local_steps: a T_o to try besides 1, 4 and 10.
       probabilities: the p to try.
-      seconds: a budget of wall-clock time; what is best by then is returned.
+      seconds: a budget of wall-clock time; the best found in that time is returned.
       samples: on how many samples pilots are measured.
       tell: called with a line about what is going on.
 
@@ -108,6 +111,8 @@ def plan(
     check_number("seconds", seconds, low=0, open_low=True)
     check_number("eval_every", eval_every, low=1, integer=True)
     prices.check()
+    if not any(prices):
+        raise InputError("both prices are 0, so all plans cost the same; give at least one")
     check_target(*target)
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")
@@ -124,27 +129,29 @@ def plan(
             f"the target {goal.column!r} is no measure of training; {suggest(goal.column, MEASURED)}"
         )
     networks = networks_to_try(network)
-    connected = network.graph.is_connected
-    probabilities = [p for p in probabilities if p > 0 or connected]
+    probabilities = [p for p in probabilities if p > 0 or network.graph.is_connected]
     if not probabilities:
         raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
-    round_prices = {
-        one: prices.of_round(Setting("", one, 1, 0.0, 1.0).sent(problem), network.graph)
-        for one in (True, False)
-    }
     few = subsample(problem, samples, test=goal.column.startswith("test_"))
     track = Track(
         few,
         networks,
         batch_size=batch_size,
         target=goal,
-        prices=round_prices,
+        prices=round_prices(problem, next(iter(networks.values())), prices),
         rounds=rounds,
         eval_every=eval_every,
         deadline=began + 0.8 * seconds,
         tell=tell,
     )
-    search = Search(track, Modes.of(networks), connected, probabilities, local_steps, problem, batch_size)
+    start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
+    if all(goal.met(goal.series(row)).all() for row in start.rows):
+        raise InputError(
+            f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one"
+        )
+    tell("estimating L, σ² and f(x⁰) − f*")
+    estimates = estimate(problem, batch_size=batch_size)
+    search = Search(track, Modes.of(networks), estimates, probabilities, local_steps)
     interrupted = False
     try:
         search.run(began + seconds)
@@ -216,37 +223,38 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
             [q for q in here if q in stage and math.isfinite(q.cost)]
             for stage in (search.run_off, search.finals)
         )
-        late = [
-            q for q in here if q in search.finals
-        ]  # missed the target: fewer seeds would only flatter them
+        # These missed the target; pilots with fewer seeds would only flatter them.
+        late = [q for q in here if q in search.finals]
         here = decided or finals or late or [q for q in here if q.status != SLOWER] or here
         if not here:
             continue
         best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))
         # A pilot that was stopped will cost more than it had paid by then.
-        rows.append(
-            Choice(
-                best.setting,
-                max(best.predicted(search.track.target), best.floor),
-                math.isfinite(best.cost),
-            )
-        )
+        price = max(best.predicted(search.track.target), best.floor)
+        share = (1 - p) * best.prices.gossip / best.unit if best.unit else 0.0
+        rows.append(Choice(best.setting, price, math.isfinite(best.cost), share * price))
     return rows
+
+
+def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> dict[bool, RoundPrices]:
+    """What a gossip round and a server round of PISCO cost, with one exchange (True) and with two (False)."""
+    found = {}
+    for one_exchange in (True, False):
+        setting = Setting("", one_exchange, 1, 0.0, 1.0)
+        job = Job(problem, network, (Run(setting.algorithm, setting.server, 0),))
+        sizes = message_sizes(setting.algorithm, carry_shapes(job).state, problem.num_agents)
+        found[one_exchange] = prices.of_round(sizes.sent, network.graph)
+    return found
 
 
 def networks_to_try(network: Network) -> dict[str, Network]:
     """One network for each choice of weights, none twice."""
-    found: dict[str, Network] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # FDLA says when it falls back to constant weights
-        for name in WEIGHTS:
-            found[name] = Network(network.graph, weights=name)
-    if network.weights_name not in found:
-        found[network.weights_name] = network
-    for name in reversed(list(found)):
-        matrix = found[name].weights
-        for other in found:
-            if other != name and abs(found[other].weights - matrix).max() < 1e-9:
-                del found[name]
-                break
+        tried = {name: Network(network.graph, weights=name) for name in WEIGHTS}
+    tried.setdefault(network.weights_name, network)
+    found: dict[str, Network] = {}
+    for name, each in tried.items():
+        if all(abs(other.weights - each.weights).max() >= 1e-9 for other in found.values()):
+            found[name] = each
     return found

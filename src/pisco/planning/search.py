@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from pisco.errors import InputError
 from pisco.planning.pilot import DIVERGED, Pilot, Track
 from pisco.planning.settings import Modes, Setting, candidates
-from pisco.problems.problem import Problem
-from pisco.theory.estimates import Estimates, estimate
+from pisco.theory.estimates import Estimates
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
 
 LADDER = (4, 10)
-"""T_o beyond 1 that are tried, as long as each pays."""
+"""T_o above 1 that are tried, as long as each pays."""
 
 RACE_SEEDS = (700, 701, 702)
 FINAL_SEEDS = tuple(range(800, 809))
@@ -24,7 +22,7 @@ RUN_OFF_SEEDS = tuple(range(900, 924))
 """All apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
 
 CONTENDERS, CLOSE = 4, 1.5
-"""So many finalists at most, up to so many times the cheapest, meet in the run-off: nine seeds are often lucky."""
+"""At most this many finalists, up to this many times the cheapest, meet in the run-off: nine seeds can be lucky."""
 
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
@@ -37,15 +35,12 @@ class Search:
         self,
         track: Track,
         modes: Modes,
-        connected: bool,
+        estimates: Estimates,
         probabilities: Sequence[float],
         local_steps: int,
-        problem: Problem,
-        batch_size: int | None,
     ):
-        self.track, self.modes, self.connected, self.probabilities = track, modes, connected, probabilities
-        self.local_steps, self.problem, self.batch_size = local_steps, problem, batch_size
-        self.estimates: Estimates | None = None
+        self.track, self.modes, self.estimates = track, modes, estimates
+        self.probabilities, self.local_steps = probabilities, local_steps
         self.finals: list[Pilot] = []
         self.run_off: list[Pilot] = []
         self.winner: Pilot | None = None
@@ -55,23 +50,9 @@ class Search:
         self.checked = 0
 
     def run(self, deadline: float) -> None:
-        """Estimate, race, climb T_o, refine, decide on fresh seeds, check to the last round."""
+        """Race, climb T_o, refine, decide on fresh seeds, check to the last round."""
         track = self.track
-        start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
-        if all(track.target.met(track.target.series(row)).all() for row in start.rows):
-            raise InputError(
-                f"the target {track.target.column} = {track.target.bound:g} is met before the first round; "
-                "give a harder one"
-            )
-        track.tell("estimating L, σ² and f(x⁰) − f*")
-        self.estimates = estimate(self.problem, batch_size=self.batch_size)
-        tried = candidates(
-            self.modes,
-            self.estimates,
-            local_steps=1,
-            connected=self.connected,
-            probabilities=self.probabilities,
-        )
+        tried = candidates(self.modes, self.estimates, self.probabilities)
         track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()
         self._refine()
@@ -126,11 +107,8 @@ class Search:
                 same = s.local_lr * (s.local_steps + 1) / (steps + 1)
                 tried += [s._replace(local_steps=steps, local_lr=same * by) for by in (0.5, 1.0, 2.0, 4.0)]
             self.track.race(tried, RACE_SEEDS, words=f"race at T_o = {steps}")
-            if (
-                math.isfinite(before)
-                and self.track.cheapest(RACE_SEEDS) > 0.97 * before
-                and steps >= self.local_steps
-            ):
+            pays = self.track.cheapest(RACE_SEEDS) <= 0.97 * before
+            if math.isfinite(before) and not pays and steps >= self.local_steps:
                 break
 
     def _refine(self) -> None:
@@ -162,8 +140,6 @@ class Search:
 
     def growth(self, setting: Setting) -> tuple[float, float]:
         """Of the squared error a round, at the agents' curvatures at x⁰ and, scaled, where a descent ended."""
-        if self.estimates is None:
-            return math.nan, math.nan
         first = np.asarray(self.estimates.agent_curvatures)
         eased = self.estimates.end_smoothness / max(self.estimates.smoothness, 1e-12)
         weights, lr = self.track.networks[setting.weights].weights, setting.local_lr
@@ -174,7 +150,5 @@ class Search:
 
     def stable_limit(self, setting: Setting) -> float:
         """The largest safe η_l at the agents' curvatures at x⁰."""
-        if self.estimates is None:
-            return math.nan
         weights = self.track.networks[setting.weights].weights
         return largest_safe_step(self.estimates.agent_curvatures, weights, **setting.rule)

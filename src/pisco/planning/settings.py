@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 
 from pisco.algorithms.pisco import pisco
-from pisco.costs import message_sizes
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
-from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates
 from pisco.theory.stability import Rule, best_step, largest_stable_step, weight_modes
-from pisco.tree import stack_agents
 from pisco.types import Algorithm
 
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
@@ -34,28 +30,28 @@ class Setting(NamedTuple):
     local_steps: int
     server_prob: float
     local_lr: float
+    comm_lr: float = 1.0
 
     @property
     def algorithm(self) -> Algorithm:
         """The update rule."""
-        return pisco(local_lr=self.local_lr, local_steps=self.local_steps, one_exchange=self.one_exchange)
+        steps: dict[str, Any] = {"local_lr": self.local_lr, "comm_lr": self.comm_lr}
+        return pisco(local_steps=self.local_steps, one_exchange=self.one_exchange, **steps)
 
     @property
     def rule(self) -> Rule:
-        """What matters for stability besides η_l."""
+        """What matters for stability besides weights and η_l."""
         return Rule(
-            local_steps=self.local_steps, server_prob=self.server_prob, one_exchange=self.one_exchange
+            local_steps=self.local_steps,
+            comm_lr=self.comm_lr,
+            server_prob=self.server_prob,
+            one_exchange=self.one_exchange,
         )
 
     @property
     def server(self) -> Schedule:
         """When the server is reached."""
         return bernoulli(self.server_prob)
-
-    def sent(self, problem: Problem) -> list[int]:
-        """Bytes of an agent's message in every exchange of a round."""
-        params = jax.eval_shape(lambda key: stack_agents(problem.init(key), 1), jax.random.key(0))
-        return message_sizes(self.algorithm, params, 1).sent
 
     def describe(self) -> str:
         """In words, for progress and tables."""
@@ -87,19 +83,8 @@ class Modes(NamedTuple):
         return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
 
 
-def round_number(value: float) -> float:
-    """The nearest of 1, 2, 5 times a power of ten.
-
-    >>> round_number(0.037), round_number(0.0123)
-    (0.05, 0.01)
-    """
-    exponents = range(int(np.floor(np.log10(value))) - 1, int(np.ceil(np.log10(value))) + 2)
-    grid = np.array([float(f"{m}e{e}") for e in exponents for m in (1, 2, 5)])
-    return float(grid[np.argmin(np.abs(np.log(grid / value)))])
-
-
 def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
-    """The η_l to try, 1-2-5: around the stable limit, and hardly beyond what gradient descent itself bears.
+    """The η_l to try, 1-2-5: around the stable limit, and not far above what gradient descent itself allows.
 
     Tuned steps on a9a lie up to five times above the limit at x⁰, because the curvature falls along the path; and where
     the limit is gradient descent's own, the best step lies below it, the more so the more agents' curvatures differ:
@@ -112,23 +97,15 @@ def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
 
 
 def candidates(
-    modes: Modes,
-    estimates: Estimates,
-    *,
-    local_steps: int,
-    connected: bool,
-    probabilities: Sequence[float] = PROBABILITIES,
-    forms: Iterable[bool] = (True, False),
+    modes: Modes, estimates: Estimates, probabilities: Sequence[float] = PROBABILITIES
 ) -> list[Setting]:
-    """Settings worth a pilot run, at one T_o: weights that the theory does not rule out, steps near its limits."""
+    """Settings worth a pilot run, at T_o = 1: weights that the theory does not rule out, steps near its limits."""
     curvature = max(estimates.smoothness, 1e-12)
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))
     out: list[Setting] = []
-    for one_exchange in forms:
+    for one_exchange in (True, False):
         for p in probabilities:
-            if p == 0 and not connected:
-                continue
-            tried = [Setting(name, one_exchange, local_steps, p, 1.0) for name in modes.by_weights]
+            tried = [Setting(name, one_exchange, 1, p, 1.0) for name in modes.by_weights]
             predicted = [modes.rounds(setting) for setting in tried]
             if p == 1:
                 tried, predicted = tried[:1], predicted[:1]  # gossip is never used

@@ -1,7 +1,7 @@
 """Step sizes before a run: is this one safe, and which one is?
 
-Theory alone cries wolf. At the curvature of x⁰ tuned steps on a9a lie two to five times above the mean-square limit and
-do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
+Theory alone warns too often. At the curvature of x⁰, tuned steps on a9a lie two to five times above the mean-square
+limit and do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
 gradient is bounded. So theory only raises the question; the first rounds of the run itself, which cost little because
 its program has to be compiled anyway, answer it.
 """
@@ -25,6 +25,7 @@ from pisco.engines.scan import ScanEngine
 from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
+from pisco.planning.settings import Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import agent_curvatures, smoothness
@@ -40,11 +41,11 @@ OFTEN = 0.05
 """A trial is harmful when the loss stands above its start in this share of the rounds, or at the end."""
 
 CERTAIN = 2.0
-"""Without a server and without a trial, growth beyond this a round is told all the same."""
+"""Without a server and without a trial, growth above this a round is reported anyway."""
 
 
 class Doubt(NamedTuple):
-    """Why a step size is not to be trusted."""
+    """Why a step size may be unstable."""
 
     local_lr: float
     growth: float
@@ -76,7 +77,7 @@ def check_step(
 ) -> Doubt | None:
     """None when a step size is fine, or nothing is known about it; else what is wrong and what to change.
 
-    Known are PISCO's two forms on fixed weights, on problems whose agents' curvatures are cheap to look at. The limits
+    It knows PISCO's two forms on fixed weights, on problems whose agents' curvatures are cheap to look at. The limits
     are safe ones (`theory.largest_safe_step`): real ones may be larger, so beyond them a trial decides.
 
     >>> import numpy as np, pisco
@@ -96,31 +97,23 @@ def check_step(
     look = _affordable(problem)
     if look is None:
         return None
-    chosen: dict[str, Any] = {name: algorithm.hyperparameters[name] for name in ("comm_lr", "local_steps")}
-    chosen["server_prob"] = p
-    one_exchange, lr = algorithm.hyperparameters["one_exchange"], float(algorithm.hyperparameters["local_lr"])
-    curvatures = agent_curvatures(look.problem, samples=look.samples, iterations=HESSIANS)
+    taken = ("local_lr", "comm_lr", "local_steps", "one_exchange")
+    chosen = {name: algorithm.hyperparameters[name] for name in taken}
+    setting = Setting(network.weights_name, server_prob=p, **chosen)
+    lr = float(setting.local_lr)
+    few, flops = look
+    curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
     if not curvatures.max() > 0:
         return None
-
-    def allowed(weights: Any, one_exchange: bool) -> float:
-        """The largest safe step there, if that is as large as this one."""
-        growth = agents_growth(curvatures, weights, local_lr=lr, one_exchange=one_exchange, **chosen)
-        if growth > 1:
-            return 0.0
-        return largest_safe_step(curvatures, weights, one_exchange=one_exchange, **chosen)
-
-    worst = agents_growth(curvatures, network.weights, local_lr=lr, one_exchange=one_exchange, **chosen)
+    worst = agents_growth(curvatures, network.weights, local_lr=lr, **setting.rule)
     if worst <= 1:
         return None
     # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
-    seeming = agents_growth(
-        curvatures[:, None, None], network.weights, local_lr=lr, one_exchange=one_exchange, **chosen
-    )
+    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **setting.rule)
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
-        flops=look.flops,
+        flops=flops,
         worst=seeming,
         rounds=rounds,
         eval_every=eval_every,
@@ -128,19 +121,18 @@ def check_step(
     )
     if seen is None:
         return None
-    limit = largest_safe_step(curvatures, network.weights, one_exchange=one_exchange, **chosen)
+    limit = largest_safe_step(curvatures, network.weights, **setting.rule)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
-    for name in ("pisco-step", "metropolis"):
-        if network.weights_name == name:
-            continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)
-            other = allowed(Network(network.graph, weights=name).weights, one_exchange)
-        if other >= lr:
-            remedies.append(f"network.weights={name} (stable up to {other:.2g})")
-    if not one_exchange and (other := allowed(network.weights, True)) >= lr:
-        remedies.append(f"algorithm.name=pisco-one-exchange (stable up to {other:.2g})")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        others = {name: Network(network.graph, weights=name) for name in ("pisco-step", "metropolis")}
+    changes = {f"network.weights={name}": (other, setting.rule) for name, other in others.items()}
+    changes["algorithm.name=pisco-one-exchange"] = network, setting._replace(one_exchange=True).rule
+    for change, (other, rule) in changes.items():
+        if agents_growth(curvatures, other.weights, local_lr=lr, **rule) < 1:
+            allowed = largest_safe_step(curvatures, other.weights, **rule)
+            remedies.append(f"{change} (stable up to {allowed:.2g})")
     if p < 1:
         remedies.append("a larger network.server_prob")
     return Doubt(lr, seeming if seeming > 1 else worst, limit, seen[0], seen[1], tuple(remedies))
@@ -152,36 +144,31 @@ def _below(limit: float) -> float:
     return next(m * 10.0**exponent for m in (8, 5, 4, 3, 2, 1, 0.8) if m * 10.0**exponent <= 0.9 * limit)
 
 
-class _Look(NamedTuple):
-    """The problem thinned to what can be looked at in a second, how many samples those are, the cost of one's loss."""
+def _affordable(problem: Problem) -> tuple[Problem, float] | None:
+    """The problem thinned to what can be looked at in a second, and what the loss of one sample costs.
 
-    problem: Problem
-    samples: int
-    flops: float
-
-
-def _affordable(problem: Problem) -> _Look | None:
-    """None when even few samples cost too much."""
+    None when even few samples cost too much.
+    """
     for count in (2000, 200):
         few = subsample(problem, count, test=False)
         params = jax.eval_shape(few.init, jax.random.key(0))
         cost = jax.jit(lambda problem, x: problem.objective(x)).lower(few, params).cost_analysis() or {}
         flops = float(cost.get("flops", math.inf))
         if HESSIANS * 6 * flops <= AFFORDABLE:  # a Hessian product is about six times the loss
-            measured = few.num_samples if few.eval_samples is None else few.eval_samples * few.num_agents
-            return _Look(few, measured, flops / measured)
+            return few, flops / _measured_samples(few)
     return None
 
 
 def _chunk_flops(algorithm: Algorithm, job: Job, each: float, chunk: int, evals: int) -> float:
     """What one chunk of the run costs: a gradient is about three times a loss."""
-    problem = job.problem
-    batch = job.batch_size or problem.max_size
-    whole = problem.num_samples
-    if problem.eval_samples is not None:
-        whole = problem.eval_samples * problem.num_agents
-    gradients = chunk * (algorithm.hyperparameters["local_steps"] + 1) * problem.num_agents * batch
-    return 3 * each * (gradients + evals * whole)
+    steps = chunk * (algorithm.hyperparameters["local_steps"] + 1) * job.problem.num_agents
+    gradients = steps * (job.batch_size or job.problem.max_size)
+    return 3 * each * (gradients + evals * _measured_samples(job.problem))
+
+
+def _measured_samples(problem: Problem) -> int:
+    few = problem.eval_samples
+    return problem.num_samples if few is None else few * problem.num_agents
 
 
 def _trial(
@@ -197,8 +184,8 @@ def _trial(
     """The first chunks of the run itself: how many rounds, and what went wrong; None when nothing did."""
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
     if _chunk_flops(algorithm, job, flops, chunk, max(1, chunk // eval_every)) > AFFORDABLE:
-        # Too long to try. Where the server resets deviations now and then theory alone is no proof: the MNIST preset
-        # has a growth of 2.4 at x⁰ and does well.
+        # Too long to try. Where the server resets deviations now and then, theory alone proves nothing: the MNIST
+        # preset has a growth of 2.4 at x⁰ and does well.
         certain = job.network.server.never_reached and worst > CERTAIN
         return (0, "nothing will reset them") if certain else None
     engine = ScanEngine()
@@ -242,7 +229,7 @@ def auto_step(
     """A step size that is safe and fast: the fastest of a pilot that also survives a long run, by trying.
 
     Steps from gradient descent's limit 2/(L·(T_o + 1)) downwards by halves are tried for up to 100 rounds; the one with
-    the lowest mean of ‖∇f(x̄)‖² is run on, up to 1000 rounds, and halved until it ends below where it began.
+    the lowest mean of ‖∇f(x̄)‖² is run longer, up to 1000 rounds, and halved until it ends below where it began.
 
     Args:
       rule: from η_l to an update rule.
@@ -252,7 +239,7 @@ def auto_step(
       batch_size: samples per gradient, None for all.
       local_steps: T_o of the rule, for the first step to try.
       seeds: of the pilot.
-      seconds: after so much time nothing more is tried.
+      seconds: after this time nothing more is tried.
 
     >>> import numpy as np, pisco
     >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
@@ -270,7 +257,7 @@ def auto_step(
 
     def ran(steps: Sequence[float], count: int) -> list[Any]:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a disconnected graph is told of by the run itself
+            warnings.simplefilter("ignore", UserWarning)  # the run itself warns of a disconnected graph
             every = max(1, count // 20)
             points = [(rule(step), network.server) for step in steps]
             found = sweep(points, few, network, rounds=count, seeds=seeds, eval_every=every, **options)

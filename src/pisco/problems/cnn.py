@@ -28,7 +28,7 @@ STD = (0.2470, 0.2435, 0.2616)
 def convolve(images: jax.Array, kernel: jax.Array) -> jax.Array:
     """A 3×3 convolution with zero padding, images (batch, height, width, channels), as patches and a matrix product.
 
-    Agents have kernels of their own, and a native convolution is slow for that: batched over agents it becomes a
+    Every agent has its own kernels, and a native convolution is slow for that: batched over agents it becomes a
     grouped one on a GPU, and inside a loop XLA's CPU backend falls back to a naive one. Matrix products do neither.
     """
     return _forward(images, kernel)[0]
@@ -40,7 +40,7 @@ def _forward(images: jax.Array, kernel: jax.Array) -> tuple[jax.Array, tuple[jax
 
 
 def _backward(kept: tuple[jax.Array, jax.Array], slope: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Towards the images it is a convolution with the turned kernel; the patches' own slope would scatter."""
+    """Towards the images it is a convolution with the turned kernel; the patches' own gradient would scatter."""
     patches, kernel = kept
     to_images = _product(_patches(slope), kernel[::-1, ::-1].swapaxes(2, 3))
     to_kernel = patches.reshape(-1, patches.shape[-1]).T @ slope.reshape(-1, slope.shape[-1])
@@ -157,7 +157,7 @@ def cnn(
       partition: a name of `pisco.data.PARTITIONS`, a function, or one index array per agent.
       partition_options: keywords for a named partition.
       dropout: the rate, after every block and after the hidden layer.
-      eval_samples: measure the training loss on the first so many samples of every agent; None takes all.
+      eval_samples: measure the training loss on this many samples of every agent, the first; None takes all.
       dtype: of the parameters.
       compute: dtype of the network's passes, "bfloat16" for speed on an accelerator; None is that of the parameters.
     """

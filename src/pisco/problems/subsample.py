@@ -11,7 +11,7 @@ from pisco.problems.problem import Problem
 
 
 def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, seed: int = 0) -> Problem:
-    """The same loss and data, of which only about `samples` are measured, drawn at random from every agent alike.
+    """The same loss and data, but only about `samples` of them are measured, drawn evenly from all agents.
 
     An agent's samples are reordered (batches are drawn at random anyway), so that the first ones, which are those that
     get measured, are a fair draw. `test=False` drops the test data.

@@ -33,7 +33,7 @@ def split(
             )
         if not np.issubdtype(part.dtype, np.integer) or part.min() < 0 or part.max() >= len(dataset.labels):
             raise InputError(
-                f"partition gives agent {agent} what is no index of the {len(dataset.labels)} samples; "
+                f"partition gives agent {agent} an entry that is not an index of the {len(dataset.labels)} samples; "
                 f"use whole numbers from 0 to {len(dataset.labels) - 1}"
             )
     return parts

@@ -1,7 +1,7 @@
 """Pictures and pages of results."""
 
-from pisco.report.demo_plot import plot_demo
 from pisco.report.html import write_page
 from pisco.report.plots import plot_results
+from pisco.report.setup_plots import plot_labels, plot_network
 
-__all__ = ["plot_demo", "plot_results", "write_page"]
+__all__ = ["plot_labels", "plot_network", "plot_results", "write_page"]

@@ -21,7 +21,7 @@ POINTS = 400
 FRAME_BYTES = 750_000
 """What all playbacks of a page may take together, one byte for an agent in a frame."""
 DECADES = 6
-"""Agents closer to the mean than this many powers of ten below the furthest one are coloured alike."""
+"""Agents closer to the mean than this many powers of ten below the furthest one get the same colour."""
 HUGE = 1e30
 
 
@@ -95,7 +95,7 @@ def _network(result: Result, budget: int) -> dict[str, Any]:
     known = result.agents
     if "num_agents" not in known:
         return {
-            "absent": "this result says nothing of its agents: they were too many, or it is an older result"
+            "absent": "this result does not describe its agents: there were too many, or it is an older result"
         }
     edges = known.get("edges", np.zeros((0, 2), int))
     graph = Graph(int(known["num_agents"]), edges, positions=known.get("positions"))
@@ -161,7 +161,7 @@ def _labels(result: Result) -> dict[str, Any] | None:
 
 
 def rounded(values: np.ndarray, digits: int = 4) -> list[float | None]:
-    """Numbers with few digits, None where there is none: half the bytes, and no eye sees the rest.
+    """Numbers with few digits, None where there is none: half the bytes, and nobody can see the rest.
 
     >>> rounded(np.array([1 / 3, 2.0, np.nan]))
     [0.3333, 2, None]

@@ -44,7 +44,8 @@ class LivePage:
         self.version, self.heard, self.fetched = 0, 0.0, -1
         self.asked = threading.Event()
         self.next_time = 0.0
-        self.data = self._empty("waiting", 0)
+        self.data: dict[str, Any] = {"measures": [], "results": [], "prices": Prices()._asdict(), "html": {}}
+        self.data |= {"live": {"state": "waiting", "done": 0, "rounds": rounds}, "version": 0}
         handler = type("Handler", (_Handler,), {"page": self})
         try:
             self.server = _Server((ADDRESS, port), handler)
@@ -96,21 +97,10 @@ class LivePage:
         self.version += 1
         self.data = data | {"live": dict(live), "version": self.version}
 
-    def _empty(self, state: str, done: int) -> dict[str, Any]:
-        live = {"state": state, "done": done, "rounds": self.rounds}
-        return {
-            "measures": [],
-            "results": [],
-            "prices": Prices()._asdict(),
-            "html": {},
-            "live": live,
-            "version": 0,
-        }
-
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """A browser that goes away in the middle of an answer is ignored."""
 
 
 class _Handler(BaseHTTPRequestHandler):

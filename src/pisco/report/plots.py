@@ -4,27 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from pisco.errors import InputError, suggest
-from pisco.report.style import curve, save, tidy
+from pisco.report.panels import Curve, Panel
+from pisco.report.picture import draw
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
     from pisco.results import Result
-
-
-class Panel(NamedTuple):
-    """One set of axes: a column against rounds, or against the megabytes sent by then."""
-
-    column: str
-    title: str
-    log: bool
-    against_bytes: bool = False
 
 
 TITLES = {
@@ -37,6 +26,7 @@ TITLES = {
 }
 LOG_SCALE = {"grad_norm_sq_mean", "grad_norm_sq", "consensus_error", "tracking_error"}
 _USUAL = ("grad_norm_sq_mean", "loss", "test_accuracy", "consensus_error")
+SENT = ("bytes_gossip", "bytes_server")
 
 
 def plot_results(
@@ -56,24 +46,10 @@ def plot_results(
     >>> [ax.get_title() for ax in plot_results([result], columns=["loss"]).axes]
     ['loss f(x̄)']
     """
-    from matplotlib.figure import Figure
-
     if not results:
         raise InputError("there is no result to plot; give at least one")
     panels = _panels(results, columns)
-    across = min(len(panels), 3)
-    down = -(-len(panels) // across)
-    figure = Figure(figsize=(4.2 * across, 3.2 * down + 0.3), dpi=150, layout="constrained")
-    places = figure.subplots(down, across, squeeze=False).ravel()
-    labels = labels_of(results)
-    for ax, panel in zip(places, panels, strict=False):
-        _draw(ax, panel, results, labels)
-    for ax in places[len(panels) :]:
-        ax.set_visible(False)
-    _legend(figure, places[: len(panels)])
-    if path is not None:
-        save(figure, path)
-    return figure
+    return draw([panels[at : at + 3] for at in range(0, len(panels), 3)], path, title="Results")
 
 
 def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Panel]:
@@ -86,36 +62,29 @@ def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Pa
         raise InputError(
             f"the results hold none of {', '.join(_USUAL)}; choose among {', '.join(sorted(known))}"
         )
-    panels = [Panel(name, TITLES.get(name, name.replace("_", " ")), name in LOG_SCALE) for name in chosen]
-    if columns is None and {"bytes_gossip", "bytes_server"} <= known:
-        panels.append(panels[0]._replace(against_bytes=True))
+    panels = [_panel(results, name) for name in chosen]
+    if columns is None and set(SENT) <= known:
+        panels.append(_panel(results, chosen[0], against_bytes=True))
     return panels
 
 
-def _draw(ax: Axes, panel: Panel, results: Sequence[Result], labels: Sequence[str]) -> None:
-    drawn = False
-    for index, (result, label) in enumerate(zip(results, labels, strict=True)):
-        if panel.column not in result.history:
-            continue
-        if panel.against_bytes:
-            if not {"bytes_gossip", "bytes_server"} <= result.history.keys():
-                continue
-            x = (result.column("bytes_gossip") + result.column("bytes_server")) / 1e6
-        else:
+def _panel(results: Sequence[Result], name: str, *, against_bytes: bool = False) -> Panel:
+    """A column against rounds, or against the megabytes sent by then."""
+    needed = {name, *SENT} if against_bytes else {name}
+    curves = []
+    for index, (result, label) in enumerate(zip(results, labels_of(results), strict=True)):
+        if needed <= result.history.keys():
             x = result.column("round")
-        drawn |= curve(ax, x, result.column(panel.column).astype(float), index, label, log=panel.log)
-    tidy(ax)
-    if panel.log and drawn:
-        ax.set_yscale("log")
-        low, high = ax.get_ylim()
-        # A server round leaves a consensus error of rounding only, which would flatten everything else.
-        ax.set_ylim(bottom=max(low, high * 1e-10))
-    if not drawn:
-        ax.text(0.5, 0.5, "nothing finite to draw", transform=ax.transAxes, ha="center", color="#777777")
-    ax.set_title(panel.title, fontsize=10)
-    ax.set_xlabel("megabytes sent, all links" if panel.against_bytes else "rounds")
-    if panel.column == "test_accuracy" and drawn:
-        ax.yaxis.set_major_formatter("{x:.0%}")
+            if against_bytes:
+                x = (result.column("bytes_gossip") + result.column("bytes_server")) / 1e6
+            curves.append(Curve(label, x, result.column(name).astype(float), index))
+    return column_panel(name, curves, "megabytes sent, all links" if against_bytes else "rounds")
+
+
+def column_panel(name: str, curves: Sequence[Curve], x_title: str) -> Panel:
+    """Curves of a column of the history, with its title and scale."""
+    title, percent = TITLES.get(name, name.replace("_", " ")), name == "test_accuracy"
+    return Panel(title, x_title, curves=curves, log_y=name in LOG_SCALE, percent=percent)
 
 
 def labels_of(results: Sequence[Result]) -> list[str]:
@@ -127,20 +96,3 @@ def labels_of(results: Sequence[Result]) -> list[str]:
             label = f"{label} ({index + 1})"
         out.append(f"{label} — diverged" if result.diverged else label)
     return out
-
-
-def _legend(figure: Figure, places: np.ndarray) -> None:
-    handles = {}
-    for ax in places:
-        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
-            handles.setdefault(label, handle)
-    if handles:
-        across = max(1, min(len(handles), 110 // (max(map(len, handles)) + 6)))
-        figure.legend(
-            handles.values(),
-            handles.keys(),
-            loc="outside lower center",
-            ncols=across,
-            frameon=False,
-            fontsize=9,
-        )

@@ -26,7 +26,7 @@ SHARE, LEAST_SECONDS = 20, 2.0
 
 
 class Tracker(Protocol):
-    """Where the rows of one seed go; begun with a name, the settings by dotted name, and the result's folder."""
+    """Where the rows of one seed go; opened with a name, the settings by dotted name, and the result's folder."""
 
     look: str
     """How to look at it."""
@@ -109,7 +109,7 @@ class MLflow:
 
 
 class WandB:
-    """A run of the project `pisco` (WANDB_PROJECT and WANDB_MODE are heeded)."""
+    """A run of the project `pisco` (WANDB_PROJECT and WANDB_MODE apply)."""
 
     def __init__(self, name: str, settings: Mapping[str, Any], folder: Path):
         wandb = _module("wandb", "wandb")
@@ -121,8 +121,7 @@ class WandB:
             dir=str(folder),
             reinit="create_new",
         )
-        offline = f"wandb sync {folder / 'wandb'}/offline-run-*"
-        self.look = self.run.url or offline
+        self.look = self.run.url or f"wandb sync {folder / 'wandb'}/offline-run-*"
 
     def rows(self, rounds: Sequence[int], columns: Mapping[str, np.ndarray]) -> None:
         for at, round_index in enumerate(rounds):
@@ -175,7 +174,7 @@ class Log:
             self.written += len(rounds)
         except Exception as error:
             warnings.warn(
-                f"--log {self.name} failed ({_first_line(error)}); the run goes on without", stacklevel=2
+                f"--log {self.name} failed ({_first_line(error)}); the run goes on without it", stacklevel=2
             )
             self.trackers = []
 

@@ -90,7 +90,7 @@ def fit(table: str, fixed: Mapping[str, Any], given: Mapping[str, Any]) -> dict[
 
 
 def unknown(table: str, name: str, known: Iterable[str], fixed: Mapping[str, Any]) -> str:
-    """What to say of a setting that the chosen rows do not have."""
+    """What to say about a setting that the chosen rows do not have."""
     for choice in choices(table):
         owners = [row for row, parameters in choice.rows.items() if name in parameters]
         if owners:

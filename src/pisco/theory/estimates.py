@@ -1,4 +1,4 @@
-"""What the formulas need to know of a problem, estimated from the problem itself.
+"""What the formulas need to know about a problem, estimated from the problem itself.
 
 A few hundred gradients and Hessian products: L by power iteration, σ² from mini-batches, ζ² from the agents' gradients,
 f(x⁰) − f* by a short descent. The descent is also how the curvature is followed: on logistic losses it falls along the

@@ -59,7 +59,7 @@ def round_matrix(
 
 
 def _geometric(ratio: np.ndarray, terms: int) -> np.ndarray:
-    """1 + r + … of so many terms; in closed form where there are many."""
+    """1 + r + … of `terms` terms; in closed form where there are many."""
     if terms <= 100:
         return sum((ratio**t for t in range(terms)), np.zeros_like(ratio))
     gap = 1 - ratio
@@ -169,7 +169,7 @@ def largest_stable_step(modes: Iterable[complex], smoothness: float, **rule: Unp
     def stable(steps: np.ndarray) -> np.ndarray:
         return _growths(modes, curvatures, steps, **rule) < 1
 
-    # Upwards in steps of a tenth: beyond the limit there may be stable islands, which are no limit. (The powers of
+    # Upwards in steps of a tenth: above the limit there may be stable islands, which do not count. (The powers of
     # 1.1 miss a·η_l = 1, where one exchange with T_o > 1 touches growth 1 without crossing it.)
     steps = 1e-6 * 1.1 ** np.arange(218) / smoothness
     fine = stable(steps)

@@ -13,10 +13,10 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, re
 
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for the plan and the authority.")],
-    agents: Annotated[int, typer.Option("--agents", "-n", help="So many agents, agent-0, agent-1, …")] = 10,
+    agents: Annotated[int, typer.Option("--agents", "-n", help="How many agents: agent-0, agent-1, …")] = 10,
     roster: Annotated[
         list[str] | None,
-        typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be given often."),
+        typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be repeated."),
     ] = None,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[
@@ -103,7 +103,7 @@ def change(
     address: Annotated[str | None, typer.Option(help="Where it listens from then on (add, move).")] = None,
     home: Home = Path(),
 ) -> None:
-    """Plan a change of the roster from a round on: weights are worked out anew and written into the plan.
+    """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
 
     Examples:
 
@@ -141,7 +141,7 @@ def _not_past(home: Path, at: int) -> None:
         front = max(agent.round for agent in overview(Kit.load(home / KITS / "server"), timeout=3.0).agents)
     except InputError:
         note(
-            "the server does not answer, so it is not known which rounds are past; a change of the past is left aside"
+            "the server does not answer, so it is not known which rounds are over; members ignore changes to those"
         )
         return
     if at <= front:
@@ -157,7 +157,7 @@ def _addresses(roster: list[str] | None) -> dict[str, str]:
     for pair in roster or ():
         name, equals, address = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is no agent; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
+            raise InputError(f"{pair!r} is not an agent; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
         if name in found:
             raise InputError(f"the agent {name!r} is given twice; give each its own name")
         found[name] = address

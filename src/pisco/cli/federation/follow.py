@@ -1,4 +1,4 @@
-"""`pisco federation status` and `pisco federation try`: follow a federation, and have a whole one on this machine."""
+"""`pisco federation status` and `pisco federation try`: follow a federation, and run a whole one on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import err, note, out, say, say_json, size, table
+from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -127,13 +127,15 @@ def try_(
             }
         )
         return
-    shown = table(f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s", "", "")
-    shown.add_row("loss", f"{final['loss']:.4g}")
-    shown.add_row("test accuracy", f"{final['test_accuracy']:.2%}")
-    shown.add_row("server rounds", f"{final['server_rounds']:.0f}")
-    shown.add_row("sent to and from the server", size(final["bytes_server"]))
-    shown.add_row("sent between agents", size(final["bytes_gossip"]))
-    out().print(shown)
+    shown = {
+        "loss": f"{final['loss']:.4g}",
+        "test accuracy": f"{final['test_accuracy']:.2%}",
+        "server rounds": f"{final['server_rounds']:.0f}",
+        "sent to and from the server": size(final["bytes_server"]),
+        "sent between agents": size(final["bytes_gossip"]),
+    }
+    title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
+    print_table(title, ("", ""), shown.items())
     say(f"saved in {folder / 'result'}")
     say(f"next: pisco plot {folder / 'result'}")
 

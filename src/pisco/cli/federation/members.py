@@ -14,11 +14,11 @@ from pisco.cli.federation.home import AUTHORITY, KITS, Home, open_plan, refresh_
 def issue(
     name: Annotated[str | None, typer.Argument(help="An agent of the plan, or `server`.")] = None,
     home: Home = Path(),
-    everybody: Annotated[bool, typer.Option("--all", help="Kits for all who have none yet.")] = False,
+    everybody: Annotated[bool, typer.Option("--all", help="Kits for all members who have none yet.")] = False,
     folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="The kit (default: DIR/kits/NAME).")
     ] = None,
-    days: Annotated[float, typer.Option(help="How long the certificate counts.")] = 365,
+    days: Annotated[float, typer.Option(help="How many days the certificate is valid.")] = 365,
     request: Annotated[
         Path | None, typer.Option(help="Sign the key of this request, which stays where it was made.")
     ] = None,
@@ -72,14 +72,14 @@ def request(
 
 
 def revoke(
-    name: Annotated[str, typer.Argument(help="Whose certificates count no more.")],
+    name: Annotated[str, typer.Argument(help="The member whose certificates are revoked.")],
     home: Home = Path(),
-    serial: Annotated[str | None, typer.Option(help="Only the one whose serial number begins so.")] = None,
+    serial: Annotated[str | None, typer.Option(help="Only the one whose serial starts like this.")] = None,
     older: Annotated[
         bool, typer.Option("--older", help="All but the newest: after a new key was issued.")
     ] = False,
 ) -> None:
-    """Make a member's certificates count no more, and renew the lists in the kits.
+    """Revoke a member's certificates, and renew the lists in the kits.
 
     Example:
 
@@ -96,7 +96,7 @@ def revoke(
     chosen = chosen[:-1] if older else chosen
     if serial is not None and len(chosen) > 1:
         raise InputError(
-            f"the serial number {serial} begins {len(chosen)} certificates of {name!r}; give more of it"
+            f"{len(chosen)} certificates of {name!r} have a serial number that starts with {serial}; give more of it"
         )
     if not chosen:
         what = f"certificate {serial}" if serial else "older certificate" if older else "certificate"

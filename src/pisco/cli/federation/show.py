@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import out, say_json, table
+from pisco.cli.console import print_table, say_json
 from pisco.cli.federation.home import AUTHORITY, Home, open_plan
 
 if TYPE_CHECKING:
@@ -63,27 +63,19 @@ def show(
 
 
 def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str, str]]) -> None:
-    shown = table(f"federation {plan.name}", "", "")
-    shown.add_row("hash", plan.hash[:12])
-    shown.add_row("algorithm", repr(plan.build_algorithm()))
-    shown.add_row("problem", "modules" if plan.problem is None else plan.problem.name)
-    shown.add_row("network", f"{plan.network.graph}, {plan.network.weights}, {plan.network.schedule()!r}")
-    shown.add_row(
-        "rounds", f"{plan.rounds}, batches of {plan.batch_size or 'all'}, seed {plan.seed}, {plan.dtype}"
-    )
-    shown.add_row("server", plan.server_address)
-    out().print(shown)
+    facts = {
+        "hash": plan.hash[:12],
+        "algorithm": repr(plan.build_algorithm()),
+        "problem": "modules" if plan.problem is None else plan.problem.name,
+        "network": f"{plan.network.graph}, {plan.network.weights}, {plan.network.schedule()!r}",
+        "rounds": f"{plan.rounds}, batches of {plan.batch_size or 'all'}, seed {plan.seed}, {plan.dtype}",
+        "server": plan.server_address,
+    }
+    print_table(f"federation {plan.name}", ("", ""), facts.items())
     for epoch in epochs:
-        members = table(
-            f"from round {epoch['round']} (λ_w = {epoch['mixing_rate']:.4g})",
-            "agent",
-            "address",
-            "neighbours",
-        )
-        for name, address in epoch["agents"].items():
-            members.add_row(name, address, ", ".join(plan.neighbours(name, epoch["round"])))
-        out().print(members)
-    certificates = table("certificates", "name", "serial", "until", "state")
-    for each in signed:
-        certificates.add_row(each["name"], each["serial"][:12], each["until"], each["state"])
-    out().print(certificates)
+        start, agents = epoch["round"], epoch["agents"].items()
+        members = [(name, address, ", ".join(plan.neighbours(name, start))) for name, address in agents]
+        title = f"from round {start} (λ_w = {epoch['mixing_rate']:.4g})"
+        print_table(title, ("agent", "address", "neighbours"), members)
+    certificates = [(each["name"], each["serial"][:12], each["until"], each["state"]) for each in signed]
+    print_table("certificates", ("name", "serial", "until", "state"), certificates)

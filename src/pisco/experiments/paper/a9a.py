@@ -1,20 +1,13 @@
-"""Figures `iter_p` and `different_p`: logistic regression with the nonconvex regulariser on sorted a9a, ring of 10."""
+"""What the figures `iter-p` and `different-p` claim, and whether it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Iterator
 
 import numpy as np
 
-from pisco import algorithms
-from pisco.data.registry import load
-from pisco.engines.driver import Progress
-from pisco.experiments.paper.study import ACCURACY, PROBABILITIES, TRAINING, Cell, Study, study
-from pisco.experiments.paper.verdict import Verdict, outcome, spread
-from pisco.networks.network import Network
-from pisco.problems.logistic import logistic
-from pisco.types import Algorithm
+from pisco.experiments.paper.study import ACCURACY, TRAINING, Cell, Study, cell_of, larger_step
+from pisco.experiments.paper.verdict import Verdict, outcome, spread, up_to
 
 TRAINING_TARGET, ACCURACY_TARGET = 0.05, 0.8
 TARGETS = {TRAINING: TRAINING_TARGET, ACCURACY: ACCURACY_TARGET}
@@ -24,97 +17,62 @@ FORMS = {
     "FDLA, one exchange": ("fdla", True),
 }
 PAPERS_FORM = next(iter(FORMS))
-GRID = (0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
-"""Step sizes for T_o = 1; a fifth of them for T_o = 10, since the product η_l(T_o + 1) counts."""
-
 SAME_STEP = 0.01
 """In the grids of both T_o."""
 
 FEW = ("0", "0.1", "10^-0.5", "1")
 
 
-def _rule(local_lr: float, *, local_steps: int, one_exchange: bool) -> Algorithm:
-    return algorithms.pisco(local_lr=local_lr, local_steps=local_steps, one_exchange=one_exchange)
-
-
-def rounds(quick: bool) -> int:
-    """1000, or what p = 0 needs with the paper's form."""
-    return 400 if quick else 1000
-
-
-def compute(
-    form: str, local_steps: int, *, quick: bool = False, progress: Callable[[Progress], None] | None = None
-) -> Study:
-    """One form of the method with T_o local steps: nine values of p, 1000 rounds, five seeds (fewer when quick)."""
-    weights, one_exchange = FORMS[form]
-    chosen = ("0", "10^-1.25", "0.1", "10^-0.5", "1") if quick else tuple(PROBABILITIES)
-    grid = GRID if local_steps < 5 else tuple(lr / 5 for lr in GRID)
-    return study(
-        f"a9a, T_o = {local_steps}, {form}",
-        partial(_rule, local_steps=local_steps, one_exchange=one_exchange),
-        {label: PROBABILITIES[label] for label in chosen},
-        logistic(load("a9a"), agents=10, partition="sorted", rho=0.01),
-        Network.ring(10, weights=weights),
-        grid=grid[2:11:4] if quick else grid,
-        rounds=rounds(quick),
-        batch_size=256,
-        seeds=(0, 1) if quick else (0, 1, 2, 3, 4),
-        tuning_seeds=(100,) if quick else tuple(range(100, 110)),
-        targets=TARGETS,
-        eval_every=4 if quick else 1,  # measuring on all samples is most of the work
-        progress=progress,
-    )
-
-
-def cell(cells: list[Cell], label: str) -> Cell:
-    """The cell of one p."""
-    return next(each for each in cells if each.label == label)
-
-
 PROTOCOLS = {"tuned": "η_l tuned for every p", "common": "one common η_l"}
 WHAT = {TRAINING: "training target", ACCURACY: "80% accuracy"}
+
+
+def _cases(form: str) -> Iterator[tuple[str, str, float, str]]:
+    """(protocol, column, target, words for the claim): what every claim is judged under."""
+    for protocol, words in PROTOCOLS.items():
+        for column, target in TARGETS.items():
+            yield protocol, column, target, f"({WHAT[column]}; {form}; {words})"
+
+
+def _like_every_round(
+    claim: str, small: Cell, full: Cell, column: str, target: float, *, median: bool = False
+) -> Verdict:
+    """Whether a smaller p needs about as many rounds as p = 1."""
+    ratio = small.to_target(column, target) / np.mean(full.to_target(column, target))
+    return Verdict(
+        claim,
+        f"rounds of p = {small.label} over the mean rounds of p = 1 (holds up to 1.5)",
+        spread(ratio) + (f", median {np.median(ratio):.3g}" if median else ""),
+        up_to(ratio, 1.5, 2.5),
+        larger_step(full, small),
+        depends_on_size=True,
+    )
 
 
 def judge_iter_p(found: Study, form: str = PAPERS_FORM) -> list[Verdict]:
     """Whether a few server rounds save most of the gossip, and whether more of them buy anything."""
     verdicts = []
-    for protocol, words in PROTOCOLS.items():
-        for column, target in TARGETS.items():
-            where = f"({WHAT[column]}; {form}; {words})"
-            cells = getattr(found, protocol)
-            alone, few, half, full = (cell(cells, label) for label in ("0", "10^-1.25", "10^-0.5", "1"))
-            gossip = [each.to_target(column, target, "gossip_rounds") for each in (alone, few)]
-            saved, of_means = 1 - gossip[1] / gossip[0], 1 - np.mean(gossip[1]) / np.mean(gossip[0])
-            server = few.to_target(column, target, "server_rounds")
-            missed = few.missed(column, target) + alone.missed(column, target)
-            measured = (
+    for protocol, column, target, where in _cases(form):
+        cells = getattr(found, protocol)
+        alone, few, half, full = (cell_of(cells, label) for label in ("0", "10^-1.25", "10^-0.5", "1"))
+        gossip = [each.to_target(column, target, "gossip_rounds") for each in (alone, few)]
+        saved, of_means = 1 - gossip[1] / gossip[0], 1 - np.mean(gossip[1]) / np.mean(gossip[0])
+        server = few.to_target(column, target, "server_rounds")
+        missed = few.missed(column, target) + alone.missed(column, target)
+        verdicts.append(
+            Verdict(
+                f"p = 10^-1.25 saves about 60% of the gossip rounds of p = 0 {where}",
+                "share of gossip rounds saved, seed by seed (holds from 40%)",
                 f"{spread(100 * saved, '%')}, median {100 * np.median(saved):.3g}%, "
                 f"of the means {100 * of_means:.3g}%; "
-                f"{spread(server)} server rounds; p = 0 needs {np.mean(gossip[0]):.3g}"
+                f"{spread(server)} server rounds; p = 0 needs {np.mean(gossip[0]):.3g}",
+                up_to(-saved, -0.4, -0.2),
+                _why_saving(form, protocol, saved, missed),
+                depends_on_size=True,
             )
-            verdicts.append(
-                Verdict(
-                    f"p = 10^-1.25 saves about 60% of the gossip rounds of p = 0 {where}",
-                    "share of gossip rounds saved, seed by seed (holds from 40%)",
-                    measured,
-                    outcome(bool(np.mean(saved) >= 0.4), bool(np.mean(saved) >= 0.2)),
-                    _why_saving(form, protocol, saved, missed),
-                    depends_on_size=True,
-                )
-            )
-            ratio = half.to_target(column, target) / np.mean(full.to_target(column, target))
-            verdicts.append(
-                Verdict(
-                    f"p above 0.1 buys no further rounds {where}",
-                    "rounds of p = 10^-0.5 over the mean rounds of p = 1 (holds up to 1.5)",
-                    spread(ratio),
-                    outcome(bool(np.mean(ratio) <= 1.5), bool(np.mean(ratio) <= 2.5)),
-                    f"p = 1 takes η_l = {full.local_lr:g}, p = 10^-0.5 only {half.local_lr:g}"
-                    if full.local_lr > half.local_lr
-                    else "",
-                    depends_on_size=True,
-                )
-            )
+        )
+        claim = f"p above 0.1 buys no further rounds {where}"
+        verdicts.append(_like_every_round(claim, half, full, column, target))
     return verdicts
 
 
@@ -136,11 +94,11 @@ def _why_saving(form: str, protocol: str, saved: np.ndarray, missed: int) -> str
 def judge_forms(found: dict[str, Study]) -> list[Verdict]:
     """Our finding: the paper's pairing of weights and exchanges is what makes p = 0 slow."""
     verdicts = []
-    papers = cell(found[PAPERS_FORM].tuned, "0").to_target(TRAINING, TRAINING_TARGET)
+    papers = cell_of(found[PAPERS_FORM].tuned, "0").to_target(TRAINING, TRAINING_TARGET)
     for form, each in found.items():
         if form == PAPERS_FORM:
             continue
-        rounds = cell(each.tuned, "0").to_target(TRAINING, TRAINING_TARGET)
+        rounds = cell_of(each.tuned, "0").to_target(TRAINING, TRAINING_TARGET)
         verdicts.append(
             Verdict(
                 f"not the paper's: p = 0 needs less than a third of the rounds with {form}",
@@ -156,41 +114,26 @@ def judge_forms(found: dict[str, Study]) -> list[Verdict]:
 def judge_different_p(one: Study, ten: Study, form: str = PAPERS_FORM) -> list[Verdict]:
     """Whether small p do as well as p = 1, and whether local steps halve the rounds, under both protocols."""
     verdicts = []
-    for protocol, words in PROTOCOLS.items():
-        for column, target in TARGETS.items():
-            where = f"({WHAT[column]}; {form}; {words})"
-            few, many = (cell(getattr(each, protocol), "0.1") for each in (one, ten))
-            ratio = many.to_target(column, target) / np.mean(few.to_target(column, target))
-            missed = many.missed(column, target)
-            verdicts.append(
-                Verdict(
-                    f"T_o = 10 halves the rounds of T_o = 1 at p = 0.1 {where}",
-                    "rounds of T_o = 10 over the mean rounds of T_o = 1 (holds up to 0.6)",
-                    f"{spread(ratio)}, median {np.median(ratio):.3g}, "
-                    f"at η_l = {many.local_lr:g} against {few.local_lr:g}",
-                    outcome(bool(np.mean(ratio) <= 0.6), bool(np.mean(ratio) <= 0.85)),
-                    "a larger T_o needs a smaller η_l: η_l(T_o + 1) counts"
-                    + (
-                        f"; {missed} runs missed the target and count with all their rounds" if missed else ""
-                    ),
-                    depends_on_size=True,
-                )
+    for protocol, column, target, where in _cases(form):
+        few, many = (cell_of(getattr(each, protocol), "0.1") for each in (one, ten))
+        ratio = many.to_target(column, target) / np.mean(few.to_target(column, target))
+        missed = many.missed(column, target)
+        counted = f"; {missed} runs missed the target and count with all their rounds" if missed else ""
+        verdicts.append(
+            Verdict(
+                f"T_o = 10 halves the rounds of T_o = 1 at p = 0.1 {where}",
+                "rounds of T_o = 10 over the mean rounds of T_o = 1 (holds up to 0.6)",
+                f"{spread(ratio)}, median {np.median(ratio):.3g}, "
+                f"at η_l = {many.local_lr:g} against {few.local_lr:g}",
+                up_to(ratio, 0.6, 0.85),
+                "a larger T_o needs a smaller η_l: η_l(T_o + 1) counts" + counted,
+                depends_on_size=True,
             )
-            for steps, each in ((1, one), (10, ten)):
-                small, full = (cell(getattr(each, protocol), label) for label in ("0.1", "1"))
-                ratio = small.to_target(column, target) / np.mean(full.to_target(column, target))
-                verdicts.append(
-                    Verdict(
-                        f"p = 0.1 performs like p = 1 at T_o = {steps} {where}",
-                        "rounds of p = 0.1 over the mean rounds of p = 1 (holds up to 1.5)",
-                        f"{spread(ratio)}, median {np.median(ratio):.3g}",
-                        outcome(bool(np.mean(ratio) <= 1.5), bool(np.mean(ratio) <= 2.5)),
-                        f"p = 1 takes η_l = {full.local_lr:g}, p = 0.1 only {small.local_lr:g}"
-                        if full.local_lr > small.local_lr
-                        else "",
-                        depends_on_size=True,
-                    )
-                )
+        )
+        for steps, small, each in ((1, few, one), (10, many, ten)):
+            full = cell_of(getattr(each, protocol), "1")
+            claim = f"p = 0.1 performs like p = 1 at T_o = {steps} {where}"
+            verdicts.append(_like_every_round(claim, small, full, column, target, median=True))
     return verdicts + _judge_same_step(one, ten, form)
 
 
@@ -214,7 +157,7 @@ def _judge_same_step(one: Study, ten: Study, form: str) -> list[Verdict]:
             "; ".join(
                 f"η_l = {lr:g}: {_rounds(many)} against {_rounds(few)}" for lr, (many, few) in pairs.items()
             ),
-            outcome(ratio <= 0.6, ratio <= 0.85),
+            up_to(ratio, 0.6, 0.85),
             "at one small η_l a round with more local steps goes further"
             + (f"; with T_o = 10 some seeds never get there at {', '.join(unstable)}" if unstable else ""),
             depends_on_size=True,

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pisco import algorithms
 from pisco.data.dataset import Dataset
 from pisco.data.registry import load
-from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
-from pisco.experiments.paper.study import ACCURACY, Cell, Study, study
-from pisco.experiments.paper.verdict import Verdict, outcome, spread
+from pisco.experiments.paper.figure import Figure, Shown, Stage, loss_and_accuracy, quiet, records
+from pisco.experiments.paper.study import ACCURACY, Cell, Study, cell_of, larger_step, study
+from pisco.experiments.paper.verdict import Verdict, outcome, spread, up_to
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
 from pisco.problems.cnn import cnn
 from pisco.problems.problem import Problem
-from pisco.types import Algorithm
 
 PROBABILITIES = {"0": 0.0, "0.2": 0.2, "1/√5": 5**-0.5, "1": 1.0}
+RULE = partial(algorithms.pisco, local_steps=4)
 ROUNDS_AN_EPOCH = 100
 """50,000 samples over 5 agents × batches of 20 × (T_o + 1) gradients."""
-
-
-def _rule(local_lr: float) -> Algorithm:
-    return algorithms.pisco(local_lr=local_lr, local_steps=4)
 
 
 class Found(NamedTuple):
@@ -51,47 +48,39 @@ def _problem(quick: bool) -> Problem:
     return cnn(dataset, agents=5, partition="by_label", eval_samples=20 if quick else 1000)
 
 
-def compute(*, quick: bool = False, progress: Callable[[Progress], None] | None = None) -> Study:
-    """Four values of p, T_o = 4, batches of 20, agent i holds labels i and i + 5."""
-    every = rounds(quick, long=False) if quick else ROUNDS_AN_EPOCH
-    return study(
-        "CIFAR-10, ring of 5",
-        _rule,
-        PROBABILITIES,
-        _problem(quick),
-        Network.ring(5, weights="fdla"),
-        grid=(0.02,) if quick else (0.01, 0.02, 0.05),
-        rounds=rounds(quick, long=False),
-        batch_size=20,
-        seeds=(0,) if quick else (0, 1, 2),
-        tuning_seeds=(100,),
-        targets={},
-        eval_every=every,
-        chunk_rounds=every,
-        progress=progress,
-    )
+def _setup(quick: bool, *, long: bool) -> dict[str, Any]:
+    """T_o = 4, batches of 20, agent i holds labels i and i + 5."""
+    every = rounds(quick, long=long) if quick else ROUNDS_AN_EPOCH
+    return {
+        "problem": _problem(quick),
+        "network": Network.ring(5, weights="fdla"),
+        "rounds": rounds(quick, long=long),
+        "batch_size": 20,
+        "seeds": (0,) if quick else (0, 1, 2),
+        "eval_every": every,
+        "chunk_rounds": every,
+    }
 
 
-def compute_long(
-    local_lr: float, *, quick: bool = False, progress: Callable[[Progress], None] | None = None
-) -> list[Cell]:
-    """The same with one step size for every p, on the reported seeds."""
-    every = rounds(quick, long=True) if quick else ROUNDS_AN_EPOCH
-    results = sweep(
-        [(_rule(local_lr), bernoulli(p)) for p in PROBABILITIES.values()],
-        _problem(quick),
-        Network.ring(5, weights="fdla"),
-        rounds=rounds(quick, long=True),
-        batch_size=20,
-        seeds=(0,) if quick else (0, 1, 2),
-        eval_every=every,
-        chunk_rounds=every,
-        progress=progress,
-    )
-    return [
-        Cell(label, p, local_lr, result)
-        for (label, p), result in zip(PROBABILITIES.items(), results, strict=True)
-    ]
+def compute(quick: bool = False, stage: Stage = quiet) -> Found:
+    """Every p and step size with short runs, then long ones of every p at the common step size."""
+    with stage("CIFAR-10, every step size", rounds(quick, long=False)) as progress:
+        short = study(
+            "CIFAR-10, ring of 5",
+            RULE,
+            PROBABILITIES,
+            grid=(0.02,) if quick else (0.01, 0.02, 0.05),
+            tuning_seeds=(100,),
+            targets={},
+            progress=progress,
+            **_setup(quick, long=False),
+        )
+    local_lr = short.common[0].local_lr
+    with stage("CIFAR-10, the common step size", rounds(quick, long=True)) as progress:
+        points = [(RULE(local_lr=local_lr), bernoulli(p)) for p in PROBABILITIES.values()]
+        results = sweep(points, progress=progress, **_setup(quick, long=True))
+    cells = zip(PROBABILITIES.items(), results, strict=True)
+    return Found(short, [Cell(label, p, local_lr, result) for (label, p), result in cells])
 
 
 def judge(found: Found) -> list[Verdict]:
@@ -108,21 +97,17 @@ def _epochs(cells: Sequence[Cell]) -> str:
 
 def _judge(cells: Sequence[Cell], words: str) -> list[Verdict]:
     def accuracy(label: str) -> np.ndarray:
-        return 100 * next(c for c in cells if c.label == label).result.final(ACCURACY)
+        return 100 * cell_of(cells, label).result.final(ACCURACY)
 
     gap = np.mean(accuracy("1")) - accuracy("1/√5")
     others = min(np.mean(accuracy(label)) for label in ("0.2", "1/√5", "1"))
-    steps = {cell.label: cell.local_lr for cell in cells}
-    larger = steps["1"] > steps["1/√5"]
     return [
         Verdict(
             f"p = 1/√5 performs like p = 1 ({words})",
             "final test accuracy of p = 1 minus that of p = 1/√5, in points (within 4)",
             spread(gap, " points"),
-            outcome(bool(np.mean(gap) <= 4), bool(np.mean(gap) <= 8)),
-            f"the server in every round allows η_l = {steps['1']:g} instead of {steps['1/√5']:g}"
-            if larger
-            else "",
+            up_to(gap, 4, 8),
+            larger_step(cell_of(cells, "1"), cell_of(cells, "1/√5")),
             depends_on_size=True,
         ),
         Verdict(
@@ -133,3 +118,16 @@ def _judge(cells: Sequence[Cell], words: str) -> list[Verdict]:
             depends_on_size=True,
         ),
     ]
+
+
+def present(found: Found) -> Shown:
+    """Tuned and short above, the common step size and long below."""
+    labels, rows, table = tuple(PROBABILITIES), [], []
+    for words, cells in (("tuned", found.short.tuned), ("common", found.long)):
+        rows.append(loss_and_accuracy(cells, labels, words, "epochs", per_x=ROUNDS_AN_EPOCH))
+        table += records(cells, ("loss", ACCURACY), labels, protocol=words)
+    settings = found.short.settings() | {"long run": found.long[0].result.settings}
+    return Shown(rows, table, judge(found), settings)
+
+
+CNN = Figure("cnn", "the convolutional network on CIFAR-10, ring of 5", compute, present, "cifar10")

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
-from pisco.experiments.paper.study import Cell
+from pisco._version import __version__
+from pisco.experiments.paper.study import ACCURACY, Cell
 from pisco.experiments.paper.verdict import Verdict
+from pisco.files import atomic_write, write_csv
 from pisco.report.panels import Curve, Panel
+from pisco.report.picture import draw
 
 Stage = Callable[[str, int], AbstractContextManager[Any]]
-"""Opens a piece of work of so many rounds and gives what `run` takes as `progress`."""
-
-
-MEASURES = ("mean", "min", "max")
+"""Opens a piece of work of some rounds and gives what `run` takes as `progress`."""
 
 
 def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
@@ -25,13 +28,12 @@ def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
 
 
 class Shown(NamedTuple):
-    """Panels to draw, records for the CSV, verdicts, the resolved settings, and a table where there is no picture."""
+    """Panels to draw (none for a table), records for the CSV, verdicts, and the resolved settings."""
 
     panels: list[list[Panel]]
     records: list[dict[str, Any]]
     verdicts: list[Verdict]
     settings: dict[str, Any]
-    markdown: str = ""
 
 
 class Figure(NamedTuple):
@@ -47,7 +49,6 @@ class Figure(NamedTuple):
 
 def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: float = 1) -> list[Curve]:
     """A column of some cells against rounds (over `per_x`), with the step size in no label: colours mean p."""
-    found = [cell for cell in cells if cell.label in labels]
     return [
         Curve(
             f"p = {cell.label}",
@@ -55,12 +56,24 @@ def curves(cells: Sequence[Cell], column: str, labels: Sequence[str], *, per_x: 
             cell.result.column(column).astype(float),
             labels.index(cell.label),
         )
-        for cell in found
+        for cell in cells
+        if cell.label in labels
+    ]
+
+
+def loss_and_accuracy(
+    cells: Sequence[Cell], labels: Sequence[str], words: str, x_title: str, *, per_x: float = 1
+) -> list[Panel]:
+    """The training loss and the test accuracy of some cells."""
+    loss, accuracy = (curves(cells, column, labels, per_x=per_x) for column in ("loss", ACCURACY))
+    return [
+        Panel(f"{words}: training loss", x_title, "f(x̄)", loss, log_y=True),
+        Panel(f"{words}: test accuracy", x_title, "at x̄", accuracy, percent=True),
     ]
 
 
 def some_rows(count: int, most: int = 60) -> np.ndarray:
-    """At most so many of the rows, dense at the start.
+    """At most `most` of the rows, dense at the start.
 
     >>> some_rows(5).tolist(), len(some_rows(1001)) <= 60, some_rows(1001)[-1]
     ([0, 1, 2, 3, 4], True, np.int64(1000))
@@ -83,10 +96,8 @@ def records(
             record = same | {"p": cell.label, "local_lr": f"{cell.local_lr:g}", "round": int(rounds[row])}
             for name in columns:
                 values = cell.result.column(name)[:, row]
-                shown = (np.mean(values), np.min(values), np.max(values))
-                record |= {
-                    f"{name} {what}": f"{value:.4g}" for what, value in zip(MEASURES, shown, strict=True)
-                }
+                for what, measure in (("mean", np.mean), ("min", np.min), ("max", np.max)):
+                    record[f"{name} {what}"] = f"{measure(values):.4g}"
             out.append(record)
     return out
 
@@ -101,3 +112,31 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     """
     rows = [list(records[0]), ["---"] * len(records[0]), *([str(v) for v in r.values()] for r in records)]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
+    """Write the picture, the page, the numbers, settings and verdicts of what was computed."""
+    shown, stem = figure.present(found), folder / figure.name
+    if shown.panels:
+        draw(shown.panels, f"{stem}.html", title=f"{figure.name}: {figure.words}")
+        draw(shown.panels, f"{stem}.png", dpi=95)
+        _shrink(Path(f"{stem}.png"))
+    else:
+        atomic_write(Path(f"{stem}.md"), f"{markdown(shown.records)}\n".encode())
+    write_csv(Path(f"{stem}.csv"), shown.records)
+    made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
+    settings = made | {"device": jax.devices()[0].device_kind, "settings": shown.settings}
+    verdicts = [verdict._asdict() for verdict in shown.verdicts]
+    for name, content in (("settings", settings), ("verdicts", verdicts)):
+        text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
+        atomic_write(Path(f"{stem}-{name}.json"), f"{text}\n".encode())
+    return shown
+
+
+def _shrink(path: Path) -> None:
+    """Give a picture a palette: results are kept with the documentation, where files are small."""
+    from PIL import Image
+
+    with Image.open(path) as picture:
+        small = picture.convert("RGB").quantize(128)
+    small.save(path, optimize=True)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from pisco.experiments.paper.cifar import CNN
 from pisco.experiments.paper.figure import Figure
-from pisco.experiments.paper.images import CNN, TOPOLOGY
+from pisco.experiments.paper.mnist import TOPOLOGY
 from pisco.experiments.paper.network_dependency import NETWORK_DEPENDENCY
 from pisco.experiments.paper.regression import DIFFERENT_P, ITER_P
 from pisco.experiments.paper.tables import COMMUNICATION, SEMI_ML

@@ -49,11 +49,9 @@ def present(found: dict[int, float]) -> Shown:
     sizes = np.array(list(found))
     alone = np.array(list(found.values())) ** -2.0
     helped = np.array([expected_mixing_rate(rate, 1 / n) ** -2 for n, rate in found.items()])
-    paths = [
-        Curve("path, p = 0", sizes, alone[None], 4, True),
-        Curve("path, p = 1/n", sizes, helped[None], 5, True),
-    ]
-    for name, values in (("path, p = 0", alone), ("path, p = 1/n", helped)):
+    paths = []
+    for index, (name, values) in enumerate((("path, p = 0", alone), ("path, p = 1/n", helped))):
+        paths.append(Curve(name, sizes, values[None], 4 + index, points=True))
         table += [
             {"curve": name, "n": n, "p": "0" if values is alone else f"1/{n}", "λ_p^-2": f"{value:.6g}"}
             for n, value in zip(sizes, values, strict=True)

@@ -54,6 +54,18 @@ class Cell(NamedTuple):
         return int((self.result.row_reaching(column, **kind) < 0).sum())
 
 
+def cell_of(cells: Sequence[Cell], label: str) -> Cell:
+    """The cell of one p."""
+    return next(cell for cell in cells if cell.label == label)
+
+
+def larger_step(full: Cell, small: Cell) -> str:
+    """Why a smaller p may fall behind p = 1: its step size, where that is smaller too."""
+    if full.local_lr <= small.local_lr:
+        return ""
+    return f"p = 1 takes η_l = {full.local_lr:g}, p = {small.label} only {small.local_lr:g}"
+
+
 class Study(NamedTuple):
     """Both protocols of one set-up."""
 
@@ -83,7 +95,7 @@ class Study(NamedTuple):
 
 def study(
     name: str,
-    rule: Callable[[float], Algorithm],
+    rule: Callable[..., Algorithm],
     probabilities: Mapping[str, float],
     problem: Problem,
     network: Network,
@@ -98,11 +110,11 @@ def study(
     chunk_rounds: int = 100,
     progress: Callable[[Progress], None] | None = None,
 ) -> Study:
-    """Run `rule(local_lr)` for every p, step size and seed, then pick."""
+    """Run `rule(local_lr=…)` for every p, step size and seed, then pick."""
     everyone = (*tuning_seeds, *seeds)
     cells = [(label, p, lr) for label, p in probabilities.items() for lr in grid]
     results = sweep(
-        [(rule(lr), bernoulli(p)) for _, p, lr in cells],
+        [(rule(local_lr=lr), bernoulli(p)) for _, p, lr in cells],
         problem,
         network,
         rounds=rounds,

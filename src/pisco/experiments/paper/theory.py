@@ -46,7 +46,7 @@ class Found(NamedTuple):
 
 
 def _slope_problem(n: int) -> Problem:
-    """Curvatures and minimizers that change along the path, so that far ends have to hear of each other."""
+    """Curvatures and minimizers that change along the path, so that the far ends need each other's values."""
     along = np.linspace(-1, 1, n)
     curvature = np.stack([1 + 0.5 * along, 1 - 0.5 * along], 1)
     return quadratic(
@@ -131,6 +131,15 @@ def compute(quick: bool = False, stage: Stage = quiet) -> Found:
     return Found(paths, contraction, probabilities, by_agents, by_steps, rates)
 
 
+def _record(
+    part: str, x: Any, values: np.ndarray, *, local_lr: str = "", predicted: str = ""
+) -> dict[str, Any]:
+    """A row of the CSV."""
+    record = {"part": part, "x": x, "local_lr": local_lr, "mean": f"{np.mean(values):.5g}"}
+    record |= {"min": f"{np.min(values):.5g}", "max": f"{np.max(values):.5g}", "predicted": predicted}
+    return record
+
+
 def present(found: Found) -> Shown:
     """Four panels: rounds on paths, contraction, noise, rate."""
     verdicts, lines, table = [], [], []
@@ -143,8 +152,7 @@ def present(found: Found) -> Shown:
         lines.append(Curve(label, sizes, mean[None], index, points=True))
         for n in sizes:
             lr, taken = found.paths[n, helped]
-            row = {"part": label, "x": n, "local_lr": f"{lr:g}", "mean": f"{np.mean(taken):.5g}"}
-            table.append(row | {"min": f"{np.min(taken):.5g}", "max": f"{np.max(taken):.5g}"})
+            table.append(_record(label, n, taken, local_lr=f"{lr:g}"))
     rates = {n: Network.path(int(n)).mixing_rate for n in sizes}
     against = {
         helped: slope([1 / expected_mixing_rate(rates[n], helped / n) for n in sizes], rounds[helped])
@@ -162,7 +170,7 @@ def present(found: Found) -> Shown:
                 abs(exponents[False] - 4) < 0.5 and abs(exponents[True] - 2) < 0.5,
                 exponents[False] > 1.3 * exponents[True] and rounds[False][-1] > rounds[True][-1],
             ),
-            "the bounds are upper ones: with tuned steps the rounds grow about like 1/λ_p, not its square",
+            "the paper gives upper bounds: with tuned steps the rounds grow about like 1/λ_p, not its square",
             depends_on_size=True,
         )
     )
@@ -180,15 +188,7 @@ def present(found: Found) -> Shown:
         off.append(np.abs(measured.mean(axis=0) - predicted).max())
         contracted.append(Curve(name, predicted, measured, 3 + index, points=True))
         for p, value, each in zip(found.probabilities, predicted, measured.T, strict=True):
-            row = {
-                "part": f"contraction, {name}",
-                "x": f"{p:g}",
-                "local_lr": "",
-                "mean": f"{each.mean():.5g}",
-            }
-            table.append(
-                row | {"min": f"{each.min():.5g}", "max": f"{each.max():.5g}", "predicted": f"{value:.5g}"}
-            )
+            table.append(_record(f"contraction, {name}", f"{p:g}", each, predicted=f"{value:.5g}"))
     contracted.append(Curve("as predicted", np.array([0.0, 1.0]), np.array([[0.0, 1.0]]), 6))
     verdicts.append(
         Verdict(
@@ -201,7 +201,7 @@ def present(found: Found) -> Shown:
     noise = []
     for index, (words, floors) in enumerate((("agents n", found.by_agents), ("T_o + 1", found.by_steps))):
         noise.append(_curve(f"noise against {words}", floors, index))
-        table += _rows(f"noise, {words}", floors)
+        table += [_record(f"noise, {words}", n, values) for n, values in floors.items()]
         each = _exponents(floors)
         verdicts.append(
             Verdict(
@@ -214,7 +214,7 @@ def present(found: Found) -> Shown:
     rate, fits = [], {}
     for index, (words, means) in enumerate(found.rates.items()):
         rate.append(_curve(f"against {words}", means, index))
-        table += _rows(f"rate, {words}", means)
+        table += [_record(f"rate, {words}", x, values) for x, values in means.items()]
         fits[words] = _exponents(means)
     off = max(abs(np.mean(each) + 0.5) for each in fits.values())
     verdicts.append(
@@ -226,8 +226,6 @@ def present(found: Found) -> Shown:
             "the corollary promises it from 21 million rounds on; its conditions are enough, not needed",
         )
     )
-    for row in table:
-        row.setdefault("predicted", "")
     panels = [
         Panel("rounds on path graphs", "agents n", "rounds", lines, log_x=True, log_y=True),
         Panel("contraction of the consensus error", "predicted: 1 − λ_p", "measured", contracted),
@@ -247,14 +245,6 @@ def present(found: Found) -> Shown:
 
 def _curve(label: str, found: dict[int, np.ndarray], color: int) -> Curve:
     return Curve(label, np.array(list(found)), np.array(list(found.values())).T, color, points=True)
-
-
-def _rows(part: str, found: dict[int, np.ndarray]) -> list[dict[str, Any]]:
-    return [
-        {"part": part, "x": x, "local_lr": ""}
-        | {name: f"{of(values):.5g}" for name, of in (("mean", np.mean), ("min", np.min), ("max", np.max))}
-        for x, values in found.items()
-    ]
 
 
 def _exponents(found: dict[int, np.ndarray]) -> np.ndarray:

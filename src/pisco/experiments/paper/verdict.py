@@ -1,4 +1,4 @@
-"""What a figure says of a claim, in words that can be checked."""
+"""What a figure says about a claim, in words that can be checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Verdict(NamedTuple):
     outcome: str
     why: str = ""
     depends_on_size: bool = False
-    """Whether a quick run may rightly say otherwise."""
+    """Whether a quick run may come to another outcome."""
 
 
 def spread(values: np.ndarray, unit: str = "") -> str:
@@ -28,6 +28,11 @@ def spread(values: np.ndarray, unit: str = "") -> str:
     '2 (1 to 3)'
     """
     return f"{np.mean(values):.3g}{unit} ({np.min(values):.3g} to {np.max(values):.3g})"
+
+
+def up_to(values: np.ndarray | float, holds: float, partly: float) -> str:
+    """The outcome of a claim that the mean over seeds is at most `holds`."""
+    return outcome(bool(np.mean(values) <= holds), bool(np.mean(values) <= partly))
 
 
 def outcome(good: bool, partly: bool = False) -> str:

@@ -35,7 +35,7 @@ class Agent(MemberProcess):
       kit: who it is, and the plan.
       problem: its own data and the loss, a `pisco.Problem` with one agent.
       folder: where its state is kept; the same folder continues after any interruption.
-      listen: the address to listen at, where it is another than the plan's (behind a gateway, say).
+      listen: the address to listen at, where it is another than the plan's (for example behind a gateway).
       durable: wait for the disk after every round, to survive a loss of power.
       progress: called after every round with the rounds done.
     """
@@ -70,7 +70,7 @@ class Agent(MemberProcess):
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
             log.info(
-                "vectors travel whole here: %s learns as elsewhere, but sends no less", self.algorithm.name
+                "vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name
             )
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.found.state(self.programs.state_like) if self.found else None
@@ -129,7 +129,7 @@ class Agent(MemberProcess):
         """All rounds to the end; raises `Stopped` with the state kept when it cannot go on."""
         began = time.perf_counter()
         if self.found is not None and self.found.job.get("parted"):
-            self.close()  # nobody needs anything any more
+            self.close()  # nobody needs anything from us now
             return self.result(0.0)
         self.open(self.address, {})
         reporter = reports.Reporter(self)
@@ -207,7 +207,7 @@ class Agent(MemberProcess):
     def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
         if not all(np.isfinite(array).all() for array in arrays):
             raise Stopped(
-                f"the numbers left the finite range in round {self._k}; everybody must start anew with a smaller "
+                f"the numbers left the finite range in round {self._k}; everybody must start again with a smaller "
                 "algorithm.local_lr"
             )
         layout, names = MessageLayout.of(arrays), self.epoch.names

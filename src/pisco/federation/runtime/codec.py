@@ -132,7 +132,7 @@ def decode(
     if (header.round, header.phase) != (where.round, where.phase):
         raise BadMessage(
             f"it is for round {header.round}, phase {header.phase}, "
-            f"asked was round {where.round}, phase {where.phase}"
+            f"but round {where.round}, phase {where.phase} was asked for"
         )
     if header.sender != sender:
         raise BadMessage(f"it says it comes from {header.sender[:80]!r}")

@@ -1,4 +1,4 @@
-"""The server's book: where every agent stands, what they measured, and the history of the whole federation."""
+"""The server's records: where every agent stands, what they measured, and the history of the whole federation."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Ledger:
             for name, rows in kept["rows"].items():
                 self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
             self._standing, self._sizes = kept["standing"], kept["sizes"]
-            self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience begins anew
+            self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan, with agents who join later."""
@@ -163,7 +163,7 @@ class Ledger:
         )
 
     def _measuring(self, done: int) -> tuple[str, ...]:
-        """Who measures after so many rounds: the members of the round that was the last."""
+        """Who measures after this many rounds: the members of the last one."""
         return self.plan.epoch_at(done - 1).names
 
 

@@ -63,7 +63,7 @@ class MemberProcess(ABC):
         )
 
     def close(self) -> None:
-        """Stop to answer and let go of everything."""
+        """Stop answering and release everything."""
         self.outbox.close()
         self.mailroom.close()
         if self._listening is not None:
@@ -100,12 +100,12 @@ class MemberProcess(ABC):
 
     @abstractmethod
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
-        """Why a member may not pull one's message; None when it may."""
+        """Why a member may not pull our message; None when it may."""
 
     @property
     @abstractmethod
     def reached(self) -> int:
-        """The round under way, as far as one knows."""
+        """The round under way, as far as this process knows."""
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan that differs in later rounds only."""
@@ -127,22 +127,22 @@ class MemberProcess(ABC):
             try:
                 new = Federation.load(self.kit.folder / PLAN)
             except InputError as error:
-                log.warning("the new plan is left aside: %s", error)
+                log.warning("the new plan is ignored: %s", error)
                 return
             if new.hash == self.plan.hash:
                 return
             if new.rounds != self.plan.rounds or new.hash_at(self.reached) != self.plan.hash_at(self.reached):
-                log.warning("the new plan is left aside: it changes rounds that are over or under way")
+                log.warning("the new plan is ignored: it changes rounds that are over or under way")
                 return
             try:
                 self.adopt(new)
                 log.info("took the new plan %s", new.hash[:12])
             except InputError as error:
-                log.warning("the new plan is left aside: %s", error)
+                log.warning("the new plan is ignored: %s", error)
 
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         self.look_for_plan()
-        # The last round in which both of us take part; to ask for the next one is to say farewell.
+        # The last round in which both of us take part; asking for the next one means goodbye.
         end = min(self.last_round(name), self.own_end())
         self.door.check(context, name, self._objection(name, request, end))
         if request.round > end:

@@ -120,7 +120,7 @@ class Outbox:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Send everybody who waits away."""
+        """End the waiting of every reader."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""Pulling messages from others: retry, back off, say for whom one waits, and stop when patience ends."""
+"""Pulling messages from others: retry, back off, log who is late, and stop when patience ends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Receipt
 log = logging.getLogger("pisco.federation")
 
 FIRST_WORD = 5.0
-"""Seconds of waiting before one says for whom."""
+"""Seconds of waiting before the log says for whom."""
 
 SILENCE = 30.0
-"""A call that brings nothing for so long is given up and made anew; three times the longest poll."""
+"""A call that brings nothing for this long is given up and made again; three times the longest poll."""
 
 
 class Stopped(Exception):
@@ -162,7 +162,7 @@ class Mailroom:
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def peer(self, name: str, address: str) -> Peer:
-        """The peer of that name, its connection made anew when it has moved."""
+        """The peer of that name, with a new connection when it has moved."""
         with self._lock:
             known = self._peers.get(name)
             if known is None or known.address != address:

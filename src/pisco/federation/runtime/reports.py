@@ -153,7 +153,7 @@ def say_farewell(member: MemberProcess, peer: Peer, round_: int, *, patience: fl
         except grpc.RpcError:
             pass
         if 0.5 < pause < 1.0:
-            log.info("saying farewell to %s, who does not answer", peer.name)
+            log.info("saying goodbye to %s, who does not answer", peer.name)
         gone = member.outbox.floors().get(peer.name, 0) >= round_  # it has parted from us, and needs nothing
         if gone or time.monotonic() > end or member.mailroom.stopping.wait(pause):
             return

@@ -1,4 +1,4 @@
-"""The server: it averages when the coin says so, and keeps the book of what agents report."""
+"""The server: it averages in the rounds that the coin chooses, and records what agents report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pisco.results import Result
 log = logging.getLogger("pisco.federation")
 
 MOST_EXCHANGES = 64
-"""Exchanges of one round; no method comes near."""
+"""Exchanges of one round; far more than any method has."""
 
 
 class Server(MemberProcess):
@@ -155,7 +155,7 @@ class Server(MemberProcess):
             readers = [epoch.names[place] for place in hop.receivers]
             self._keep(round_, phase, layout, layout.join(averaged), readers)
         except Waited as waited:
-            # Who asks early makes us wait for others who are well and on their way; the next question starts anew.
+            # Who asks early makes us wait for others who are well and on their way; the next question starts again.
             if self.ledger.unheard([epoch.names[place] for place in hop.reporters]):
                 self.failure = self.failure or waited
         except Stopped as stopped:
@@ -198,7 +198,7 @@ class Server(MemberProcess):
     # The run
 
     def run(self, progress: Callable[[Ledger], None] | None = None) -> Result:
-        """Serve until every agent has said farewell; raises `Stopped` when patience with one ends."""
+        """Serve until every agent has said goodbye; raises `Stopped` when patience with one ends."""
         began = time.perf_counter()
         methods = {
             transport.REPORT: (self._report, Report),

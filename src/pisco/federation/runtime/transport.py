@@ -90,7 +90,7 @@ class Door:
 
     @contextmanager
     def seat(self, context: grpc.ServicerContext) -> Iterator[str]:
-        """A place for a call whose request has not been read yet: everybody has a few, and takes nobody else's."""
+        """A place for a call whose request has not been read yet: every peer has a few, not those of others."""
         name = self.identify(context)
         with self._lock:
             crowded = self._inside[name] >= PER_PEER
@@ -145,11 +145,11 @@ def _more_files() -> None:
 
 
 MALFORMED = object()
-"""What a request becomes that is no message of ours."""
+"""What a request that is not our message becomes."""
 
 
 def _parse(message: Any) -> Callable[[bytes], Any]:
-    # An exception here would be grpc's to report: many lines, and nobody's name.
+    # grpc would report an exception here in many lines, without the peer's name.
     def parse(data: bytes) -> Any:
         try:
             return message.FromString(data)
@@ -167,7 +167,7 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
     def read(requests: Iterator[Any], context: grpc.ServicerContext, name: str) -> Any:
         request = next(requests, MALFORMED)
         if request is MALFORMED:
-            door.refuse(context, name, "what it sends is no message", grpc.StatusCode.INVALID_ARGUMENT)
+            door.refuse(context, name, "what it sends is not a message", grpc.StatusCode.INVALID_ARGUMENT)
         return request
 
     def streaming(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,36 @@
+"""A network in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pisco.networks.network import Network
+from pisco.networks.spectral import eigenvalue_extremes
+
+
+def facts(network: Network, server_probs: Sequence[float] = (0.0, 0.01, 0.1, 0.316, 1.0)) -> dict[str, Any]:
+    """Degrees, components, λ_w, λ_p for some p, and the smallest eigenvalue of W.
+
+    Where that eigenvalue is near −1, PISCO with two exchanges a round allows tiny steps only.
+
+    >>> found = facts(Network.ring(6))
+    >>> found["edges"], found["components"], round(found["mixing_rate"], 3), found["expected_mixing_rate"]["1"]
+    (6, 1, 0.556, 1.0)
+    """
+    degrees = network.graph.degrees
+    return {
+        "network": network.graph.name,
+        "weights": network.weights_name,
+        "agents": network.num_agents,
+        "edges": network.graph.num_edges,
+        "degree_min": int(degrees.min()),
+        "degree_mean": float(degrees.mean()),
+        "degree_max": int(degrees.max()),
+        "components": len(np.unique(network.graph.components())),
+        "mixing_rate": network.mixing_rate,
+        "expected_mixing_rate": {f"{p:g}": network.expected_mixing_rate(p) for p in server_probs},
+        "smallest_eigenvalue": eigenvalue_extremes(network.weights)[0],
+    }

@@ -1,0 +1,231 @@
+"""Panels drawn with matplotlib."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pisco.errors import InputError
+from pisco.report.interactive import interactive
+from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, Links, Panel, Rows, every_nth
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DASHES = ("-", "--", ":", "-.")
+QUIET = "#555555"
+BESIDE: dict[str, dict[str, Any]] = {
+    "right": {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)},
+    "below": {"loc": "upper center", "bbox_to_anchor": (0.5, 0.0), "ncols": 2},
+}
+
+
+def draw(
+    rows: Rows,
+    path: str | Path | None = None,
+    *,
+    size: tuple[float, float] = (4.2, 3.2),
+    dpi: int = 150,
+    title: str = "",
+) -> Figure:
+    """The picture of some panels.
+
+    Args:
+      rows: panels, row by row.
+      path: file to write, as its ending says: .png, .svg, .pdf, or .html for an interactive page; None writes none.
+      size: of one panel, in inches.
+      dpi: pixels per inch.
+      title: of an interactive page.
+
+    >>> line = Curve("λ", np.arange(3), np.ones((1, 3)))
+    >>> [ax.get_title() for ax in draw([[Panel("one", curves=[line])]]).axes]
+    ['one']
+    """
+    from matplotlib.figure import Figure
+
+    down, across = len(rows), max(map(len, rows))
+    figure = Figure(figsize=(size[0] * across, size[1] * down + 0.3), dpi=dpi, layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    named: dict[str, Any] = {}
+    for row, places in zip(rows, axes, strict=True):
+        for panel, ax in zip(row, places, strict=False):
+            draw_panel(ax, panel)
+            for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+                if not panel.legend:
+                    named.setdefault(label, handle)
+        for ax in places[len(row) :]:
+            ax.set_visible(False)
+    if named:
+        longest = max(len(re.sub(r"[${^}]", "", label)) for label in named)
+        wide = int(8.7 * figure.get_figwidth() / (longest + 6))
+        figure.legend(
+            named.values(),
+            named.keys(),
+            loc="outside lower center",
+            ncols=max(1, min(len(named), wide)),
+            frameon=False,
+            fontsize=9,
+        )
+    if path is not None:
+        interactive(rows, path, title) if Path(path).suffix == ".html" else save(figure, path)
+    return figure
+
+
+def draw_panel(ax: Axes, panel: Panel) -> None:
+    """Draw one panel into axes of your own."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(True, color="#dddddd", linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.tick_params(labelsize=9, which="both")
+    if panel.bars is not None:
+        _bars(ax, panel.bars)
+    if panel.heat is not None:
+        _heat(ax, panel.heat)
+    for links in panel.links:
+        _links(ax, links)
+    if panel.agents is not None:
+        _agents(ax, panel.agents)
+    if panel.bars is None and panel.heat is None and panel.agents is None:
+        _curves(ax, panel)
+    for level in panel.levels:
+        _level(ax, level)
+    if panel.percent:
+        ax.yaxis.set_major_formatter("{x:.0%}")
+    ax.set_title(panel.title, fontsize=10)
+    ax.set_xlabel(panel.x_title, fontsize=9)
+    ax.set_ylabel(panel.y_title, fontsize=9)
+    if panel.legend and ax.get_legend_handles_labels()[0]:
+        place = BESIDE.get(panel.legend, {"loc": panel.legend})
+        ax.legend(frameon=False, fontsize=9, title=panel.legend_title or None, **place)
+
+
+def _curves(ax: Axes, panel: Panel) -> None:
+    drawn = [_curve(ax, curve, panel) for curve in panel.curves]
+    if not any(drawn):
+        ax.text(0.5, 0.5, "nothing finite to draw", transform=ax.transAxes, ha="center", color=QUIET)
+        return
+    if panel.log_x:
+        ax.set_xscale("log")
+        left, right = ax.get_xlim()
+        ax.tick_params(axis="x", which="minor", labelbottom=right < 10 * left)  # they would overlap
+        if all(curve.points for curve in panel.curves):
+            places = sorted({float(x) for curve in panel.curves for x in curve.x})
+            ax.set_xticks(places, [f"{place:g}" for place in places])
+            ax.minorticks_off()
+    if panel.log_y:
+        ax.set_yscale("log")
+        low, high = ax.get_ylim()
+        # A server round leaves a consensus error of rounding only, which would flatten everything else.
+        ax.set_ylim(bottom=max(low, high * 1e-10))
+
+
+def _curve(ax: Axes, curve: Curve, panel: Panel) -> bool:
+    """Mean over seeds with a band from the least to the greatest; whether anything could be drawn."""
+    x, mean, low, high = curve.mean_and_range(panel)
+    if not len(x):
+        return False
+    alone = curve.points or len(x) == 1
+    line = "none" if curve.points else DASHES[curve.index // len(COLOURS) % len(DASHES)]
+    style: dict[str, Any] = {"color": curve.colour, "linestyle": line, "linewidth": 1.6, "markersize": 4.5}
+    ax.plot(x, mean, marker="o" if alone else None, label=_powers(curve.label), **style)
+    if len(curve.y) > 1 and not curve.points:
+        ax.fill_between(x, low, high, color=curve.colour, alpha=0.18, linewidth=0)
+    return True
+
+
+def _bars(ax: Axes, bars: Bars) -> None:
+    at, ends = np.arange(len(bars.labels)), np.zeros(len(bars.labels))
+    # A hundred bars with gaps between them flicker; let them touch.
+    thick = 0.75 if len(at) <= 40 else 1.0
+    for (name, values), colour in zip(bars.parts.items(), bars.colours, strict=False):
+        if bars.horizontal:
+            ax.barh(at, values, left=ends, height=thick, color=colour, label=name)
+        else:
+            ax.bar(at, values, bottom=ends, width=thick, color=colour, label=name)
+        ends = ends + values
+    step = every_nth(len(at))
+    shown = [_powers(label) for label in bars.labels][::step]
+    if bars.horizontal:
+        ax.set_yticks(at[::step], shown)
+        ax.set_ylim(len(at) - 0.5, -0.5)
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.grid(False)
+        return
+    ax.set_xticks(at[::step], shown)
+    ax.grid(False, axis="x")
+    top = float(ends.max(initial=0.0)) or 1.0
+    for x, height, (bold, lines) in zip(at.tolist(), ends.tolist(), bars.notes, strict=False):
+        ax.text(x, height + 0.015 * top, lines, ha="center", va="bottom", fontsize=8.5)
+        ax.text(x, height + 0.12 * top, bold, ha="center", va="bottom", fontsize=12, weight="bold")
+    ax.set_ylim(0, (1.2 if bars.notes else 1.08) * top)
+
+
+def _level(ax: Axes, level: Level) -> None:
+    if level.colour:
+        ax.axhline(level.value, color=level.colour, linestyle=":", linewidth=1.6, label=level.label)
+        return
+    ax.axhline(level.value, color=QUIET, linewidth=1, linestyle=(0, (4, 3)))
+    where: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    ax.annotate(level.label, (0.0, level.value), xytext=(4, 3), fontsize=8.5, color=QUIET, **where)
+
+
+def _heat(ax: Axes, heat: Heat) -> None:
+    down, across = heat.values.shape
+    image = ax.imshow(heat.values, aspect="auto", cmap="Blues", interpolation="nearest", vmin=0)
+    across_step, down_step = every_nth(across, 20), every_nth(down)
+    turned = 90 if max(map(len, heat.labels)) > 3 else 0
+    ax.set_xticks(range(0, across, across_step), heat.labels[::across_step], rotation=turned)
+    ax.set_yticks(range(0, down, down_step))
+    ax.grid(False)
+    ax.figure.colorbar(image, ax=ax, label=heat.unit)
+
+
+def _links(ax: Axes, links: Links) -> None:
+    from matplotlib.collections import LineCollection
+
+    style: Any = "dashed" if links.dashed else "solid"
+    look: dict[str, Any] = {"colors": links.colour, "linestyles": style, "zorder": 1}
+    ax.add_collection(LineCollection(list(links.lines), linewidths=links.widths, **look))
+    if links.label:
+        widest = float(np.max(links.widths))
+        ax.plot([], [], color=links.colour, linewidth=widest, linestyle=style, label=links.label)
+
+
+def _agents(ax: Axes, agents: Agents) -> None:
+    count = len(agents.places)
+    few = count <= 20
+    area = (420 if few else 240) if agents.numbered else max(12.0, 6000 / count)
+    edge = 1.5 if agents.numbered else 0.5
+    ax.scatter(*agents.places.T, s=area, c=agents.colours, edgecolors="white", linewidths=edge, zorder=2)
+    if agents.numbered:
+        style: dict[str, Any] = {"ha": "center", "va": "center", "color": "white", "zorder": 3}
+        for agent, (x, y) in enumerate(agents.places):
+            ax.text(x, y, str(agent), fontsize=9 if few else 7, **style)
+    ax.set_aspect("equal")
+    ax.set_axis_off()
+    ax.margins(0.08)
+
+
+def _powers(words: str) -> str:
+    """10^-1.25 as mathematics.
+
+    >>> _powers("p = 10^-1.25"), _powers("p = 0.1")
+    ('p = $10^{-1.25}$', 'p = 0.1')
+    """
+    return re.sub(r"\b10\^(-?[\d.]+)", r"$10^{\1}$", words)
+
+
+def save(figure: Figure, path: str | Path) -> None:
+    """Write a figure in the format that the ending names; folders are made."""
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"cannot write the picture {path} ({error}); use a folder you may write to and .png, .svg, .pdf or .html"
+        ) from error
