@@ -318,6 +318,14 @@ def test_settings_of_ones_own_have_the_same_checks(here):
         pisco.experiments.Config.from_dict(tables)
 
 
+def test_a_file_that_is_gone_can_be_replaced(here):
+    text = '[algorithm]\nname = "gone.py:extra"\nlocal_lr = 0.1\n[problem]\ndataset = "a9a"\n'
+    (here / "gone.toml").write_text(text + "[network]\nagents = 4\n[run]\nrounds = 3\n")
+    with pytest.raises(InputError, match="there is no file"):
+        load(here / "gone.toml")
+    assert load(here / "gone.toml", ["algorithm.name=dsgd"]).algorithm.name == "dsgd"
+
+
 # ------------------------------------------------------------------------------ graphs and weights in files
 
 

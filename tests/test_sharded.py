@@ -253,8 +253,8 @@ def write_parts(folder, round_index, value=1.0):
     parts = [
         checkpoint.save_part(folder, round_index, (i, 2), 3 * i, {".x": rows[:, 3 * i : 3 * i + 3]}) for i in range(2)
     ]
-    head = checkpoint.Head(round_index, {"a": 1}, {"rounds": np.arange(2)})
-    checkpoint.save(folder, head, {}, parts)
+    made = checkpoint.Checkpoint(round_index, {"a": 1}, {"rounds": np.arange(2)}, {})
+    checkpoint.save(folder, made, parts)
     return rows
 
 

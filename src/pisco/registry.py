@@ -81,7 +81,10 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
         tried = [_converted(value, part) for part in parts]
-        return next((each for each in tried if each[0]), (False, None))
+        plain = all(part in (*_BASIC, NoneType) or typing.get_origin(part) is Literal for part in parts)
+        return next(
+            (each for each in tried if each[0]), (not plain, value)
+        )  # of others their factory knows more
     if origin is Literal:
         return value in parts, value
     if isinstance(value, bool):

@@ -243,8 +243,8 @@ def drive(
     def save() -> None:
         assert checkpoints is not None
         try:
-            head = checkpoint.Head(done, description(), history.save())
-            engine.group.save(checkpoints, head, engine, states)
+            made = checkpoint.Checkpoint(done, description(), history.save(), {})
+            engine.group.save(checkpoints, made, engine, states)
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 

@@ -46,6 +46,10 @@ class Streams(NamedTuple):
     coins: jax.Array
     links: jax.Array
 
+    def batch_key(self, k: Any) -> jax.Array:
+        """The key of round k's batches; round −1 is the start."""
+        return jax.random.fold_in(self.batches, k + 1)
+
 
 def streams(key: jax.Array) -> Streams:
     """The streams of one run."""

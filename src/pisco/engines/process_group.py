@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pisco.engines import checkpoint
-from pisco.engines.checkpoint import Checkpoint, Head
+from pisco.engines.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
     from pisco.engines.job import Engine
@@ -31,8 +31,8 @@ class ProcessGroup(Protocol):
         """The newest whole checkpoint, the same one for all."""
         ...
 
-    def save(self, folder: Path, head: Head, engine: Engine, states: Any) -> None:
-        """Write the checkpoint of a round."""
+    def save(self, folder: Path, made: Checkpoint, engine: Engine, states: Any) -> None:
+        """Write the checkpoint of a round, to which each adds the leaves that it holds."""
         ...
 
 
@@ -50,5 +50,6 @@ class Alone:
     def latest(self, folder: Path) -> Checkpoint | None:
         return checkpoint.latest(folder)
 
-    def save(self, folder: Path, head: Head, engine: Engine, states: Any) -> None:
-        checkpoint.save(folder, head, engine.pack(states))
+    def save(self, folder: Path, made: Checkpoint, engine: Engine, states: Any) -> None:
+        leaves = checkpoint.named_leaves(engine.pack(states))
+        checkpoint.save(folder, made._replace(leaves=leaves))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -97,8 +98,9 @@ def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], 
     """After other choices were made, forget what only earlier ones took; `kept` are the keys just set."""
 
     def taken(choice: Choice, settings: Mapping[str, Any]) -> set[str]:
-        name = str(settings.get(choice.key))
-        return set(choice.options(name)) if name in choice.registry else set()
+        with suppress(InputError):  # a name that is not known, or no more: others will say so
+            return set(choice.options(str(settings.get(choice.key))))
+        return set()
 
     now = {name for choice in choices(table) for name in taken(choice, settings)}
     for choice in choices(table):

@@ -84,8 +84,8 @@ def try_(
         raise InputError(f"{folder} is not empty; choose a new folder with --out")
     began = time.perf_counter()
     plan = loopback.plan_here(
+        "try",
         agents,
-        name="try",
         rounds=rounds,
         batch_size=64,
         eval_every=max(1, rounds // 20),
@@ -94,9 +94,7 @@ def try_(
         problem={"name": "logistic", "classes": [-1, 1]},
         network={"graph": graph, "server_prob": server_prob},
     )
-    files = loopback.share_out("a9a", plan, folder / "data")
-    here = loopback.Loopback(folder, plan, {name: ["--data", str(file)] for name, file in files.items()})
-    here.prepare()
+    here = loopback.Loopback(folder, plan, loopback.share_out("a9a", plan, folder / "data"))
     note(f"{agents} agents and a server start as processes of their own; kits and logs are in {folder}")
     try:
         here.start()

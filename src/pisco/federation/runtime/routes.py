@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.engines.job import Streams, check_needs
+from pisco.engines.job import Streams
 from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links, Told, count_links, draw, tell
 from pisco.networks.schedules import decided_shape
-from pisco.types import Algorithm
 
 BLOCK = 512
 """Coins are tossed for this many rounds at once: one by one would cost more than the rounds."""
@@ -133,12 +132,6 @@ class Routes:
             f"server={self.network.server!r} looks at everybody's loss, which nobody has when data is private; "
             "use every(H) or bernoulli(p)"
         )
-
-
-def check(algorithm: Algorithm, network: Network) -> None:
-    """Refuse what cannot run between machines, with one sentence."""
-    check_needs(algorithm, network)
-    Routes(network, Streams(*[jax.random.key(0)] * 4))
 
 
 def _gossip_hop(transposed: np.ndarray, place: int) -> GossipHop:
