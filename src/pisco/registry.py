@@ -82,9 +82,7 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
     if origin in (typing.Union, UnionType):
         tried = [_converted(value, part) for part in parts]
         plain = all(part in (*_BASIC, NoneType) or typing.get_origin(part) is Literal for part in parts)
-        return next(
-            (each for each in tried if each[0]), (not plain, value)
-        )  # of others their factory knows more
+        return next((each for each in tried if each[0]), (not plain, value))  # of others their factory knows more
     if origin is Literal:
         return value in parts, value
     if isinstance(value, bool):
