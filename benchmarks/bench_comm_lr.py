@@ -27,10 +27,11 @@ ROUNDS = {0.0: 400, 0.1: 200, 1.0: 60}
 MOVES = {
     0.0: (0.005, 0.01, 0.02, 0.04, 0.07),
     0.1: (0.02, 0.04, 0.07, 0.12, 0.2, 0.35),
-    1.0: (0.35, 0.6, 1.0, 1.7, 2.5),
+    1.0: (0.35, 0.6, 1.0, 1.7, 2.5, 3.5),
 }
-"""η_c·η_l·(T_o + 1) to try, for two exchanges; with one, those of p = 1 do for all p."""
+"""η_c·η_l·(T_o + 1) to try with two exchanges: FDLA weights allow little without a server."""
 
+ONE_EXCHANGE_MOVES = (0.12, 0.2, 0.35, 0.6, 1.0, 1.7)
 TARGET = {"grad_norm_sq_mean": 0.05}
 TUNING_SEEDS = (100, 101, 102)
 
@@ -40,8 +41,7 @@ def measured(problem, network, p, rule, seeds):
     rate = expected_mixing_rate(network.mixing_rate, p)
     theory = math.sqrt(1 + p) * rate
     comm_lrs = [theory, *(c for c in (0.3, 1.0, 1.5) if abs(c / theory - 1) > 0.1)]
-    moves = MOVES[1.0 if rule["one_exchange"] else p]
-    rounds = min(ROUNDS[p], 100) if rule["one_exchange"] else ROUNDS[p]
+    moves, rounds = (ONE_EXCHANGE_MOVES, min(ROUNDS[p], 100)) if rule["one_exchange"] else (MOVES[p], ROUNDS[p])
     options = {"rounds": rounds, "batch_size": 256, "eval_every": 2, "chunk_rounds": 50}
 
     def ran(points, seeds):
