@@ -29,7 +29,7 @@ demo: $(STAMP) ## PISCO on the bundled a9a over a ring of 10: a table and a plot
 	$(BIN)/pisco demo
 
 check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
-	$(BIN)/python -m pytest -n auto -m quick
+	$(BIN)/python -m pytest -n auto -m 'quick and not slow'
 
 test: $(STAMP) ## the tests (under 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto -m 'not slow'

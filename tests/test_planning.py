@@ -127,7 +127,14 @@ def test_what_fails_later_is_not_planned(monkeypatch):
 
 
 def test_short_runs_are_planned_for_their_own_length():
-    found = plan(WORLD.problem(), pisco.Network.ring(6), rounds=7, target=("grad_norm_sq", 1e-9), seconds=600)
+    found = plan(
+        WORLD.problem(),
+        pisco.Network.ring(6),
+        rounds=7,
+        target=("grad_norm_sq", 1e-9),
+        seconds=600,
+        probabilities=(0.1,),
+    )
     assert found.checked_rounds == 7 and not found.measured
 
 
