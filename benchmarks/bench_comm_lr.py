@@ -5,7 +5,7 @@ The theory sets η_c = α√(1+p)·λ_p, α ≥ 0.1 free; everything else here u
 reported is rounds until the running mean of ‖∇f(x̄)‖² is 0.05, the median over twenty other seeds with a 95% bootstrap
 interval, and how many of them missed it (a missed one counts as more than all rounds).
 
-    python benchmarks/bench_comm_lr.py            # about ten minutes on two cores
+    python benchmarks/bench_comm_lr.py            # six minutes of CPU
     python benchmarks/bench_comm_lr.py --quick    # T_o = 1 and few seeds
 """
 
