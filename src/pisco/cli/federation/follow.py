@@ -28,12 +28,10 @@ def status(
 
       pisco federation status --kit kits/server
     """
-    from pisco.federation.kits import Kit, require_tls13
-
-    require_tls13()
     from rich.live import Live
 
     from pisco.errors import InputError
+    from pisco.federation.kits import Kit
     from pisco.federation.runtime.peers import overview
 
     opened = Kit.load(kit)
@@ -69,14 +67,12 @@ def try_(
 
       pisco federation try --agents 5
     """
-    from pisco.federation.kits import Kit, require_tls13
-
-    require_tls13()
     from rich.live import Live
 
     from pisco.cli.federation import loopback
     from pisco.errors import InputError
     from pisco.experiments.folders import unused
+    from pisco.federation.kits import Kit
     from pisco.federation.runtime.peers import overview
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")

@@ -16,7 +16,7 @@ from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.engines.sharded.block import Block
 from pisco.engines.sharded.exchange import AXIS, Blocks
-from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split, whole
+from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split_rows, whole
 from pisco.errors import InputError
 from pisco.networks.rounds import Links
 
@@ -150,14 +150,7 @@ class ShardedEngine:
         blocks, leads = self.blocks, jax.tree.unflatten(*self.form)
 
         def leaf(lead, x):
-            if not lead:
-                return whole(self.mesh, x)
-
-            def rows(device):
-                own = np.asarray(x[device * blocks.block : (device + 1) * blocks.block])
-                return np.concatenate([own, np.repeat(x[:1], blocks.block - len(own), axis=0)])
-
-            return split(self.mesh, rows)
+            return split_rows(self.mesh, x, blocks.cuts, blocks.block) if lead else whole(self.mesh, x)
 
         return [jax.tree.map(lambda lead, x, i=i: leaf(lead, x[i]), leads, packed) for i in range(len(job.runs))]
 
