@@ -40,6 +40,7 @@ def _gradients(
         rounds=rounds,
         batch_size=1,
         seed=seeds,
+        eval_every=1,
         chunk_rounds=1000,
         progress=progress,
     )
