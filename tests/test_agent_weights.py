@@ -55,7 +55,7 @@ def test_weights_by_samples_train_the_pooled_logistic_regression(x64):
 
 @pytest.mark.parametrize("few", [None, 3])
 def test_engines_and_blocks_agree(x64, few):
-    problem, _, loss = uneven()
+    problem, _, _ = uneven()
     problem.eval_samples, problem.eval_batch = few, 16
     rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
     scan, sharded = (
