@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.display import card
 from pisco.errors import InputError, check_number
 from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
@@ -108,14 +109,15 @@ class Problem:
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """The mean loss over a batch."""
-        return jnp.mean(self.loss(params, batch, key))
+        return jnp.mean(with_fast_convolutions(self.loss)(params, batch, key))
 
     def sample_losses(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """One loss per sample, also where the user's loss only gives the mean."""
+        loss = with_fast_convolutions(self.loss)
         if self.per_sample:
-            return self.loss(params, batch, key)
+            return loss(params, batch, key)
         alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
-        return jax.vmap(lambda sample: self.loss(params, sample, key))(alone)
+        return jax.vmap(lambda sample: loss(params, sample, key))(alone)
 
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
