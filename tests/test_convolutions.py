@@ -73,6 +73,21 @@ def test_values_and_derivatives_are_those_of_xla(which, x64):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("which", [one for one in FORMS if one[5] == 1], ids=str)
+def test_in_single_precision_on_a_cpu(which):
+    """Where XLA's own convolution is used, with its axes in the order that it is quick at."""
+    convolve, images, kernels = form(*which)
+    images, kernels = images.astype(jnp.float32), kernels.astype(jnp.float32)
+
+    def slopes(function):
+        one = jax.value_and_grad(lambda x, k: jnp.sin(function(x, k)).sum(), (0, 1))
+        return jax.jit(jax.vmap(one))(images, kernels)
+
+    native, ours = slopes(convolve), slopes(with_fast_convolutions(convolve))
+    for a, b in zip(jax.tree.leaves(native), jax.tree.leaves(ours), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (None, None)])
 def test_one_kernel_or_one_batch_for_all(axes, x64):
     convolve, images, kernels = form(*FORMS[2])

@@ -94,10 +94,17 @@ def _grouped(x: jax.Array, form: Form) -> jax.Array:
     return x.reshape(*x.shape[:-1], form.groups, x.shape[-1] // form.groups)
 
 
+def _matrix(x: jax.Array) -> jax.Array:
+    """(agents, places, all else)."""
+    return x.reshape(*x.shape[:2], math.prod(x.shape[2:]))
+
+
 def _product(patches: jax.Array, kernel: jax.Array, form: Form) -> jax.Array:
     agents, batch = patches.shape[:2]
     seen = _grouped(patches.reshape(agents, math.prod(patches.shape[1:-2]), *patches.shape[-2:]), form)
-    if form.groups == form.channels[0]:  # one channel a group: sums, no matrix product
+    if form.groups == 1:  # as matrices: with more axes, XLA's CPU backend is many times slower
+        made = _einsum("npx,nxf->npf", _matrix(seen), kernel.reshape(agents, -1, kernel.shape[-1]), form, OUT)
+    elif form.groups == form.channels[0]:  # one channel a group: sums, no matrix product
         made = (seen * _flat(form, kernel)[:, None, :, :, 0]).sum(axis=2).astype(form.dtypes[OUT])
     else:
         made = _einsum("npwgc,nwgcf->npgf", seen, _flat(form, kernel), form, OUT)
@@ -108,7 +115,9 @@ def _kernel_slope(patches: jax.Array, slope: jax.Array, form: Form) -> jax.Array
     agents = patches.shape[0]
     seen = _grouped(patches.reshape(agents, math.prod(patches.shape[1:-2]), *patches.shape[-2:]), form)
     slope = _grouped(slope.reshape(agents, math.prod(slope.shape[1:-1]), slope.shape[-1]), form)
-    if form.groups == form.channels[0]:
+    if form.groups == 1:
+        made = _einsum("npx,npf->nxf", _matrix(seen), _matrix(slope), form, KERNEL)
+    elif form.groups == form.channels[0]:
         made = (seen * slope[:, :, None]).sum(axis=1).astype(form.dtypes[KERNEL])
     else:
         made = _einsum("npwgc,npgf->nwcgf", seen, slope, form, KERNEL)

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from pisco.engines.job import Job, Segment
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.scan import ScanEngine
 from pisco.networks.rounds import Links
-
-
-def _one_by_one(own: Callable[..., Any]) -> Callable[..., Any]:
-    """One agent after the other, each with its own concrete parameters."""
-
-    def every(params, key, agents):
-        parts = [own(jax.tree.map(lambda x, i=i: x[i], params), key, agent) for i, agent in enumerate(agents)]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *parts)
-
-    return every
+from pisco.problems.gradient import in_turn
 
 
 class DebugEngine:
@@ -32,7 +21,7 @@ class DebugEngine:
     group: ProcessGroup = Alone()
 
     def __init__(self) -> None:
-        self._scan = ScanEngine(batched=False, batching=_one_by_one)
+        self._scan = ScanEngine(batched=False, batching=in_turn)
         self.pack, self.unpack = self._scan.pack, self._scan.unpack
 
     def start(self, job: Job) -> Any:

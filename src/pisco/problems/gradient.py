@@ -28,6 +28,11 @@ stacked: Batching = partial(jax.vmap, in_axes=(0, None, 0))
 """All agents at once, on a leading axis."""
 
 
+def in_turn(own: PerAgent) -> PerAgent:
+    """One agent after the other: no more memory for activations than one agent needs."""
+    return lambda params, key, agents: lax.map(lambda one: own(one[0], key, one[1]), (params, agents))
+
+
 def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
     """The loss of one agent at its own parameters, on the batch that (key, agent) draws or on all its samples.
 
