@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from jax import lax
 
+import pisco
 from pisco.convolutions import patches
 from pisco.convolutions.rewrite import with_fast_convolutions
+from pisco.engines.evaluate import evaluate
+from pisco.engines.scan import ScanEngine
+from pisco.problems.gradient import agent_loss, in_turn
 
 SPACE = {1: (9,), 2: (7, 8), 3: (4, 5, 6)}
 WINDOW = {1: (3,), 2: (3, 2), 3: (2, 3, 2)}
@@ -168,3 +172,94 @@ def test_half_precision_adds_up_in_single():
     assert ours.dtype == jnp.bfloat16
     exact = jax.vmap(convolve)(images.astype(jnp.float32), kernels.astype(jnp.float32))
     np.testing.assert_allclose(ours.astype(jnp.float32), exact, rtol=2**-8, atol=1e-2)
+
+
+def test_derivative_rules_of_the_user_stay_theirs(x64):
+    """A convolution inside a function with a rule of its own: the rule counts, whatever it says."""
+    kernel, images = (
+        np.linspace(0, 1, 3 * 3 * 3).reshape(3, 1, 1, 3, 3),
+        np.linspace(-1, 1, 3 * 25).reshape(3, 1, 1, 5, 5),
+    )
+
+    def conv(k, x):
+        return lax.conv(x, k, (1, 1), "SAME")
+
+    forward, backward = jax.custom_jvp(conv), jax.custom_vjp(conv)
+    forward.defjvp(lambda primals, tangents: (forward(*primals), 3 * conv(tangents[0], primals[1])))
+    backward.defvjp(lambda k, x: (conv(k, x), x), lambda x, slope: (slope.sum() * jnp.ones((1, 1, 3, 3)), 0 * x))
+    for rule in (forward, backward):
+
+        def loss(k, x, rule=rule):
+            return (rule(k, x) ** 2).sum() + conv(k, x).sum()
+
+        native, ours = (jax.vmap(jax.value_and_grad(f))(kernel, images) for f in (loss, with_fast_convolutions(loss)))
+        for a, b in zip(native, ours, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+# A user's network in the engines.
+
+
+def network(params, x):
+    """A jitted layer, a checkpointed one, ReLU with its own derivative rule."""
+    x = jax.nn.relu(jax.jit(lambda k, x: lax.conv(x, k, (1, 1), "SAME"))(params["a"], x))
+    x = jax.checkpoint(lambda k, x: lax.conv(x, k, (2, 2), "SAME"))(params["b"], x)
+    return x.sum(axis=(2, 3)) @ params["out"]
+
+
+def loss_of_network(params, batch, key):
+    logits = network(params, batch["x"])
+    return jax.nn.logsumexp(logits, axis=1) - jnp.take_along_axis(logits, batch["y"][:, None], axis=1)[:, 0]
+
+
+def is_right(params, batch):
+    return jnp.argmax(network(params, batch["x"]), axis=1) == batch["y"]
+
+
+def own_problem():
+    rng = np.random.default_rng(0)
+    sizes = (2, 3)
+    data = [{"x": rng.normal(size=(m, 1, 4, 4)), "y": rng.integers(0, 3, m)} for m in sizes]
+    params = {"a": rng.normal(size=(2, 1, 3, 3)), "b": rng.normal(size=(4, 2, 3, 3)), "out": rng.normal(size=(4, 3))}
+    return pisco.Problem(loss_of_network, params, data, test=data[0], metrics={"accuracy": is_right}, eval_batch=3)
+
+
+def test_every_engine_trains_a_users_network(x64):
+    problem, net = own_problem(), pisco.Network.path(2)
+    rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    engines = ("scan", "sharded", "debug", ScanEngine(batching=in_turn))
+    results = [pisco.run(rule, problem, net, rounds=1, batch_size=2, engine=e) for e in engines]
+    first = results[0]
+    assert first.history["loss"][-1] != first.history["loss"][0]
+    for other in results[1:]:
+        for name in ("loss", "grad_norm_sq", "test_accuracy"):
+            np.testing.assert_allclose(other.history[name], first.history[name], rtol=1e-10, err_msg=name)
+        for a, b in zip(jax.tree.leaves(other.params), jax.tree.leaves(first.params), strict=True):
+            np.testing.assert_allclose(a, b, rtol=0, atol=1e-10)
+
+
+def test_gradients_and_measurements_are_rewritten(x64):
+    problem = own_problem()
+    params = problem.init(jax.random.key(0))
+    rows = {"mean_params": jax.tree.map(lambda x: x[None], params)}
+    programs = {
+        "a batch": jax.make_jaxpr(jax.grad(agent_loss(problem, 2)))(params, jax.random.key(0), 1),
+        "all samples": jax.make_jaxpr(jax.grad(agent_loss(problem, None)))(params, jax.random.key(0), 1),
+        "an agent of a federation": jax.make_jaxpr(agent_loss(problem, 2, place=0))(params, jax.random.key(0), 1),
+        "a measurement": jax.make_jaxpr(lambda rows: evaluate(problem, rows))(rows),
+    }
+    for name, program in programs.items():
+        text = str(program)
+        assert "agents_convolution" in text and "conv_general_dilated" not in text, name
+
+
+def test_a_loss_without_convolutions_is_called_as_it_is():
+    def loss(params, batch, key):
+        return (jax.nn.relu(batch["a"] @ params) - batch["y"]) ** 2
+
+    data = {"a": np.ones((3, 5, 2), np.float32), "y": np.ones((3, 5), np.float32)}
+    problem = pisco.Problem(loss, jnp.zeros(2), data)
+    batch = jax.tree.map(lambda leaf: leaf[:4], problem.data)
+    ours = jax.make_jaxpr(problem.batch_loss)(jnp.zeros(2), batch)
+    assert str(ours) == str(jax.make_jaxpr(lambda p, b: jnp.mean(loss(p, b, None)))(jnp.zeros(2), batch))
+    assert problem.loss is loss  # what checkpoints and programs are known by
