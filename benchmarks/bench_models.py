@@ -15,7 +15,7 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-from common import held_rounds, own_processes, report, row, shortest
+from common import held_rounds, joint_steps, own_processes, report, row, shortest
 from jax import lax
 from models import GPT, ResNet, SmallNet
 
@@ -31,23 +31,6 @@ def images(shape, agents, samples):
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (agents, samples, *shape), dtype=np.uint8)
     return {"x": x, "y": rng.integers(0, 10, (agents, samples), dtype=np.int32)}
-
-
-def joint_steps(problem, batch_size, steps):
-    """Gradient steps of one model on the joint batch, its loss as the user wrote it, in one compiled loop."""
-    rows = jax.random.randint(jax.random.key(1), (steps, batch_size), 0, problem.num_samples)
-
-    @jax.jit
-    def loop(params, data, rows):
-        def step(params, rows):
-            batch = jax.tree.map(lambda leaf: leaf[rows], data)
-            grads = jax.grad(lambda p: jnp.mean(problem.loss(p, batch, None)))(params)
-            return jax.tree.map(lambda x, g: x - 1e-3 * g, params, grads), None
-
-        return lax.scan(step, params, rows)[0]
-
-    start = problem.init(jax.random.key(0))
-    return lambda: loop(start, problem.data, rows)
 
 
 def loop_over_agents(problem, batch_size):

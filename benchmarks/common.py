@@ -145,3 +145,22 @@ def bare_gradients(problem: pisco.Problem, batch_size: int, rounds: int, per_rou
 
     start = jax.tree.map(lambda x: jnp.stack([x] * agents), problem.init(jax.random.key(0)))
     return lambda: loop(start, problem.data, rows, keys)
+
+
+def joint_steps(problem: pisco.Problem, batch_size: int, steps: int) -> Call:
+    """Gradient steps of one model on the joint batch, its loss as the user wrote it, in one compiled loop."""
+    rows = jax.random.randint(jax.random.key(1), (steps, batch_size), 0, problem.num_samples)
+    keys = jax.random.split(jax.random.key(2), steps)
+
+    @jax.jit
+    def loop(params, data, rows, keys):
+        def step(params, drawn):
+            rows, key = drawn
+            batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), data)
+            grads = jax.grad(lambda p: jnp.mean(problem.loss(p, batch, key)))(params)
+            return jax.tree.map(lambda x, g: x - 1e-3 * g, params, grads), None
+
+        return lax.scan(step, params, (rows, keys))[0]
+
+    start = problem.init(jax.random.key(0))
+    return lambda: loop(start, problem.data, rows, keys)

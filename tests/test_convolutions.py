@@ -11,7 +11,7 @@ from pisco.convolutions import patches
 from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.engines.evaluate import evaluate
 from pisco.engines.scan import ScanEngine
-from pisco.problems.gradient import agent_loss, in_turn
+from pisco.problems.gradient import agent_loss, in_turn, stacked, usual
 
 SPACE = {1: (9,), 2: (7, 8), 3: (4, 5, 6)}
 WINDOW = {1: (3,), 2: (3, 2), 3: (2, 3, 2)}
@@ -227,7 +227,8 @@ def own_problem():
 def test_every_engine_trains_a_users_network(x64):
     problem, net = own_problem(), pisco.Network.path(2)
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
-    engines = ("scan", "sharded", "debug", ScanEngine(batching=in_turn))
+    engines = ("scan", "sharded", "debug", ScanEngine(batching=stacked))
+    assert usual(problem) is in_turn
     results = [pisco.run(rule, problem, net, rounds=1, batch_size=2, engine=e) for e in engines]
     first = results[0]
     assert first.history["loss"][-1] != first.history["loss"][0]
@@ -262,4 +263,5 @@ def test_a_loss_without_convolutions_is_called_as_it_is():
     batch = jax.tree.map(lambda leaf: leaf[:4], problem.data)
     ours = jax.make_jaxpr(problem.batch_loss)(jnp.zeros(2), batch)
     assert str(ours) == str(jax.make_jaxpr(lambda p, b: jnp.mean(loss(p, b, None)))(jnp.zeros(2), batch))
+    assert usual(problem) is stacked
     assert problem.loss is loss  # what checkpoints and programs are known by

@@ -118,6 +118,11 @@ def _inside(value: Any) -> Any:
     return value
 
 
+def has_convolutions(program: core.ClosedJaxpr) -> bool:
+    """Whether any are in a traced program."""
+    return _has_convolutions(program.jaxpr)
+
+
 def _has_convolutions(jaxpr: core.Jaxpr) -> bool:
     if any(equation.primitive is lax.conv_general_dilated_p for equation in jaxpr.eqns):
         return True
