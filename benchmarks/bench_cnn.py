@@ -1,7 +1,8 @@
 """The paper's CIFAR-10 network (5 agents, b = 20, T_o = 4).
 
 On an accelerator: samples per second of PISCO's rounds against one model on the joint batch of 100 in the same
-precision, the most that this many gradients allow. On a CPU: a gradient inside the loop against one plain compiled step.
+precision, the most that this many gradients allow. On a CPU: a gradient inside the loop against one plain compiled
+step.
 """
 
 import jax
