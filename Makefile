@@ -29,10 +29,10 @@ demo: $(STAMP) ## PISCO on the bundled a9a over a ring of 10: a table and a plot
 	$(BIN)/pisco demo
 
 check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
-	$(BIN)/python -m pytest -n auto -m quick
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'quick and not slow'
 
 test: $(STAMP) ## the tests (under 8 minutes on 2 cores)
-	$(BIN)/python -m pytest -n auto -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	$(BIN)/python -m pytest -m slow
@@ -44,7 +44,7 @@ $(LOWEST)/.installed: pyproject.toml tools/lowest.py
 	@touch $@
 
 test-lowest: $(LOWEST)/.installed ## the tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n auto -m 'not slow'
+	$(LOWEST)/bin/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 lint: $(DEV_STAMP) ## format check, lint and types
 	$(BIN)/ruff format --check .

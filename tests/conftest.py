@@ -13,6 +13,17 @@ settings.register_profile("pisco", deadline=None, max_examples=12, derandomize=T
 settings.load_profile("pisco")
 
 
+QUICK = {"api", "checkpoint", "compressors", "config", "costs", "data", "graphs", "inputs", "layering", "metrics"}
+QUICK |= {"partition", "results", "sizes", "targets", "theory", "twins", "weights"}
+"""Files of tests that together take a minute on two cores: what `make check` runs."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.stem.removeprefix("test_") in QUICK:
+            item.add_marker("quick")
+
+
 @pytest.fixture
 def x64():
     """Double precision for one test."""

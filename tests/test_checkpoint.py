@@ -162,8 +162,8 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):
 
 
 def test_states_of_another_shape_are_refused(tmp_path):
-    head = files.Head(3, {"a": 1}, {"rounds": np.arange(2)})
-    files.save(tmp_path, head, {"x": np.zeros((2, 3), jnp.bfloat16)})
+    leaves = {"['x']": np.zeros((2, 3), jnp.bfloat16)}
+    files.save(tmp_path, files.Checkpoint(3, {"a": 1}, {"rounds": np.arange(2)}, leaves))
     found = files.latest(tmp_path)
     assert found.round == 3 and found.leaves["['x']"].dtype == jnp.bfloat16
     with pytest.raises(pisco.InputError, match=r"\['x'\] is bfloat16\(2, 3\) in the checkpoint, expected"):
@@ -175,10 +175,10 @@ def test_states_of_another_shape_are_refused(tmp_path):
 def test_saving_does_not_copy_the_state_and_clears_what_a_kill_left(tmp_path):
     left = tmp_path / ".round-000000002.ckpt.12345.tmp"
     left.write_bytes(b"cut off")
-    state, head = {"x": np.ones(2_000_000)}, files.Head(3, {}, {})
+    state = {"x": np.ones(2_000_000)}
     tracemalloc.start()
     try:
-        files.save(tmp_path, head, state)
+        files.save(tmp_path, files.Checkpoint(3, {}, {}, files.named_leaves(state)))
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

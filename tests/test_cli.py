@@ -100,7 +100,7 @@ def test_default_folders_do_not_collide(tiny):
 
 
 def test_engines_by_name(tiny):
-    assert pisco("run", "tiny.toml", "--engine", "debug", "--set", "run.rounds=1", "-o", "x").exit_code == 0
+    assert pisco("run", "tiny.toml", "--engine", "sharded", "--set", "run.rounds=1", "-o", "x").exit_code == 0
     fails("run", "tiny.toml", "--engine", "scam", saying="unknown engine 'scam'; did you mean 'scan'?")
 
 

@@ -7,7 +7,6 @@ import pytest
 
 import pisco
 from pisco.algorithms import ALGORITHMS, build
-from pisco.engines.debug import DebugEngine
 from pisco.testing import check_algorithm
 from pisco.types import StartMix
 
@@ -85,10 +84,10 @@ def test_passes_the_checks_that_users_run_on_their_own(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_engines_agree_and_any_schedule_makes_sense(name, x64):
-    """Every schedule either runs to a finite result or is refused with a sentence; the slow engine agrees."""
+def test_any_schedule_makes_sense(name, x64):
+    """Every schedule either runs to a finite result or is refused with a sentence."""
     problem, refusals, ran = Quadratics().problem(), [], 0
-    for server in (pisco.bernoulli(0.3), pisco.always(), pisco.adaptive(2), pisco.per_agent([0.5] * 6)):
+    for server in (pisco.bernoulli(0.3), pisco.adaptive(2), pisco.per_agent([0.5] * 6)):
         try:
             network = home(name).with_server(server)
             states = trajectory(usual(name), problem, network, 8)
@@ -96,10 +95,6 @@ def test_engines_agree_and_any_schedule_makes_sense(name, x64):
             refusals.append(str(refusal))
             continue
         assert np.isfinite(states[-1].params).all() and np.any(states[-1].params != states[0].params)
-        if ran == 0:
-            slow = trajectory(usual(name), problem, network, 2, engine=DebugEngine())
-            for a, b in zip(jax.tree.leaves(states[:3]), jax.tree.leaves(slow), strict=True):
-                np.testing.assert_allclose(a, b, rtol=0, atol=1e-12)
         ran += 1
     assert ran >= 1
     for sentence in refusals:

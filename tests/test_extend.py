@@ -270,16 +270,28 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     assert load("result/config.toml") == load(file)
     more = pisco_("run", "--resume", "result", "--set", "run.rounds=30")
     assert more.exit_code == 0 and pisco.Result.load("result").rounds == 30
+    if prefix == "my-":  # the rest only differs by how names are found
+        return
     tuned = pisco_("tune", file, "--grid", "0.01,0.1", "--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--json")
     assert tuned.exit_code == 0 and len(json.loads(tuned.stdout)["trials"]) == 2, tuned.output
-    own = "work/mine.py:descent" if prefix == "mine.py:" else "my-descent"
-    compared = ("compare", file, "--algorithms", f"dsgd,{own}", "--grid", "0.1", "--seeds", 1, "--out", "c", "--json")
+    compared = (
+        "compare",
+        file,
+        "--algorithms",
+        "dsgd,work/mine.py:descent",
+        "--grid",
+        "0.1",
+        "--seeds",
+        1,
+        "--out",
+        "c",
+        "--json",
+    )
     compared += ("--targets", "grad_norm_sq_mean=1")
     first = pisco_(*compared)
     assert first.exit_code == 0, first.output
-    label = "mine.py:descent" if prefix == "mine.py:" else "my-descent"
-    assert [row["method"] for row in json.loads(first.stdout)["methods"]] == ["dsgd", label]
-    page = pisco_("report", "c/dsgd", f"c/{label.replace(':', '-')}", "result", "--out", "page.html")
+    assert [row["method"] for row in json.loads(first.stdout)["methods"]] == ["dsgd", "mine.py:descent"]
+    page = pisco_("report", "c/dsgd", "c/mine.py-descent", "result", "--out", "page.html")
     assert page.exit_code == 0 and "descent" in Path("page.html").read_text(), page.output
     (here / "mine.py").unlink()
     assert pisco_("report", "result", "--out", "later.html").exit_code == 0  # a result needs no code
@@ -316,6 +328,14 @@ def test_settings_of_ones_own_have_the_same_checks(here):
     del tables["problem"]["dataset"]
     with pytest.raises(InputError, match="problem.dataset is missing"):
         pisco.experiments.Config.from_dict(tables)
+
+
+def test_a_file_that_is_gone_can_be_replaced(here):
+    text = '[algorithm]\nname = "gone.py:extra"\nlocal_lr = 0.1\n[problem]\ndataset = "a9a"\n'
+    (here / "gone.toml").write_text(text + "[network]\nagents = 4\n[run]\nrounds = 3\n")
+    with pytest.raises(InputError, match="there is no file"):
+        load(here / "gone.toml")
+    assert load(here / "gone.toml", ["algorithm.name=dsgd"]).algorithm.name == "dsgd"
 
 
 # ------------------------------------------------------------------------------ graphs and weights in files

@@ -381,7 +381,7 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["issue"], "name one member"),
         (["issue", "agent-0", "--days", "0"], "days is 0"),
         (["issue", "agent-0", "--days", "9000"], "at most 3650"),
-        (["issue", "agent-0", "--request", "nowhere.pem"], "cannot read the request"),
+        (["issue", "agent-0", "--request", "nowhere.pem"], "cannot read the certificate request"),
         (["issue", "agent-0", "--dir", "nowhere"], "there is no federation.toml in"),
         (["revoke", "agent-0"], "has no certificate to revoke"),
         (["change", "add", "west", "--round", "5"], "needs the address"),

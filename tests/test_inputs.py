@@ -119,7 +119,7 @@ class Module:
         return cls(*children)
 
 
-@pytest.mark.parametrize("engine", ["scan", "debug", "sharded"])
+@pytest.mark.parametrize("engine", ["scan", "sharded"])
 def test_a_start_may_be_a_module_that_can_be_called(engine):
     problem = small(lambda model, batch, key: (model(batch) - 1) ** 2, Module(jnp.ones(2)))
     result = pisco.run(RULE, problem, RING, rounds=2, engine=engine)

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pisco
+from pisco import theory
 from pisco.cli.main import app
 from pisco.costs import LinkTimes, Prices
 from pisco.experiments import load, presets
@@ -126,7 +127,14 @@ def test_what_fails_later_is_not_planned(monkeypatch):
 
 
 def test_short_runs_are_planned_for_their_own_length():
-    found = plan(WORLD.problem(), pisco.Network.ring(6), rounds=7, target=("grad_norm_sq", 1e-9), seconds=600)
+    found = plan(
+        WORLD.problem(),
+        pisco.Network.ring(6),
+        rounds=7,
+        target=("grad_norm_sq", 1e-9),
+        seconds=600,
+        probabilities=(0.1,),
+    )
     assert found.checked_rounds == 7 and not found.measured
 
 
@@ -166,6 +174,20 @@ def test_a_step_beyond_stability_is_doubted_with_remedies_that_work():
     ):
         assert check_step(better, IDENTICAL, network, rounds=200) is None
         assert not pisco.run(better, IDENTICAL, network, rounds=200).diverged
+
+
+def test_unlike_agents_on_weights_that_are_not_symmetric_are_doubted_in_time():
+    """The symmetrised weights at f's own curvature would allow six times this step, which diverges."""
+    hessians = np.array([0.1, 0.1, 0.1, 0.1, 3.0])[:, None, None] * np.eye(2)
+    problem = pisco.problems.quadratic(hessians, np.random.default_rng(0).normal(size=(5, 2)))
+    network = pisco.Network(weights=0.1 * np.eye(5) + 0.9 * np.roll(np.eye(5), 1, axis=1))
+    rule = pisco.algorithms.pisco(local_lr=0.01, local_steps=3)
+    even = (network.weights + network.weights.T) / 2
+    assert theory.largest_stable_step(theory.weight_modes(even), 0.68, local_steps=3) > 0.06
+    doubt = check_step(rule, problem, network, rounds=300)
+    assert doubt is not None and 0.001 < doubt.limit < 0.005 and "network.weights=metropolis" in str(doubt)
+    safe = pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=3)
+    assert check_step(safe, problem, network, rounds=300) is None
 
 
 def test_other_methods_and_networks_are_left_alone():

@@ -6,7 +6,7 @@ import pytest
 from pisco import InputError
 from pisco.experiments import demo
 from pisco.report import plot_results
-from pisco.report.panels import Agents, Bars, Curve, Heat, Level, Links, Panel
+from pisco.report.panels import Agents, Bars, Curve, Heat, Level, LinkLines, Panel
 from pisco.report.picture import draw
 from pisco.results import Result
 
@@ -114,7 +114,7 @@ def test_one_description_is_drawn_to_a_picture_and_to_a_page(tmp_path):
     x = np.array([0.0, 1.0, 10.0])
     bars = Bars(["p = 0", "p = 10^-1.25"], {"gossip": x[1:], "server": x[1:]}, notes=[("−54%", "a\nb")] * 2)
     square = np.array([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
-    links = Links([square[:2], square[1:3]], np.array([1.0, 2.0]), "grey", True, "weight")
+    links = LinkLines([square[:2], square[1:3]], np.array([1.0, 2.0]), "grey", True, "weight")
     panels = [
         Panel("curves", "x", "y", [Curve("p = 10^-1.25", x, np.array([x, 2 * x]))], log_x=True, percent=True),
         Panel("bars", bars=bars, levels=[Level("at", 3.0), Level("in the legend", 4.0, "red")]),

@@ -15,6 +15,7 @@ from pisco.cli import reproduce as command
 from pisco.cli.main import app
 from pisco.errors import InputError
 from pisco.experiments.paper.figures import FIGURES
+from pisco.experiments.paper.speed_up import mean_gradient, noise_floor
 from pisco.experiments.paper.tables import Setup, complexities
 from pisco.experiments.paper.verdict import HOLDS
 
@@ -92,6 +93,12 @@ def test_missing_data_alone_and_in_all(tmp_path, monkeypatch):
     assert everything.exit_code == 0
     assert "skipped different-topology: put mnist there" in everything.stderr
     assert (tmp_path / "table-semi-ml.csv").exists()
+
+
+def test_the_speed_up_is_measured_in_every_round():
+    """Its means leave out the first rounds by their number, and are NaN where rows are fewer."""
+    assert np.isfinite(noise_floor(4, 1, 60, (0,), None)).all()
+    assert np.isfinite(mean_gradient((0,), None, n=4, K=60)).all()
 
 
 def test_complexities_at_the_ends():

@@ -19,7 +19,7 @@ from pisco.engines.cluster.processes import Membership, join, membership
 from pisco.engines.cluster.rendezvous import roll_call
 from pisco.engines.cluster.supervisor import free_port
 from pisco.engines.sharded import ShardedEngine
-from pisco.engines.sharded.exchange import FULLNESS, Blocks, _transfers, needed_rows, plan_block_gossip
+from pisco.engines.sharded.exchange import FULLNESS, Blocks, _transfers, plan_block_gossip
 from pisco.networks import graphs
 from pisco.problems.problem import Problem
 
@@ -169,7 +169,6 @@ def test_transfers_deliver_what_is_needed_once_and_hardly_more(agents, devices, 
 def test_a_ring_sends_two_rows_a_device_and_a_complete_graph_is_gathered():
     ring = plan_block_gossip(pisco.Network.ring(12), Blocks(12, 4))
     assert [rows.shape for rows in ring.sent] == [(4, 1), (4, 1)] and not ring.gathers
-    assert needed_rows(pisco.Network.ring(12), Blocks(12, 4)) == 8
     assert plan_block_gossip(pisco.Network.complete(12), Blocks(12, 4)).gathers
     split = plan_block_gossip(pisco.Network(graphs.clusters(4, 3, inner="ring")), Blocks(12, 4))
     assert not split.sent and not split.gathers  # every cluster on a device of its own: nothing travels
@@ -253,8 +252,8 @@ def write_parts(folder, round_index, value=1.0):
     parts = [
         checkpoint.save_part(folder, round_index, (i, 2), 3 * i, {".x": rows[:, 3 * i : 3 * i + 3]}) for i in range(2)
     ]
-    head = checkpoint.Head(round_index, {"a": 1}, {"rounds": np.arange(2)})
-    checkpoint.save(folder, head, {}, parts)
+    made = checkpoint.Checkpoint(round_index, {"a": 1}, {"rounds": np.arange(2)}, {})
+    checkpoint.save(folder, made, parts)
     return rows
 
 

@@ -40,7 +40,7 @@ def test_stability_limit_without_server(weights, one_exchange, local_steps, x64)
     """5% below the predicted limit everything dies out, 5% above something grows."""
     network = pisco.Network.ring(10, weights=weights)
     options = {"local_steps": local_steps, "one_exchange": one_exchange}
-    limit = theory.largest_stable_step(np.linalg.eigvalsh(network.weights.toarray()), 1.0, **options)
+    limit = theory.largest_stable_step(theory.weight_modes(network.weights), 1.0, **options)
     assert measured_growth(network, 0.95 * limit, **options) < 1
     assert measured_growth(network, 1.05 * limit, **options) > 1e3
 
@@ -90,6 +90,85 @@ def test_corollary_1_shrinks_with_the_horizon():
     assert steps[0] > steps[1] > 0
 
 
+FACTS = {"smoothness": 1.8, "noise": 2.0, "gap": 0.4, "agents": 10, "batch_size": 8}
+WHERE = {"mixing_rate": 0.3, "server_prob": 0.1, "local_steps": 2}
+
+
+def test_corollary_1_says_from_which_round_on_it_applies():
+    needed = theory.corollary_1(rounds=1, **FACTS, **WHERE).rounds_needed
+    for share, applies in ((0.99, False), (1.01, True)):
+        found = theory.corollary_1(rounds=int(share * needed), **FACTS, **WHERE)
+        assert (found.local_lr <= found.allowed) == applies
+        assert found.allowed == theory.theorem_1(smoothness=1.8, **WHERE).local_lr
+    # The proof's own condition is the larger of two such K, with T_o for T_o + 1, so this one is never far above it.
+    rate = 0.3 + 0.1 * 0.7
+    proof = max(360**2 * 10 * 2 * 8 * 1.8 * 0.4 / (1.1**2 * rate**4 * 2), 360**3 * 8 * 1.8 * 0.4 / (1.1 * rate**2 * 2))
+    assert needed < 1.5**3 * proof
+
+
+def test_theorem_1_bound_has_all_terms_and_names_what_is_broken():
+    steps = theory.theorem_1(smoothness=1.8, **WHERE)
+    bound = theory.theorem_1_bound(**FACTS, **WHERE, heterogeneity=3.0, rounds=1000, **steps._asdict())
+    eta, rate = steps.comm_lr * steps.local_lr, 0.37
+    assert bound.broken == ()
+    assert bound.descent == pytest.approx(0.4 / (eta * 2 * 1000))
+    assert bound.local_noise == pytest.approx(1.8**2 * 4 * steps.local_lr**2 * 0.25)
+    assert bound.shared_noise == pytest.approx(1.8 * eta / 10 * 0.25)
+    assert bound.network_noise == pytest.approx(0.9 * 1.8**2 * 4 * eta**2 / (1.1**2 * rate**4) * 0.25)
+    assert bound.start == pytest.approx((3 + 0.9 * 0.25) / 1000)
+    assert bound.total == pytest.approx(sum(bound[:5]))
+    exact = theory.theorem_1_bound(
+        **FACTS | {"batch_size": None}, **WHERE, heterogeneity=3.0, rounds=1000, **steps._asdict()
+    )
+    assert exact[1:4] == (0, 0, 0) and exact.start == pytest.approx(0.003)
+    wild = theory.theorem_1_bound(**FACTS, **WHERE, heterogeneity=3.0, rounds=1000, local_lr=1.0, comm_lr=0.01)
+    assert len(wild.broken) == 2 and "α" in wild.broken[0] and "η_l is 1" in wild.broken[1]
+    with pytest.raises(pisco.InputError, match="local_steps is 0"):
+        theory.theorem_1_bound(**FACTS, **WHERE | {"local_steps": 0}, heterogeneity=3.0, rounds=1, **steps._asdict())
+
+
+def test_theorem_1_bounds_a_run(x64):
+    """At the theorem's own steps; the proof's constant of the first term is 8, and the others are far smaller here."""
+    rng = np.random.default_rng(0)
+    hessians = np.stack([np.diag(rng.uniform(0.5, 1.5, 3)) for _ in range(6)])
+    problem = pisco.problems.quadratic(hessians, rng.normal(size=(6, 3)), init=np.full(3, 2.0))
+    network = pisco.Network.ring(6, server=pisco.bernoulli(0.3))
+    found = theory.estimate(problem)
+    where = {"mixing_rate": network.mixing_rate, "server_prob": 0.3, "local_steps": 2}
+    said = theory.guarantees(found, agents=6, batch_size=None, rounds=2000, epsilon=0.1, **where)
+    result = pisco.run(pisco_rule(local_steps=2, **said["theorem_1"]), problem, network, rounds=2000, eval_every=10)
+    measured = result.history["grad_norm_sq_mean"][-1]
+    assert 0.01 * said["bound"]["total"] < measured < 8 * said["bound"]["total"]
+    assert said["corollary_1"] is None and said["corollary_2"]["rounds"] > 100 and said["note"] == ""
+
+
+def test_corollary_2_for_large_and_full_batches():
+    facts = {"smoothness": 2.0, "noise": 1.0, "epsilon": 0.1, "agents": 10} | WHERE
+    large = theory.corollary_2(batch_size=200, **facts)
+    full = theory.corollary_2(batch_size=None, **facts)
+    assert large.rounds == pytest.approx(2 / (1.1 * 0.37**2 * 0.01) + 100)
+    assert full.rounds == pytest.approx(2 / (1.1 * 0.37**2 * 0.01) + 10)
+    assert (large.batch_needed, full.batch_needed) == (pytest.approx(100), 0)
+    assert large[:2] == theory.theorem_1(smoothness=2.0, **WHERE)
+
+
+def test_without_mixing_there_is_one_sentence_and_no_step():
+    apart = {"mixing_rate": 0.0, "server_prob": 0.0, "local_steps": 1}
+    for rule, facts in (
+        (theory.theorem_1, {"smoothness": 1.0}),
+        (theory.corollary_1, FACTS | {"rounds": 10}),
+        (theory.corollary_2, {"smoothness": 1.0, "noise": 0.0, "epsilon": 0.1, "agents": 2, "batch_size": None}),
+    ):
+        with pytest.raises(pisco.InputError, match="λ_p is 0: the graph is disconnected"):
+            rule(**facts, **apart)
+    found = theory.Estimates(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, (1.0,))
+    said = theory.guarantees(found, agents=2, batch_size=1, rounds=10, epsilon=0.1, **apart)
+    assert said["theorem_1"] is said["bound"] is said["corollary_1"] is said["corollary_2"] is None
+    assert said["note"].startswith("λ_p is 0")
+    said = theory.guarantees(found, agents=2, batch_size=1, rounds=10, epsilon=0.1, **WHERE)
+    assert said["corollary_2"] is None and "Corollary 1 needs" in said["note"]
+
+
 def test_bad_input_is_one_sentence():
     with pytest.raises(pisco.InputError, match="not symmetric"):
         inner_modes(0.5 * np.eye(4) + 0.5 * np.roll(np.eye(4), 1, axis=1))
@@ -137,8 +216,7 @@ def mean_square_radius(network, p, local_lr, **options):
 
 def check_limit(network, p, **options):
     """Below 0.95 of the predicted limit second moments die out, above 1.05 of it they grow."""
-    modes = np.linalg.eigvalsh(network.weights.toarray())
-    limit = theory.largest_stable_step(modes, 1.0, server_prob=p, **options)
+    limit = theory.largest_stable_step(theory.weight_modes(network.weights), 1.0, server_prob=p, **options)
     assert mean_square_radius(network, p, 0.95 * limit, **options) < 1
     assert mean_square_radius(network, p, 1.05 * limit, **options) > 1
 
@@ -199,6 +277,32 @@ def test_complexities_of_the_second_table():
     apart = theory.complexities(setup._replace(mixing_rate=0.0), 0.0)
     assert np.isinf(apart["kgt"][1]) and np.isinf(apart["pisco"][1]) and np.isfinite(apart["scaffold"][0])
     assert np.isfinite(theory.complexities(setup._replace(mixing_rate=0.0), 0.1)["pisco"]).all()
+
+
+def test_complexities_without_noise_are_those_of_corollary_2():
+    """They depend on λ_w and p, grow without bound as λ_w falls, and are never NaN."""
+    exact = theory.Setup(agents=10, local_steps=1, mixing_rate=0.3, sigma=0.0, epsilon=0.1)
+    rounds = [sum(theory.complexities(exact, p)["pisco"]) for p in (0.0, 0.1, 1.0)]
+    assert rounds == pytest.approx([100 / 0.09 + 10, 100 / (1.1 * 0.37**2) + 10, 100 / 2 + 10])
+    assert sum(theory.complexities(exact._replace(mixing_rate=0.01), 0.0)["pisco"]) > 100 * rounds[0]
+    apart = theory.complexities(exact._replace(mixing_rate=0.0), 0.0)
+    assert {name: sum(both) for name, both in apart.items()} == {
+        "scaffold": pytest.approx(100),
+        **dict.fromkeys(("lsgt", "periodical-gt", "kgt", "pisco"), np.inf),
+    }
+    assert [exact._replace(sigma=sigma).corollary for sigma in (0.0, 0.1, 0.11)] == [2, 2, 1]
+
+
+def test_where_pisco_is_below_depends_on_the_noise():
+    setup = theory.Setup(agents=10, local_steps=1, mixing_rate=0.318278)
+    ((low, high),) = theory.where_below(setup, "lsgt", p=0.0)
+    assert 0.1 < low < 0.2 and high == np.inf
+    for sigma, below in ((0.9 * low, False), (1.1 * low, True)):
+        found = theory.complexities(setup._replace(sigma=sigma), 0.0)
+        assert (sum(found["pisco"]) < sum(found["lsgt"])) == below
+    ((low, high),) = theory.where_below(setup, "periodical-gt", p=0.0)
+    assert 0 < low < 0.05 and high == np.inf
+    assert theory.where_below(setup._replace(local_steps=10), "kgt", p=0.0) != [(0.0, np.inf)]
 
 
 @pytest.mark.parametrize("family", ["ring", "path", "grid", "erdos-renyi"])

@@ -31,10 +31,7 @@ class Prices(NamedTuple):
 
     server: float = 10.0
     gossip: float = 1.0
-
-    @property
-    def unit(self) -> str:
-        return "price"
+    unit = "price"
 
     def check(self) -> None:
         """Refuse prices that are negative or not finite."""
@@ -61,10 +58,7 @@ class LinkTimes(NamedTuple):
     gossip_latency: float
     server_bandwidth: float
     gossip_bandwidth: float
-
-    @property
-    def unit(self) -> str:
-        return "s"
+    unit = "s"
 
     def check(self) -> None:
         """Refuse latencies and bandwidths that no link has."""

@@ -29,6 +29,11 @@ class InputError(ValueError):
     """Something the caller passed in cannot be used; the message says what and how to fix it."""
 
 
+def brief(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """A clause that names the nearest known word, or lists them all when none is near."""
     known = sorted(known)

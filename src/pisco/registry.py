@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType, NoneType, SimpleNamespace, UnionType
 from typing import Any, Generic, Literal, TypeVar
 
-from pisco.errors import InputError, suggest
+from pisco.errors import InputError, brief, suggest
 
 T = TypeVar("T")
 
@@ -81,7 +81,8 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
     origin, parts = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, UnionType):
         tried = [_converted(value, part) for part in parts]
-        return next((each for each in tried if each[0]), (False, None))
+        plain = all(part in (*_BASIC, NoneType) or typing.get_origin(part) is Literal for part in parts)
+        return next((each for each in tried if each[0]), (not plain, value))  # of others their factory knows more
     if origin is Literal:
         return value in parts, value
     if isinstance(value, bool):
@@ -171,9 +172,8 @@ def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
         frames = traceback.extract_tb(error.__traceback__)
         lines = [frame.lineno for frame in frames if frame.filename == str(path)]
         lines += [error.lineno] if isinstance(error, SyntaxError) else []
-        said = (str(error).splitlines() or [""])[0]
         at = f"{path}, line {lines[-1]}" if lines else str(path)
-        raise InputError(f"{at}: {what} fails ({type(error).__name__}: {said}); fix it") from error
+        raise InputError(f"{at}: {what} fails ({brief(error)}); fix it") from error
 
 
 def _from_file(kind: str, name: str) -> Any:
@@ -239,8 +239,8 @@ class Registry(Mapping[str, T], Generic[T]):
             try:
                 return entry.load()
             except Exception as error:
-                said = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise InputError(f"{self.kind} {name!r} cannot be loaded from {entry.value} ({said})") from error
+                said = f"cannot be loaded from {entry.value} ({brief(error)})"
+                raise InputError(f"{self.kind} {name!r} {said}") from error
         own = f', or your own, as in "{name}:function"' if name.endswith(".py") else ""
         raise InputError(f"unknown {self.kind} {name!r}; {suggest(name, self)}{own}")
 

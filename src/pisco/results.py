@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 SUMMARY_FILE, HISTORY_FILE, PARAMS_FILE = "result.json", "history.npz", "params.npz"
 AGENTS_FILE = "agents.npz"
+AS_THEY_ARE = ("settings", "rounds", "interrupted", "diverged_at", "seconds", "label", "versions")
+"""What `result.json` holds under its own name."""
 
 
 @dataclass
@@ -135,17 +137,12 @@ class Result:
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
         """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
         folder = Path(path)
-        named = {_name(p): leaf for p, leaf in jax.tree_util.tree_leaves_with_path(self.params)}
-        summary = {
-            "settings": self.settings,
+        leaves = jax.tree_util.tree_leaves_with_path(self.params)
+        named = {jax.tree_util.keystr(path, simple=True, separator="/") or ".": leaf for path, leaf in leaves}
+        summary = {name: getattr(self, name) for name in AS_THEY_ARE} | {
+            "seconds": round(self.seconds, 3),
             "config": None if config is None else dict(config),
             "seeds": list(self.seeds),
-            "rounds": self.rounds,
-            "interrupted": self.interrupted,
-            "diverged_at": self.diverged_at,
-            "seconds": round(self.seconds, 3),
-            "label": self.label,
-            "versions": self.versions,
             "columns": {name: self.metric(name).facts() for name in self.history},
         }
         told = json.dumps(summary, indent=2, default=_jsonable) + "\n"
@@ -166,19 +163,14 @@ class Result:
             raise InputError(f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes")
         try:
             summary = json.loads((folder / SUMMARY_FILE).read_text())
-            history = _read_npz(folder / HISTORY_FILE)
-            params = _nest(_read_npz(folder / PARAMS_FILE))
+            known = {name: summary[name] for name in AS_THEY_ARE}
+            if summary.get("config"):
+                known["settings"] |= {"config": summary["config"]}
             return cls(
-                params=params,
-                history=history,
+                **known,
+                history=_read_npz(folder / HISTORY_FILE),
+                params=_nest(_read_npz(folder / PARAMS_FILE)),
                 seeds=tuple(summary["seeds"]),
-                settings=summary["settings"] | ({"config": summary["config"]} if summary.get("config") else {}),
-                diverged_at=summary["diverged_at"],
-                rounds=summary["rounds"],
-                interrupted=summary["interrupted"],
-                seconds=summary["seconds"],
-                label=summary["label"],
-                versions=summary["versions"],
                 agents=_read_npz(folder / AGENTS_FILE) if (folder / AGENTS_FILE).exists() else {},
                 metrics={name: Metric(**facts) for name, facts in summary.get("columns", {}).items()},
             )
@@ -279,10 +271,6 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray | jax.Array):
         return np.asarray(value).tolist()
     return str(value)
-
-
-def _name(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/") or "."
 
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:

@@ -17,12 +17,13 @@ import numpy as np
 
 from pisco.algorithms.registry import build
 from pisco.costs import message_sizes
+from pisco.engines.evaluate import innermost
 from pisco.errors import InputError
 from pisco.federation.runtime.cut import Stages, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
-from pisco.types import Algorithm, HasInner, StartMix
+from pisco.types import Algorithm, StartMix
 
 __all__ = ["Report", "check_algorithm"]
 
@@ -191,9 +192,7 @@ def _alone(trial: _Trial) -> str:
 
 
 def _tracked(trial: _Trial) -> str:
-    state = trial.after()
-    while isinstance(state, HasInner):
-        state = state.inner
+    state = innermost(trial.after())
     if not (hasattr(state, "tracker") and hasattr(state, "grads")):
         return ""
     if not trial.rule.needs.doubly_stochastic:

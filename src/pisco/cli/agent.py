@@ -57,12 +57,7 @@ def agent(
 
       pisco agent --kit kits/agent-0 --data my.npz
     """
-    from pisco.federation.kits import Kit, require_tls13
-
-    require_tls13()
-    opened = Kit.load(kit)
-    opened.federation.use_precision()
-    _share_programs()
+    opened = _open(kit)
     problem = _problem(opened, data, module)
 
     from pisco.federation.runtime.agent import Agent
@@ -95,12 +90,7 @@ def server(
 
       pisco server --kit kits/server
     """
-    from pisco.federation.kits import Kit, require_tls13
-
-    require_tls13()
-    opened = Kit.load(kit)
-    opened.federation.use_precision()
-    _share_programs()
+    opened = _open(kit)
 
     from pisco.federation.runtime.server import Server
 
@@ -160,14 +150,19 @@ def _keep(result: Result, folder: Path) -> None:
     say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
 
 
-def _share_programs() -> None:
-    """Agents on one machine compile the same small programs: keep even those that compile fast."""
+def _open(folder: Path) -> Kit:
+    """A kit, and jax in its precision. Agents on one machine compile the same programs: even fast ones are kept."""
     import jax
 
+    from pisco.federation.kits import Kit
+
+    opened = Kit.load(folder)
+    opened.federation.use_precision()
     use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # Two that write the same program at once: the reader compiles it instead.
     warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
+    return opened
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class _Commands(TyperGroup):
     """Errors that a user can fix become one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        from pisco.errors import InputError
+        from pisco.errors import InputError, brief
 
         if wants_traceback():
             with warnings_as_lines():
@@ -55,8 +55,7 @@ class _Commands(TyperGroup):
         except _TYPERS_OWN:
             raise
         except Exception as error:
-            what = f"{type(error).__name__}: {error}".splitlines()[0]
-            note(f"error: {what} — this should not happen; PISCO_TRACEBACK=1 shows where, please report it")
+            note(f"error: {brief(error)} — this should not happen; PISCO_TRACEBACK=1 shows where, please report it")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             note("interrupted; type the command again, or `pisco run --resume DIR` for a run")

@@ -30,7 +30,7 @@ def say_theory(config: Config, goal: tuple[str, float], as_json: bool) -> None:
     }
     print_table("Estimated from the problem at x⁰", ("", ""), [(k, f"{v:.4g}") for k, v in estimates.items()])
     print_table(
-        f"Step sizes for T_o = {found.local_steps}; stable: largest η_l in mean square at L, η_c = 1",
+        f"Step sizes for T_o = {found.local_steps}; stable: largest η_l safe at the agents' curvatures, η_c = 1",
         (
             *("weights", "p", "λ_p", "stable η_l, two", "stable η_l, one"),
             *("Theorem 1 η_c", "Theorem 1 η_l", "Corollary 1 η_l"),
@@ -42,14 +42,15 @@ def say_theory(config: Config, goal: tuple[str, float], as_json: bool) -> None:
                 f"{row['expected_mixing_rate']:.4g}",
                 f"{row['stable two exchanges']:.3g}",
                 f"{row['stable one exchange']:.3g}",
-                f"{row['theorem_1'].comm_lr:.3g}",
-                f"{row['theorem_1'].local_lr:.3g}",
-                "–" if row["corollary_1"] is None else f"{row['corollary_1'].local_lr:.3g}",
+                *_columns(row["theorem_1"], "comm_lr", "local_lr"),
+                *_columns(row["corollary_1"], "local_lr"),
             )
             for row in found.steps
         ],
         right=range(1, 8),
     )
+    for note in found.notes:
+        say(note)
     print_table(
         f"Communication complexities of the paper's second table: ε² = {found.epsilon**2:.3g}, constants 1",
         ("method", "p", "server rounds", "gossip rounds"),
@@ -65,6 +66,10 @@ def say_theory(config: Config, goal: tuple[str, float], as_json: bool) -> None:
         right=(1, 2, 3),
     )
     say("orders of magnitude: the formulas hide constants and L; compare methods, do not read off rounds")
+
+
+def _columns(found: dict[str, float] | None, *names: str) -> list[str]:
+    return ["–" if found is None else f"{found[name]:.3g}" for name in names]
 
 
 def _number(value: float) -> str:

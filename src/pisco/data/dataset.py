@@ -40,19 +40,22 @@ class Dataset:
         def keep(field: str, value: Any) -> None:
             object.__setattr__(self, field, value)
 
-        keep("features", _check_features(f"features of {self.name!r}", self.features))
-        keep("labels", check_labels(f"labels of {self.name!r}", self.labels))
-        _check_lengths(self.name, "", self.features, self.labels)
         if (self.test_features is None) != (self.test_labels is None):
             missing = "test_labels" if self.test_labels is None else "test_features"
             raise InputError(f"dataset {self.name!r} has a test part without {missing}; give both or neither")
-        if self.test_features is not None and self.test_labels is not None:
-            keep("test_features", _check_features(f"test_features of {self.name!r}", self.test_features))
-            keep("test_labels", check_labels(f"test_labels of {self.name!r}", self.test_labels))
-            _check_lengths(self.name, "test_", self.test_features, self.test_labels)
-            if self.test_features.shape[1:] != self.features.shape[1:]:
+        for part in ("",) if self.test_features is None else ("", "test_"):
+            features = _check_features(f"{part}features of {self.name!r}", getattr(self, f"{part}features"))
+            labels = check_labels(f"{part}labels of {self.name!r}", getattr(self, f"{part}labels"))
+            if len(features) != len(labels):
                 raise InputError(
-                    f"a test sample of {self.name!r} has shape {self.test_features.shape[1:]}, expected "
+                    f"dataset {self.name!r} has {len(features)} rows of {part}features and {len(labels)} {part}labels; "
+                    "give one label per row"
+                )
+            keep(f"{part}features", features)
+            keep(f"{part}labels", labels)
+            if features.shape[1:] != self.features.shape[1:]:
+                raise InputError(
+                    f"a test sample of {self.name!r} has shape {features.shape[1:]}, expected "
                     f"{self.features.shape[1:]} as in training; give both parts one shape"
                 )
         if self.classes is not None:
@@ -118,11 +121,3 @@ def _check_features(what: str, features: Any) -> np.ndarray:
             row = int(np.argmin(finite))
             raise InputError(f"{what} are not finite at row {row}; remove or fill in such rows first")
     return features
-
-
-def _check_lengths(name: str, part: str, features: np.ndarray, labels: np.ndarray) -> None:
-    if len(features) != len(labels):
-        raise InputError(
-            f"dataset {name!r} has {len(features)} rows of {part}features and {len(labels)} {part}labels; "
-            "give one label per row"
-        )

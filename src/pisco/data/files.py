@@ -141,13 +141,14 @@ def _parse_row(tokens: list[bytes]) -> tuple[int, list[int], list[float]]:
     label = _number(tokens[0])
     if label != round(label) or abs(label) >= 2**31:
         raise ValueError(f"the label {label:g} is not a whole number")
-    try:
-        pairs = [token.split(b":") for token in tokens[1:]]
-        indices = [int(index) for index, _ in pairs]
-        values = [float(value) for _, value in pairs]
-    except ValueError:
-        bad = next(token for token in tokens[1:] if not _is_pair(token))
-        raise ValueError(f"{_show(bad)} is not index:value") from None
+    indices, values = [], []
+    for token in tokens[1:]:
+        try:
+            index, value = token.split(b":")
+            indices.append(int(index))
+            values.append(float(value))
+        except ValueError:
+            raise ValueError(f"{_show(token)} is not index:value") from None
     if indices and (min(indices) < 0 or max(indices) >= 2**31):
         raise ValueError(f"index {min(indices) if min(indices) < 0 else max(indices)} is out of range")
     if len(set(indices)) < len(indices):
@@ -165,16 +166,6 @@ def _number(token: bytes) -> float:
     if not math.isfinite(number):
         raise ValueError(f"the label {_show(token)} is not a number")
     return number
-
-
-def _is_pair(token: bytes) -> bool:
-    try:
-        index, value = token.split(b":")
-        int(index)
-        float(value)
-    except ValueError:
-        return False
-    return True
 
 
 def _show(token: bytes) -> str:

@@ -41,7 +41,8 @@ def load(name_or_path: str | Path) -> Dataset:
     if path.suffix == ".npz":
         return load_npz(path)
     if path.is_file():
-        test = _test_part(path)
+        packed = path.suffix in (".gz", ".bz2", ".xz")
+        test = path.with_suffix(f".t{path.suffix}") if packed else path.with_name(f"{path.name}.t")
         return load_libsvm(path, test=test if test.is_file() else None)
     if path.is_dir():
         raise InputError(f"{path} is a folder; give the .npz or LIBSVM file itself")
@@ -60,8 +61,3 @@ def available() -> list[Record]:
     ['a9a', 'mnist', 'cifar10']
     """
     return [record() for record in _RECORDS]
-
-
-def _test_part(path: Path) -> Path:
-    packed = path.suffix in (".gz", ".bz2", ".xz")
-    return path.with_suffix(f".t{path.suffix}") if packed else path.with_name(f"{path.name}.t")

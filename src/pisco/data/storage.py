@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import hashlib
+import lzma
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -92,16 +96,6 @@ def read_bytes(path: str | Path, sha256: str | None = None) -> bytes:
         raise InputError(f"cannot read {path} ({error.strerror or error}); check the path") from error
     if sha256 is not None:
         check_sha256(path, content, sha256)
-    return decompress(path, content)
-
-
-def decompress(path: Path, content: bytes) -> bytes:
-    """Undo the compression that the ending of `path` names."""
-    import bz2
-    import gzip
-    import lzma
-    import zlib
-
     method = {".gz": gzip, ".bz2": bz2, ".xz": lzma}.get(path.suffix)
     if method is None:
         return content

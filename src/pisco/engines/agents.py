@@ -23,13 +23,13 @@ class Frames:
     >>> frames = Frames()
     >>> for k in range(10_000):
     ...     frames.add(k, np.zeros(3))
-    >>> len(frames.rounds), frames.rounds[198:203], frames.rounds[-2:]
+    >>> rounds = [k for k, _ in frames.kept]
+    >>> len(rounds), rounds[198:203], rounds[-2:]
     (354, [198, 199, 200, 264, 328], [9928, 9992])
     """
 
     def __init__(self) -> None:
-        self.rounds: list[int] = []
-        self.errors: list[np.ndarray] = []
+        self.kept: list[tuple[int, np.ndarray]] = []
         self.stride, self.skipped = 1, 0
         self.newest: tuple[int, np.ndarray] | None = None
 
@@ -39,36 +39,30 @@ class Frames:
         self.skipped += 1
         if self.skipped < self.stride:
             return
-        self.rounds.append(round_index)
-        self.errors.append(self.newest[1])
+        self.kept.append(self.newest)
         self.skipped = 0
-        if len(self.rounds) > FIRST + LATER:
+        if len(self.kept) > FIRST + LATER:
             self.stride *= 2
-            self.rounds[FIRST:] = self.rounds[FIRST::2]  # LATER is even: the newest stays
-            self.errors[FIRST:] = self.errors[FIRST::2]
+            self.kept[FIRST:] = self.kept[FIRST::2]  # LATER is even: the newest stays
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The frames with the newest round as the last; nothing when nothing was noted."""
         if self.newest is None:
             return {}
-        rounds, errors = list(self.rounds), list(self.errors)
-        if not rounds or rounds[-1] != self.newest[0]:
-            rounds.append(self.newest[0])
-            errors.append(self.newest[1])
-        return {"frame_rounds": np.asarray(rounds, np.int64), "frame_errors": np.stack(errors)}
+        frames = dict([*self.kept, self.newest])  # the newest may be the last of those kept
+        return {"frame_rounds": np.asarray(list(frames), np.int64), "frame_errors": np.stack(list(frames.values()))}
 
     def save(self) -> dict[str, np.ndarray]:
         """All that `restore` needs."""
-        state = np.asarray([len(self.rounds), self.stride, self.skipped], np.int64)
+        state = np.asarray([len(self.kept), self.stride, self.skipped], np.int64)
         return self.arrays() | ({} if self.newest is None else {"frame_state": state})
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         """Go on where `save` was called; a checkpoint without frames is one of an older version."""
         if "frame_state" in saved:
             count, self.stride, self.skipped = saved["frame_state"].tolist()
-            rounds, errors = saved["frame_rounds"].tolist(), list(saved["frame_errors"])
-            self.newest = (rounds[-1], errors[-1])
-            self.rounds, self.errors = rounds[:count], errors[:count]
+            frames = list(zip(saved["frame_rounds"].tolist(), saved["frame_errors"], strict=True))
+            self.kept, self.newest = frames[:count], frames[-1]
 
 
 def about_agents(problem: Problem, network: Network) -> dict[str, np.ndarray]:

@@ -28,21 +28,13 @@ MAGIC = b"pisco checkpoint 1\n"
 KEPT = 2
 
 
-class Head(NamedTuple):
-    """What is kept beside a state: the round, the job's description, and the history so far."""
-
-    round: int
-    job: dict[str, Any]
-    history: dict[str, np.ndarray]
-
-
 class Checkpoint(NamedTuple):
     """What a file holds: the round, the job's description, the history so far, and the state's leaves by name."""
 
     round: int
     job: dict[str, Any]
     history: dict[str, np.ndarray]
-    leaves: dict[str, np.ndarray]
+    leaves: dict[str, Any]
 
     def state(self, like: Any) -> Any:
         """The leaves in the structure of `like`, whose names, shapes and dtypes must agree."""
@@ -60,11 +52,11 @@ class Checkpoint(NamedTuple):
         return jax.tree.unflatten(jax.tree.structure(like), [self.leaves[name] for name in expected])
 
 
-def save(folder: Path, head: Head, state: Any, parts: Sequence[dict[str, Any]] = (), *, durable: bool = True) -> Path:
+def save(folder: Path, made: Checkpoint, parts: Sequence[dict[str, Any]] = (), *, durable: bool = True) -> Path:
     """Write the checkpoint of a round and drop all but the newest two; `parts` are those written before."""
-    header = {"round": head.round, "job": head.job} | ({"parts": list(parts)} if parts else {})
-    path = folder / f"round-{head.round:09d}.ckpt"
-    _write(path, header, head.history, named_leaves(state), durable)
+    header = {"round": made.round, "job": made.job} | ({"parts": list(parts)} if parts else {})
+    path = folder / f"round-{made.round:09d}.ckpt"
+    _write(path, header, made.history, made.leaves, durable)
     kept = _newest_first(folder)
     old = [part for part in folder.glob("round-*.part-*") if part.name[: len(path.stem)] < kept[:KEPT][-1].stem]
     for file in [*kept[KEPT:], *old, *folder.glob(".round-*.tmp")]:  # the last: of those who were killed

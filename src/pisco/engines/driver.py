@@ -180,12 +180,6 @@ def _check_folder(folder: Path | None, rounds: int, resume: bool) -> None:
         raise InputError(f"{folder} has got to round {newest} already; give rounds={newest} or more")
 
 
-def _start_edges(job: Job) -> np.ndarray:
-    """The directed edges that a gossip exchange before the first round uses, for every run."""
-    rule = job.network.gossip.rule
-    return np.asarray([int(rule.draw(streams(seed_key(run.seed)).links, 0)[1]) for run in job.runs], np.int64)
-
-
 def drive(
     engine: Engine,
     job: Job,
@@ -243,12 +237,14 @@ def drive(
     def save() -> None:
         assert checkpoints is not None
         try:
-            head = checkpoint.Head(done, description(), history.save())
-            engine.group.save(checkpoints, head, engine, states)
+            made = checkpoint.Checkpoint(done, description(), history.save(), {})
+            engine.group.save(checkpoints, made, engine, states)
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
-    start_edges = _start_edges(job)
+    # What a gossip exchange before the first round uses, for every run.
+    rule, links = job.network.gossip.rule, [streams(seed_key(run.seed)).links for run in job.runs]
+    start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
 
     def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
         columns = history.columns(sizes, start_edges)

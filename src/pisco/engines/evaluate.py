@@ -10,7 +10,7 @@ import jax
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
-from pisco.errors import InputError
+from pisco.errors import InputError, brief
 from pisco.metrics import METRICS, STATE, TEST
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.problems.problem import Problem
@@ -23,7 +23,7 @@ exact_products = jax.default_matmul_precision("highest")
 
 def round_metrics(problem: Problem, state: State, here: Placement = EVERYBODY) -> dict[str, Any]:
     """What a round itself must note: the metrics of the state, and the agents' mean for `evaluate`."""
-    state = _innermost(state)
+    state = innermost(state)
     row: dict[str, Any] = {"mean_params": here.mean(state.params)}
     for metric in (*METRICS.values(), *problem.metrics):
         if metric.of == STATE:
@@ -67,10 +67,9 @@ def check_state_metrics(problem: Problem, state: State) -> None:
     for metric in problem.metrics:
         if metric.of == STATE:
             try:
-                found = jax.eval_shape(lambda s, f=metric.function: f(s, EVERYBODY), _innermost(state))
+                found = jax.eval_shape(lambda s, f=metric.function: f(s, EVERYBODY), innermost(state))
             except Exception as error:
-                what = f"{type(error).__name__}: {error}".splitlines()[0]
-                raise InputError(f"the metric {metric.name!r} of the state fails ({what}); fix it") from error
+                raise InputError(f"the metric {metric.name!r} of the state fails ({brief(error)}); fix it") from error
             if found is not None and getattr(found, "shape", None) != ():
                 raise InputError(f"the metric {metric.name!r} of the state gives {found}, not one number")
 
@@ -85,14 +84,15 @@ AGENT_ERRORS = "agent_errors"
 
 def agent_errors(state: State) -> dict[str, Any]:
     """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
-    leaves = jax.tree.leaves(_innermost(state).params)
+    leaves = jax.tree.leaves(innermost(state).params)
     if leaves[0].shape[0] > AGENTS_UP_TO:
         return {}
     apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
     return {AGENT_ERRORS: sum(apart[1:], start=apart[0])}
 
 
-def _innermost(state: State) -> State:
+def innermost(state: State) -> State:
+    """The state of the method inside all others."""
     while isinstance(state, HasInner):
         state = state.inner
     return state

@@ -46,6 +46,10 @@ class Streams(NamedTuple):
     coins: jax.Array
     links: jax.Array
 
+    def batch_key(self, k: Any) -> jax.Array:
+        """The key of round k's batches; round −1 is the start."""
+        return jax.random.fold_in(self.batches, k + 1)
+
 
 def streams(key: jax.Array) -> Streams:
     """The streams of one run."""
@@ -93,7 +97,7 @@ class Job:
     @cached_property
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
-        start, draws = self.problem.start, self.problem.draws_start
+        start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -106,12 +110,7 @@ class Job:
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
-            "weights": _digest(
-                self.network.weights.data,
-                self.network.weights.indices,
-                self.network.weights.indptr,
-                self.network.sampling,
-            ),
+            "weights": _digest(weights.data, weights.indices, weights.indptr, self.network.sampling),
         }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -40,13 +39,13 @@ class Rounds:
         """X⁰ = x⁰1ᵀ of the `held` agents here, and whatever the algorithm makes of it."""
         run, keys = self.run, self.keys
         params = stack_agents(self.problem.init(keys.start), held)
-        key, mix = jax.random.fold_in(keys.batches, 0), draw_start(self.gossip, keys.links, self.here)
-        return Carry(run.algorithm.init(params, key, self.grad, mix), run.server.start())
+        mix = draw_start(self.gossip, keys.links, self.here)
+        return Carry(run.algorithm.init(params, keys.batch_key(-1), self.grad, mix), run.server.start())
 
     def one_round(self, carry: Carry, k: Any) -> tuple[Carry, Links]:
         """Round k: the schedule decides, the round's map is drawn, the algorithm takes its steps."""
         run, keys = self.run, self.keys
-        key = jax.random.fold_in(keys.batches, k + 1)
+        key = keys.batch_key(k)
         who, memory = run.server.decide(carry.memory, keys.coins, k, lambda: self.loss(carry.state.params, key))
         mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here)
         return Carry(run.algorithm.round(carry.state, key, self.grad, mix), memory), links

@@ -67,11 +67,6 @@ def measure_now(carry: Carry, problem: Problem, *, batched: bool) -> dict[str, j
     return (jax.vmap(one) if batched else one)(carry)
 
 
-def _cores() -> int:
-    """The cores that this process may use, which can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class ScanEngine:
     """Engine `scan`. States are one carry per run, or one stacked carry where the runs are batched.
 
@@ -144,6 +139,8 @@ class ScanEngine:
                 with jax.enable_x64(double):
                     return jax.block_until_ready(call(*args, batched=False))
 
-            with ThreadPoolExecutor(_cores()) as pool:
+            # A process may have fewer cores than the machine.
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+            with ThreadPoolExecutor(cores) as pool:
                 done += pool.map(work, rest)
         return done

@@ -129,7 +129,7 @@ def compare(
     seeds: Sequence[int] = (0, 1, 2),
     tuning_seeds: Sequence[int] = TUNING_SEEDS,
     own_network: bool = True,
-    started: Callable[[str, str], None] | None = None,
+    started: Callable[[str, str], None] = lambda method, stage: None,
     progress: Callable[[Progress], None] | None = None,
 ) -> list[Entry]:
     """Tune and run every method; finished ones are read back from the folder.
@@ -148,7 +148,6 @@ def compare(
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}
     for config in configs.values():
         check_needs(config.algorithm.with_step(1.0).build(), config.network.build())
-    tell = started or (lambda method, stage: None)
     entries = []
     for method, config in configs.items():
         place = folder / label(method).replace(":", "-")
@@ -156,12 +155,12 @@ def compare(
         key = _key(config, targets, grid, tuning_seeds)
         entry = _kept(place, key, label(method), config)
         if entry is None:
-            tell(method, "tuning")
+            started(method, "tuning")
             try:
                 tuned = tune(config, grid=grid, targets=targets, seeds=tuning_seeds, progress=progress)
             except KeyboardInterrupt:
                 break
-            tell(method, "running")
+            started(method, "running")
             chosen = config.model_copy(update={"algorithm": config.algorithm.with_step(tuned.local_lr)})
             result = chosen.execute(progress=progress)
             if result.interrupted:
@@ -169,7 +168,7 @@ def compare(
             entry = Entry(label(method), chosen, tuned, result)
             _keep(place, key, entry)
         else:
-            tell(method, "kept")
+            started(method, "kept")
         entries.append(entry)
     return entries
 

@@ -14,8 +14,10 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -25,6 +27,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pisco.errors import InputError
 from pisco.files import atomic_write
+
+T = TypeVar("T")
 
 AUTHORITY_DAYS = 3650
 SKEW = dt.timedelta(minutes=10)
@@ -56,16 +60,9 @@ def new_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """The private key of a file that nobody else can read."""
-    try:
-        mode, secret = path.stat().st_mode, path.read_bytes()
-    except OSError as error:
-        raise InputError(f"cannot read the key {path} ({error.strerror}); check the folder") from error
-    if os.name == "posix" and mode & 0o077:
+    key = _read(path, lambda secret: serialization.load_pem_private_key(secret, None), "private key", "make a new kit")
+    if os.name == "posix" and path.stat().st_mode & 0o077:
         raise InputError(f"the key {path} can be read by others; run chmod 600 {path}")
-    try:
-        key = serialization.load_pem_private_key(secret, password=None)
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a private key in PEM; make a new kit") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path} holds a key of another kind; expected ECDSA, as `pisco federation` makes it")
     return key
@@ -73,12 +70,16 @@ def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
 
 def read_certificate(path: Path) -> x509.Certificate:
     """The certificate of a file."""
+    return _read(path, x509.load_pem_x509_certificate, "certificate", "ask for a new one")
+
+
+def _read(path: Path, parse: Callable[[bytes], T], what: str, fix: str, unread: str = "check the path") -> T:
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return parse(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read the certificate {path} ({error.strerror}); check the folder") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not a certificate in PEM; ask for a new one") from error
+        raise InputError(f"cannot read the {what} {path} ({error.strerror}); {unread}") from error
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{path} is not a {what} in PEM; {fix}") from error
 
 
 def pem(made: x509.Certificate | x509.CertificateRevocationList) -> bytes:
@@ -202,14 +203,8 @@ class Authority:
 
 def read_revoked(path: Path, authority: x509.Certificate) -> x509.CertificateRevocationList:
     """The list of revoked certificates, if the authority signed it."""
-    try:
-        listed = x509.load_pem_x509_crl(path.read_bytes())
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path} ({error.strerror}); without the list of revoked certificates nobody is let in"
-        ) from error
-    except ValueError as error:
-        raise InputError(f"{path} is not a list of revoked certificates in PEM; copy it again") from error
+    unread = "without it nobody is let in"
+    listed = _read(path, x509.load_pem_x509_crl, "list of revoked certificates", "copy it again", unread)
     if not listed.is_signature_valid(_elliptic(authority.public_key())):
         raise InputError(f"{path} is not signed by this federation's authority; copy it again")
     return listed
@@ -227,13 +222,12 @@ def new_request(folder: Path, federation: str, name: str) -> Path:
 
 def read_request(path: Path, name: str) -> ec.EllipticCurvePublicKey:
     """The public key that a request proves to hold; of the rest only the name is looked at."""
-    try:
-        request = x509.load_pem_x509_csr(path.read_bytes())
-        proven, wanted, public = request.is_signature_valid, common_name(request), request.public_key()
-    except OSError as error:
-        raise InputError(f"cannot read the request {path} ({error.strerror}); check the path") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not a certificate request in PEM; `pisco federation request` makes one") from error
+
+    def parse(text: bytes) -> tuple[bool, str, object]:
+        request = x509.load_pem_x509_csr(text)
+        return request.is_signature_valid, common_name(request), request.public_key()
+
+    proven, wanted, public = _read(path, parse, "certificate request", "`pisco federation request` makes one")
     if not proven:
         raise InputError(f"the request {path} is not signed with its own key; make a new one")
     if wanted != name:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["Federation"]
 
 
-class ProblemTable(Choices):
+class SharedProblemTable(Choices):
     """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like."""
 
     table = "problem"
@@ -80,7 +80,7 @@ class Federation(Table):
     patience: Seconds = 600.0
     server_address: Address
     algorithm: AlgorithmTable
-    problem: ProblemTable | None = None
+    problem: SharedProblemTable | None = None
     network: NetworkTable
     roster: list[Member]
     weights: list[Triple]
@@ -333,7 +333,7 @@ def _triples(weights: Any, indices: Sequence[int]) -> list[Triple]:
     return sorted((indices[row], indices[column], float(value)) for row, column, value in found)
 
 
-def _one_agent(table: ProblemTable, dataset: Dataset, dtype: str) -> Problem:
+def _one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Problem:
     import numpy as np
 
     from pisco.data import Dataset

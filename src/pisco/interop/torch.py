@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.errors import InputError
+from pisco.errors import InputError, brief
 from pisco.interop.host import Local
 from pisco.interop.host import problem as host_problem
 from pisco.problems.problem import Problem
@@ -100,8 +100,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         raise
     except Exception as error:
         raise InputError(
-            f"the loss of the first samples fails ({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
-            "check that module, loss and data fit"
+            f"the loss of the first samples fails ({brief(error)}); check that module, loss and data fit"
         ) from error
     return Local(start, gradient, whole, size)
 

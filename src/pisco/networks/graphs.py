@@ -225,10 +225,8 @@ def _linked_pairs(n: int, prob: float, seed: int) -> np.ndarray:
     twister.state = {"bit_generator": "MT19937", "state": {"key": np.array(key, np.uint32), "pos": place}}
     draw = np.random.Generator(twister).random
     total, chunk = n * (n - 1) // 2, 1 << 22
-    hits = [start + np.flatnonzero(draw(min(chunk, total - start)) < prob) for start in range(0, total, chunk)] or [
-        np.zeros(0, dtype=np.int64)
-    ]
-    flat = np.concatenate(hits)
+    hits = [start + np.flatnonzero(draw(min(chunk, total - start)) < prob) for start in range(0, total, chunk)]
+    flat = np.concatenate([np.zeros(0, np.int64), *hits])
     row_starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])
     i = np.searchsorted(row_starts, flat, side="right") - 1
     return np.stack([i, flat - row_starts[i] + i + 1], axis=1)

@@ -26,70 +26,68 @@ GATHER_DEGREE = 64
 """Up to this many neighbours an operator loops over neighbour slots instead of scattering along edges."""
 
 
+class Leafwise:
+    """A map of one leaf, applied to every leaf of a tree."""
+
+    def leaf(self, x: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def __call__(self, tree: Any) -> Any:
+        return jax.tree.map(self.leaf, tree)
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Dense:
+class Dense(Leafwise):
     """x ← Wᵀx as one matrix product."""
 
     matrix: jax.Array  # Wᵀ
 
-    def __call__(self, tree: Any) -> Any:
-        def leaf(x):
-            # HIGHEST: accelerators would otherwise mix in reduced precision and lose mean(Y) = mean(G).
-            return jnp.tensordot(self.matrix.astype(x.dtype), x, axes=1, precision=lax.Precision.HIGHEST)
-
-        return jax.tree.map(leaf, tree)
+    def leaf(self, x: jax.Array) -> jax.Array:
+        # HIGHEST: accelerators would otherwise mix in reduced precision and lose mean(Y) = mean(G).
+        return jnp.tensordot(self.matrix.astype(x.dtype), x, axes=1, precision=lax.Precision.HIGHEST)
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Circulant:
+class Circulant(Leafwise):
     """x_i ← Σ_s c_s·x_{i−s}: shifts along the agent axis."""
 
     coefficients: jax.Array
     shifts: tuple[int, ...] = field(metadata={"static": True})
 
-    def __call__(self, tree: Any) -> Any:
-        def leaf(x):
-            terms = (self.coefficients[k].astype(x.dtype) * jnp.roll(x, s, axis=0) for k, s in enumerate(self.shifts))
-            return sum(terms, start=jnp.zeros_like(x))
-
-        return jax.tree.map(leaf, tree)
+    def leaf(self, x: jax.Array) -> jax.Array:
+        terms = (self.coefficients[k].astype(x.dtype) * jnp.roll(x, s, axis=0) for k, s in enumerate(self.shifts))
+        return sum(terms, start=jnp.zeros_like(x))
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Gather:
+class Gather(Leafwise):
     """x_i ← Σ_slot w[i, slot]·x[neighbour[i, slot]], one slot after the other; for bounded degrees."""
 
     neighbours: jax.Array  # (n, slots)
     weights: jax.Array  # (n, slots), zero where an agent has fewer neighbours
 
-    def __call__(self, tree: Any) -> Any:
-        def leaf(x):
-            total = jnp.zeros_like(x)
-            for slot in range(self.neighbours.shape[1]):
-                total += per_agent(self.weights[:, slot], x) * x[self.neighbours[:, slot]]
-            return total
-
-        return jax.tree.map(leaf, tree)
+    def leaf(self, x: jax.Array) -> jax.Array:
+        total = jnp.zeros_like(x)
+        for slot in range(self.neighbours.shape[1]):
+            total += per_agent(self.weights[:, slot], x) * x[self.neighbours[:, slot]]
+        return total
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Edges:
+class Edges(Leafwise):
     """x_i ← Σ over incoming edges of w·x[source]; for graphs with a few agents of very high degree."""
 
     sources: jax.Array
     targets: jax.Array
     weights: jax.Array
 
-    def __call__(self, tree: Any) -> Any:
-        def leaf(x):
-            sent = per_agent(self.weights, x) * x[self.sources]
-            return jax.ops.segment_sum(sent, self.targets, num_segments=x.shape[0])
-
-        return jax.tree.map(leaf, tree)
+    def leaf(self, x: jax.Array) -> jax.Array:
+        sent = per_agent(self.weights, x) * x[self.sources]
+        return jax.ops.segment_sum(sent, self.targets, num_segments=x.shape[0])
 
 
 Operator = Dense | Circulant | Gather | Edges

@@ -64,19 +64,14 @@ class Network:
         self.varying, self.sampling = varying, sampling
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
-        rule = weighting.WEIGHTS[weights] if isinstance(weights, str) else weights
+        rule: Any = weighting.WEIGHTS[weights] if isinstance(weights, str) else weights
         if graph is None and callable(rule):
             raise InputError(f"weights={weights!r} needs a graph; pass one, or pass the matrix itself")
         if graph is not None and not isinstance(graph, Graph):
             graph = graphs.from_networkx(graph)
-        if callable(rule):
-            assert graph is not None
-            self.weights: csr_array = weighting.check(rule(graph), graph)
-            self.weights_name = weights if isinstance(weights, str) else rule.__name__
-        else:
-            self.weights = weighting.check(rule, graph)
-            self.weights_name = "given"
-        self.graph: Graph = _graph_of(self.weights) if graph is None else graph
+        self.weights: csr_array = weighting.check(rule(graph) if callable(rule) else rule, graph)
+        self.weights_name = weights if isinstance(weights, str) else getattr(rule, "__name__", "given")
+        self.graph: Graph = graph or graphs.from_adjacency(abs(self.weights) + abs(self.weights).T)
         self._check()
 
     # The families in short, so that editors complete them; `options` are the keywords above.
@@ -158,9 +153,7 @@ class Network:
         """The agents' links as the engines use them."""
         sources = targets = None
         if self.splits_rounds:
-            adjacency = self.graph.adjacency().tocsr()
-            targets = jnp.asarray(np.repeat(np.arange(self.num_agents), np.diff(adjacency.indptr)), jnp.int32)
-            sources = jnp.asarray(adjacency.indices, jnp.int32)
+            targets, sources = (jnp.asarray(ends, jnp.int32) for ends in self.graph.adjacency().tocoo().coords)
         rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
         return Gossip(rule, self.sampling, sources, targets, self.gossip_steps, self.gossip_before_server)
 
@@ -213,12 +206,3 @@ class Network:
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
             f"weights={self.weights_name}, {varying}server={self.server!r})"
         )
-
-
-def _graph_of(weights: csr_array) -> Graph:
-    """The undirected graph on which a matrix lives: linked when either direction carries a weight."""
-    entries = weights.tocoo()
-    off = (entries.row != entries.col) & (entries.data != 0)
-    pairs = np.stack([entries.row[off], entries.col[off]], axis=1)
-    agents = int(weights.shape[0])  # pyright: ignore[reportOptionalSubscript]
-    return graphs.from_edges(pairs, num_agents=agents)

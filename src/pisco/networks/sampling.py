@@ -8,8 +8,7 @@ unbiased; methods that need mean(Y) = mean(G) refuse it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +19,7 @@ from pisco.errors import InputError, check_number
 __all__ = ["Sampling", "sample", "sample_groups"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(NamedTuple):
     """`quota` agents of every group report; a group of n_c agents has weight n_c/n, shared by its reporters."""
 
     groups: Any  # (n,) the group of every agent

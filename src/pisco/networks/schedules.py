@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, brief, check_number
 from pisco.registry import Registry
 
 __all__ = ["SCHEDULES", "Schedule", "adaptive", "always", "bernoulli", "custom", "every", "never", "per_agent"]
@@ -169,8 +169,7 @@ def per_agent(server_probs: Sequence[float]) -> Schedule:
     if values.ndim != 1 or not values.size:
         raise InputError(f"server_probs has shape {values.shape}, expected one probability per agent")
     for agent, value in enumerate(values):
-        if not 0 <= value <= 1:
-            raise InputError(f"server_probs[{agent}] is {value!r}, expected a number at least 0 and at most 1")
+        check_number(f"server_probs[{agent}]", value, low=0, high=1)
     return PerAgent(values)
 
 
@@ -292,7 +291,7 @@ def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) ->
         raise
     except Exception as error:
         raise InputError(
-            f"server={server!r} fails ({type(error).__name__}: {str(error).splitlines()[0]}); it is called with "
+            f"server={server!r} fails ({brief(error)}); it is called with "
             "the coin's key and the round and traced, so use jnp.where and & instead of if and and"
         ) from error
     if who.dtype != bool or who.ndim > 1:

@@ -41,7 +41,7 @@ def mixing_rate(weights: Any) -> float:
     >>> round(mixing_rate([[0.75, 0.25], [0.25, 0.75]]), 12)
     0.75
     """
-    matrix = _csr(weights)
+    matrix = as_csr(weights)
     n = matrix.shape[0]
     if n == 1:
         return 1.0
@@ -51,7 +51,8 @@ def mixing_rate(weights: Any) -> float:
         return 1.0 - float(np.linalg.norm(matrix.toarray() - 1 / n, 2)) ** 2
     steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
-        return _circulant_rate(n, *steps)
+        real, imaginary = _circulant_gaps(n, *steps)
+        return float((real * (2 - real) - imaginary**2).min())
     if not _is_symmetric(matrix):
         return _one_sided_rate(matrix)
     return min(gap * (2 - gap) for gap in _gaps(matrix, binding=True))
@@ -105,34 +106,38 @@ def inner_modes(weights: Any) -> tuple[float, ...]:
     return (float(inner[0]), float(inner[-1])) if inner.size else ()
 
 
-def laplacian_extremes(laplacian: csr_array) -> tuple[float, float]:
+def laplacian_extremes(matrix: csr_array) -> tuple[float, float]:
     """(λ₂, λ_max) of the Laplacian of a connected graph, the first with its relative accuracy kept."""
-    if laplacian.shape[0] <= 2 * DENSE_UP_TO:
-        values = np.linalg.eigvalsh(laplacian.toarray())
+    if matrix.shape[0] <= 2 * DENSE_UP_TO:
+        values = np.linalg.eigvalsh(matrix.toarray())
         return float(values[1]), float(values[-1])
     # I − L/d_max has its eigenvalues in [−1, 1], where the gaps say it all.
-    scale = float(laplacian.diagonal().max())
-    upper, lower = _gaps(_identity(laplacian) - laplacian / scale)
+    scale = float(matrix.diagonal().max())
+    upper, lower = _gaps(_identity(matrix) - matrix / scale)
     return scale * upper, scale * (2 - lower)
 
 
 # ------------------------------------------------------------------------------------------ structure
 
 
-def _csr(weights: Any) -> csr_array:
+def as_csr(weights: Any) -> csr_array:
+    """A square matrix of numbers, dense or sparse, as SciPy CSR of its own, without zeros."""
     from scipy.sparse import csr_array, issparse
 
-    matrix: Any = csr_array(weights if issparse(weights) else np.asarray(weights, dtype=float), dtype=float)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise InputError(f"weights has shape {matrix.shape}, expected n × n")
-    if matrix.count_nonzero() < matrix.nnz:
-        matrix = matrix.copy()
-        matrix.eliminate_zeros()
+    try:
+        matrix = weights if issparse(weights) else np.asarray(weights, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError("`weights` is not a matrix of numbers; pass n rows of n numbers, or a SciPy matrix") from None
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
+        raise InputError(f"`weights` has shape {matrix.shape}, expected n × n, one row and column per agent")
+    matrix = csr_array(matrix, dtype=float, copy=True)
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
     return matrix
 
 
 def _symmetric(weights: Any) -> csr_array:
-    matrix = _csr(weights)
+    matrix = as_csr(weights)
     if not _is_symmetric(matrix):
         raise InputError("weights is not symmetric, so its eigenvalues may be complex; use mixing_rate")
     return matrix
@@ -183,11 +188,6 @@ def _circulant_gaps(n: int, steps: np.ndarray, values: np.ndarray) -> tuple[np.n
     return real, imaginary
 
 
-def _circulant_rate(n: int, steps: np.ndarray, values: np.ndarray) -> float:
-    real, imaginary = _circulant_gaps(n, steps, values)
-    return float((real * (2 - real) - imaginary**2).min())
-
-
 # ----------------------------------------------------------------------------------------------- gaps
 
 
@@ -227,7 +227,7 @@ def _one_sided_rate(matrix: csr_array) -> float:
 def _crowded_upper_gap(matrix: csr_array) -> float:
     # The Laplacian from the off-diagonal entries alone: no 1 − w_ii that would cancel. Without agent 0 it is
     # regular, and P·[0 0; 0 L₀⁻¹]·P is its pseudo-inverse, P = I − J.
-    solve = _factor(_laplacian(matrix)[1:, 1:])
+    solve = _factor(laplacian(matrix)[1:, 1:])
     return 1 / _largest(lambda x: np.concatenate([[0.0], solve(x[1:])]), matrix.shape[0])
 
 
@@ -243,7 +243,8 @@ def _gershgorin_gap(matrix: csr_array) -> float:
     return float((1 + diagonal + np.abs(diagonal) - np.asarray(abs(matrix).sum(axis=1)).ravel()).min())
 
 
-def _laplacian(matrix: csr_array) -> csr_array:
+def laplacian(matrix: csr_array) -> csr_array:
+    """D − A of the links that a matrix holds; its diagonal does not count."""
     from scipy.sparse import csr_array, diags_array
 
     entries = matrix.tocoo()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -33,9 +33,7 @@ class Gossiping(Protocol):
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]: ...
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Fixed:
+class Fixed(NamedTuple):
     """The same weights every round."""
 
     operator: Operator
@@ -45,9 +43,7 @@ class Fixed:
         return self.operator, self.num_edges
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class EdgeDropout:
+class EdgeDropout(NamedTuple):
     """Every edge fails on its own with a probability; a failed edge's weight returns to its two ends."""
 
     first: jax.Array
@@ -63,9 +59,7 @@ class EdgeDropout:
         return _symmetric(self.first, self.second, weights, self.agents), 2 * kept.sum()
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class RandomMatching:
+class RandomMatching(NamedTuple):
     """Disjoint pairs average: an edge is chosen when its random priority beats those of all edges it touches."""
 
     first: jax.Array
@@ -80,9 +74,7 @@ class RandomMatching:
         return _symmetric(self.first, self.second, jnp.where(chosen, 0.5, 0.0), self.agents), 2 * chosen.sum()
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class OnePeerExponential:
+class OnePeerExponential(NamedTuple):
     """In round k agent i averages with agent i − 2^(k mod ⌈log₂ n⌉): one message per agent, directed."""
 
     agents: jax.Array
@@ -97,9 +89,7 @@ class OnePeerExponential:
         return Edges(jnp.concatenate([self.agents, sources]), targets, halves), jnp.int32(n)
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class Cycle:
+class Cycle(NamedTuple):
     """A user's matrices, one after the other, again and again."""
 
     transposed: jax.Array  # (length, n, n)
@@ -148,20 +138,12 @@ def edge_dropout(drop_prob: float) -> Varying:
 
 def random_matching() -> Varying:
     """Random disjoint pairs of neighbours average, each with weight one half."""
-
-    def build(graph: Graph, weights: csr_array) -> Gossiping:
-        return RandomMatching(*_ends(graph), _everyone(graph))
-
-    return _named(build, "random_matching()")
+    return _named(lambda graph, weights: RandomMatching(*_ends(graph), _everyone(graph)), "random_matching()")
 
 
 def one_peer_exponential() -> Varying:
     """One directed peer a round at distance 1, 2, 4, …: exact averaging in log₂ n rounds when n is a power of two."""
-
-    def build(graph: Graph, weights: csr_array) -> Gossiping:
-        return OnePeerExponential(_everyone(graph))
-
-    return _named(build, "one_peer_exponential()")
+    return _named(lambda graph, weights: OnePeerExponential(_everyone(graph)), "one_peer_exponential()")
 
 
 def cycle(matrices: Sequence[Any]) -> Varying:

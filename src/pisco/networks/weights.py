@@ -20,7 +20,7 @@ from pisco.errors import InputError
 from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
 from pisco.networks.files import MATRIX_FILES, read_matrix
 from pisco.networks.graph import Graph
-from pisco.networks.spectral import laplacian_extremes
+from pisco.networks.spectral import as_csr, laplacian, laplacian_extremes
 from pisco.registry import Registry
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
     def weigh(part: Graph) -> np.ndarray:
         small = part.num_agents <= SOLVE_UP_TO and not (nonnegative and part.num_edges > FACTOR_UP_TO)
         if part.laplacian_extremes is None and part.num_edges > 1 and small:
-            return _tidy(fastest_weights(part, nonnegative=nonnegative))
+            found = fastest_weights(part, nonnegative=nonnegative)
+            return np.where(np.abs(found) < 1e-8, 0.0, found)  # zero up to the solver's tolerance: it carries nothing
         if part.laplacian_extremes is None and part.num_edges > 1:
             warnings.warn(
                 f"the fastest weights of {part.name} ({part.num_agents} agents) take long to solve for, so "
@@ -92,7 +93,7 @@ def check(weights: Any, graph: Graph | None = None, *, tolerance: float = 1e-8) 
     pisco.errors.InputError: row 1 of `weights` sums to 0.98, expected 1; `weights.metropolis(graph)` builds a
     valid one
     """
-    matrix = _as_csr(weights)
+    matrix = as_csr(weights)
     n = matrix.shape[0]
     entries = matrix.tocoo()
     bad = ~np.isfinite(entries.data)
@@ -112,21 +113,6 @@ def check(weights: Any, graph: Graph | None = None, *, tolerance: float = 1e-8) 
             )
     if graph is not None:
         _check_support(matrix, graph, n)
-    return matrix
-
-
-def _as_csr(weights: Any) -> csr_array:
-    from scipy.sparse import csr_array, issparse
-
-    try:
-        matrix = weights if issparse(weights) else np.asarray(weights, dtype=float)
-    except (TypeError, ValueError):
-        raise InputError("`weights` is not a matrix of numbers; pass n rows of n numbers, or a SciPy matrix") from None
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
-        raise InputError(f"`weights` has shape {matrix.shape}, expected n × n, one row and column per agent")
-    matrix = csr_array(matrix, dtype=float, copy=True)
-    matrix.sum_duplicates()
-    matrix.eliminate_zeros()
     return matrix
 
 
@@ -188,19 +174,8 @@ def _per_component(graph: Graph, weigh: Any) -> np.ndarray:
 def _constant(graph: Graph) -> np.ndarray:
     if graph.num_edges == 0:
         return np.zeros(0)
-    low, high = graph.laplacian_extremes or laplacian_extremes(_laplacian(graph))
+    low, high = graph.laplacian_extremes or laplacian_extremes(laplacian(graph.adjacency()))
     return np.full(graph.num_edges, 2 / (low + high))
-
-
-def _laplacian(graph: Graph) -> csr_array:
-    from scipy.sparse import csr_array, diags_array
-
-    return csr_array(diags_array(graph.degrees.astype(float)) - graph.adjacency())
-
-
-def _tidy(found: np.ndarray) -> np.ndarray:
-    """Weights that are zero up to the solver's tolerance become zero: their edges then carry nothing."""
-    return np.where(np.abs(found) < 1e-8, 0.0, found)
 
 
 WEIGHTS = Registry[Callable[..., Any]](

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.planning.planner import WEIGHTS
-from pisco.planning.settings import PROBABILITIES, Modes, Setting
+from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
+from pisco.theory.applied import guarantees
 from pisco.theory.estimates import Estimates, estimate
-from pisco.theory.paper import Setup, complexities, corollary_1, network_dependency, theorem_1
+from pisco.theory.orders import Setup, complexities
+from pisco.theory.paper import network_dependency
+from pisco.theory.safe_steps import largest_safe_step
 
 
 class Outlook(NamedTuple):
@@ -23,9 +26,11 @@ class Outlook(NamedTuple):
     epsilon: float
     """‖∇f‖² ≤ ε² is what the complexities are for."""
     steps: list[dict[str, Any]]
-    """For every choice of weights and p: λ_w, λ_p, λ_p^-2, step sizes of Theorem 1 and Corollary 1, stable η_l."""
+    """For every choice of weights and p: λ_w, λ_p, λ_p^-2, safe η_l, and what `theory.guarantees` says."""
     complexities: list[dict[str, Any]]
     """Server and gossip rounds of every method of the paper's second table; orders, constants are 1."""
+    notes: list[str]
+    """What does not hold, or only later, in sentences."""
 
 
 def outlook(
@@ -58,20 +63,17 @@ def outlook(
     found, networks = estimate(problem, batch_size=batch_size), {network.weights_name: network}
     for name in WEIGHTS:
         networks.setdefault(name, Network(network.graph, weights=name))
-    modes, steps = Modes.of(networks), []
+    facts: dict[str, Any] = {"agents": problem.num_agents, "batch_size": batch_size, "rounds": rounds}
+    steps = []
     for name, each in networks.items():
         rate = each.mixing_rate
         for p in probabilities:
-            common: dict[str, Any] = {"smoothness": found.smoothness, "mixing_rate": rate}
-            common |= {"server_prob": p, "local_steps": local_steps}
-            corollary = None
-            if batch_size is not None and min(found.noise, found.gap, rate + p) > 0:
-                noisy: dict[str, Any] = {"noise": found.noise, "gap": found.gap, "batch_size": batch_size}
-                corollary = corollary_1(agents=problem.num_agents, rounds=rounds, **common, **noisy)
+            common: dict[str, Any] = {"server_prob": p, "local_steps": local_steps}
             two, one = (
-                modes.limit(Setting(name, one_exchange, local_steps, p, 1.0), found.smoothness)
+                largest_safe_step(found.agent_curvatures, each.weights, one_exchange=one_exchange, **common)
                 for one_exchange in (False, True)
             )
+            said = guarantees(found, epsilon=epsilon, mixing_rate=rate, **facts, **common)
             steps.append(
                 {
                     "weights": name,
@@ -79,15 +81,30 @@ def outlook(
                     "server_prob": p,
                     "expected_mixing_rate": expected_mixing_rate(rate, p),
                     "network_dependency": float(network_dependency(rate, [p])[0]),
-                    "theorem_1": theorem_1(**common),
-                    "corollary_1": corollary,
                     "stable two exchanges": two,
                     "stable one exchange": one,
                 }
+                | said
             )
     sigma = math.sqrt(found.noise / batch_size) if batch_size else 0.0
     setup = Setup(problem.num_agents, local_steps, network.mixing_rate, sigma, epsilon)
-    return Outlook(found, local_steps, epsilon, steps, _orders(setup, probabilities))
+    return Outlook(found, local_steps, epsilon, steps, _orders(setup, probabilities), _notes(steps, rounds))
+
+
+def _notes(steps: list[dict[str, Any]], rounds: int) -> list[str]:
+    """Each once, over all weights and p."""
+    notes = list(dict.fromkeys(row["note"] for row in steps if row["theorem_1"] is None))
+    needed = [row["corollary_1"]["rounds_needed"] for row in steps if row["corollary_1"]]
+    if needed and rounds < max(needed):
+        notes.append(
+            f"Corollary 1 holds from {min(needed):.2g} rounds on at the best p and weights, {max(needed):.2g} at the "
+            f"worst; before that, as in {rounds}, its η_l is larger than it presupposes"
+        )
+    if any(row["corollary_2"] for row in steps):
+        notes.append(
+            "batches are large (b ≥ σ²/ε², or all samples): Corollary 2 holds, at Theorem 1's steps, not Corollary 1"
+        )
+    return notes
 
 
 def _orders(setup: Setup, probabilities: Sequence[float]) -> list[dict[str, Any]]:

@@ -178,7 +178,7 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
         checked_rounds=max(search.checked, chosen.rounds),
         by_probability=tuple(_by_probability(search, chosen)),
         estimates=search.estimates,
-        stable_limit=search.modes.limit(chosen.setting, search.estimates.smoothness),
+        stable_limit=search.stable_limit(chosen.setting),
         growth=search.growth(chosen.setting),
         target=target,
         unit=unit,

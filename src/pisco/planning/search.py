@@ -6,9 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from pisco.planning.pilot import DIVERGED, Pilot, Track
 from pisco.planning.settings import Modes, Setting, candidates
 from pisco.theory.estimates import Estimates
+from pisco.theory.safe_steps import agents_growth, largest_safe_step
 
 LADDER = (4, 10)
 """T_o above 1 that are tried, as long as each pays."""
@@ -131,8 +134,16 @@ class Search:
         return pilot.status != DIVERGED and pilot.setting not in self.failed
 
     def growth(self, setting: Setting) -> tuple[float, float]:
-        """Of the worst squared deviation a round, at the curvature of x⁰ and where a descent ended."""
+        """Of the squared error a round, at the agents' curvatures at x⁰ and, scaled, where a descent ended."""
+        first = np.asarray(self.estimates.agent_curvatures)
+        eased = self.estimates.end_smoothness / max(self.estimates.smoothness, 1e-12)
+        weights, lr = self.track.networks[setting.weights].weights, setting.local_lr
         return (
-            self.modes.growth(setting, self.estimates.smoothness),
-            self.modes.growth(setting, self.estimates.end_smoothness),
+            agents_growth(first, weights, local_lr=lr, **setting.rule),
+            agents_growth(eased * first, weights, local_lr=lr, **setting.rule),
         )
+
+    def stable_limit(self, setting: Setting) -> float:
+        """The largest safe η_l at the agents' curvatures at x⁰."""
+        weights = self.track.networks[setting.weights].weights
+        return largest_safe_step(self.estimates.agent_curvatures, weights, **setting.rule)

@@ -12,10 +12,9 @@ from pisco.algorithms.pisco import pisco
 from pisco.costs import message_sizes
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
-from pisco.networks.spectral import inner_modes
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates
-from pisco.theory.stability import best_step, growth, largest_stable_step
+from pisco.theory.stability import Rule, best_step, largest_stable_step, weight_modes
 from pisco.tree import stack_agents
 from pisco.types import Algorithm
 
@@ -44,10 +43,10 @@ class Setting(NamedTuple):
         return pisco(local_steps=self.local_steps, one_exchange=self.one_exchange, **steps)
 
     @property
-    def form(self) -> dict[str, Any]:
-        """All but weights and η_l, as the theory takes it."""
-        taken = ("local_steps", "comm_lr", "server_prob", "one_exchange")
-        return {name: getattr(self, name) for name in taken}
+    def rule(self) -> Rule:
+        """What matters for stability besides weights and η_l."""
+        steps: Rule = {"local_steps": self.local_steps, "comm_lr": self.comm_lr}
+        return {**steps, "server_prob": self.server_prob, "one_exchange": self.one_exchange}
 
     @property
     def server(self) -> Schedule:
@@ -68,28 +67,23 @@ class Setting(NamedTuple):
 
 
 class Modes(NamedTuple):
-    """The eigenvalues of every choice of weights that limit the step: the smallest and the largest below 1."""
+    """The eigenvalues of every choice of weights that limit the step (`weight_modes`)."""
 
-    by_weights: Mapping[str, tuple[float, ...]]
+    by_weights: Mapping[str, tuple[complex, ...]]
 
     @classmethod
     def of(cls, networks: Mapping[str, Network]) -> Modes:
-        matrices = {name: network.weights for name, network in networks.items()}
-        return cls({name: inner_modes((matrix + matrix.T) / 2) for name, matrix in matrices.items()})
+        return cls({name: weight_modes(network.weights) for name, network in networks.items()})
 
     def limit(self, setting: Setting, curvature: float) -> float:
-        """The largest stable η_l of this setting, in mean square, at this curvature."""
-        return largest_stable_step(self.by_weights[setting.weights], curvature, **setting.form)
-
-    def growth(self, setting: Setting, curvature: float) -> float:
-        """How the worst squared deviation grows a round; below 1 is stable."""
-        modes = self.by_weights[setting.weights]
-        return growth(modes, curvature, local_lr=setting.local_lr, **setting.form)
+        """The largest stable η_l if all agents were alike with this curvature: where to search, not what is safe."""
+        return largest_stable_step(self.by_weights[setting.weights], curvature, **setting.rule)
 
     def rounds(self, setting: Setting) -> float:
         """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
-        modes = self.by_weights[setting.weights]
-        _, shrink = best_step(modes, 1.0, condition=CONDITION, **setting.form)
+        # Without the modes μ = 1 of a disconnected graph, which are the same for all weights.
+        modes = [mode for mode in self.by_weights[setting.weights] if abs(mode - 1) > 1e-9]
+        _, shrink = best_step(modes, 1.0, condition=CONDITION, **setting.rule)
         return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
 
 

@@ -24,10 +24,12 @@ from pisco.engines.run import sweep
 from pisco.engines.scan import ScanEngine
 from pisco.errors import InputError
 from pisco.networks.network import Network
-from pisco.planning.settings import Modes, Setting
+from pisco.networks.spectral import DENSE_UP_TO
+from pisco.planning.settings import Setting
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import smoothness
+from pisco.theory.estimates import agent_curvatures, smoothness
+from pisco.theory.safe_steps import agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10
@@ -75,7 +77,8 @@ def check_step(
 ) -> Doubt | None:
     """None when a step size is fine, or nothing is known about it; else what is wrong and what to change.
 
-    It knows PISCO's two forms on fixed, symmetric weights, on problems whose curvature is cheap to look at.
+    It knows PISCO's two forms on fixed weights, on problems whose agents' curvatures are cheap to look at. The limits
+    are safe ones (`theory.largest_safe_step`): real ones may be larger, so beyond them a trial decides.
 
     >>> import numpy as np, pisco
     >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
@@ -89,7 +92,7 @@ def check_step(
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
     if algorithm.factory is not pisco.__wrapped__ or p is None or odd:  # type: ignore[attr-defined]
         return None
-    if abs(network.weights - network.weights.T).max() > 1e-12:
+    if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
         return None
     look = _affordable(problem)
     if look is None:
@@ -97,41 +100,42 @@ def check_step(
     taken = ("local_lr", "comm_lr", "local_steps", "one_exchange")
     chosen = {name: algorithm.hyperparameters[name] for name in taken}
     setting = Setting(network.weights_name, server_prob=p, **chosen)
+    lr = float(setting.local_lr)
     few, flops = look
-    curvature = smoothness(few, iterations=HESSIANS)
-    if not curvature > 0:
+    curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
+    if not curvatures.max() > 0:
         return None
-    modes = Modes.of({setting.weights: network})
-    worst = modes.growth(setting, curvature)
-    if worst < 1:
+    worst = agents_growth(curvatures, network.weights, local_lr=lr, **setting.rule)
+    if worst <= 1:
         return None
+    # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
+    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **setting.rule)
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
         flops=flops,
-        worst=worst,
+        worst=seeming,
         rounds=rounds,
         eval_every=eval_every,
         chunk_rounds=chunk_rounds,
     )
     if seen is None:
         return None
-    limit = modes.limit(setting, curvature)
+    limit = largest_safe_step(curvatures, network.weights, **setting.rule)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         others = {name: Network(network.graph, weights=name) for name in ("pisco-step", "metropolis")}
-    modes = Modes.of(others | {setting.weights: network})
-    changes = {f"network.weights={name}": setting._replace(weights=name) for name in others}
-    changes["algorithm.name=pisco-one-exchange"] = setting._replace(one_exchange=True)
-    for change, changed in changes.items():
-        allowed = modes.limit(changed, curvature)
-        if changed != setting and allowed >= setting.local_lr:
+    changes = {f"network.weights={name}": (other, setting.rule) for name, other in others.items()}
+    changes["algorithm.name=pisco-one-exchange"] = network, setting._replace(one_exchange=True).rule
+    for change, (other, rule) in changes.items():
+        if agents_growth(curvatures, other.weights, local_lr=lr, **rule) < 1:
+            allowed = largest_safe_step(curvatures, other.weights, **rule)
             remedies.append(f"{change} (stable up to {allowed:.2g})")
     if p < 1:
         remedies.append("a larger network.server_prob")
-    return Doubt(float(setting.local_lr), worst, limit, seen[0], seen[1], tuple(remedies))
+    return Doubt(lr, seeming if seeming > 1 else worst, limit, seen[0], seen[1], tuple(remedies))
 
 
 def _below(limit: float) -> float:

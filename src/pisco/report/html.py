@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pisco._version import __version__
 from pisco.costs import Prices
-from pisco.errors import InputError
+from pisco.errors import InputError, writing
 from pisco.files import atomic_write
 from pisco.report.curves import page_numbers
 from pisco.report.summary import paragraphs
@@ -41,13 +41,9 @@ def write_page(
         raise InputError("there is no result to report; give at least one")
     path = Path(path)
     page = build_page(page_data(results, targets=targets, prices=prices), title=title or _title(results))
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, page.encode())
-    except OSError as error:
-        raise InputError(
-            f"cannot write the report {path} ({error.strerror or error}); use a file you may write to"
-        ) from error
     return path
 
 
@@ -81,7 +77,8 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
     html, live = data.get("html", {}), data.get("live")
     numbers = {name: value for name, value in data.items() if name != "html"}
     labels = [result["label"] for result in data["results"]]
-    return Template((PARTS / "report.html").read_text(encoding="utf-8")).substitute(
+    scripts = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
+    return Template(_part("report.html")).substitute(
         title=escape(title),
         subtitle=escape(", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")),
         connect="'self'" if live else "'none'",
@@ -95,14 +92,13 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
         # No text in the data can end the element that holds it.
         data=encode(numbers).replace("<", "\\u003c"),
         plotly=_plotly(),
-        css=(PARTS / "report.css").read_text(encoding="utf-8"),
-        js=_script(),
+        css=_part("report.css"),
+        js=f'"use strict";\n(() => {{\n{scripts}}})();',
     )
 
 
-def _script() -> str:
-    parts = ((PARTS / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS)
-    return '"use strict";\n(() => {\n' + "\n".join(parts) + "})();"
+def _part(name: str) -> str:
+    return (PARTS / name).read_text(encoding="utf-8")
 
 
 def encode(data: Mapping[str, Any]) -> str:

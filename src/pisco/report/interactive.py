@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.errors import InputError
+from pisco.errors import writing
 from pisco.report.panels import Panel, Rows
 
 
@@ -35,11 +35,9 @@ def interactive(rows: Rows, path: str | Path, title: str) -> Path:
     look = {"barmode": "stack", "template": "plotly_white", "legend": {"orientation": "h", "y": -0.12}}
     figure.update_layout(title=title, height=330 * down + 150, margin_t=120, **look)
     path = Path(path)
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write the page {path} ({error}); use a folder you may write to") from error
     return path
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "Links", "Panel"]
+__all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "LinkLines", "Panel"]
 
 # Okabe and Ito's palette, which any colour vision tells apart, without yellow, which vanishes on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -81,7 +81,7 @@ class Heat(NamedTuple):
     unit: str
 
 
-class Links(NamedTuple):
+class LinkLines(NamedTuple):
     """Lines of one kind between agents, each an array of points (n, 2); named in the legend after the widest one."""
 
     lines: Sequence[np.ndarray]
@@ -109,7 +109,7 @@ class Panel(NamedTuple):
     bars: Bars | None = None
     levels: Sequence[Level] = ()
     heat: Heat | None = None
-    links: Sequence[Links] = ()
+    links: Sequence[LinkLines] = ()
     agents: Agents | None = None
     log_x: bool = False
     log_y: bool = False

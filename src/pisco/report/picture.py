@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.errors import InputError
 from pisco.report.interactive import interactive
-from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, Links, Panel, Rows, every_nth
+from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, Rows, every_nth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,7 +186,7 @@ def _heat(ax: Axes, heat: Heat) -> None:
     ax.figure.colorbar(image, ax=ax, label=heat.unit)
 
 
-def _links(ax: Axes, links: Links) -> None:
+def _links(ax: Axes, links: LinkLines) -> None:
     from matplotlib.collections import LineCollection
 
     style: Any = "dashed" if links.dashed else "solid"

@@ -12,7 +12,7 @@ from pisco.data.partition import label_counts
 from pisco.errors import InputError
 from pisco.networks.drawing import layout, segments
 from pisco.networks.graph import Graph
-from pisco.report.panels import Agents, Bars, Heat, Links, Panel
+from pisco.report.panels import Agents, Bars, Heat, LinkLines, Panel
 from pisco.report.picture import draw, draw_panel, save
 
 if TYPE_CHECKING:
@@ -97,12 +97,12 @@ def plot_network(
     return _one(panel, path, ax, (5.2, 5.2))
 
 
-def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[Links]:
+def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[LinkLines]:
     from pisco.networks.weights import check
 
     lines, base = segments(graph, places), 1.6 if graph.num_edges < 200 else 0.7
     if weights is None:
-        return [Links(lines, np.full(len(lines), base), LINK)]
+        return [LinkLines(lines, np.full(len(lines), base), LINK)]
     values = np.asarray(check(weights, graph)[tuple(graph.edges.T)]).ravel()
     widths = base * (0.3 + 2.7 * np.abs(values) / max(float(np.abs(values).max(initial=0)), 1e-12))
     found = []
@@ -111,7 +111,7 @@ def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[Links]:
         if len(chosen):
             extreme = values[chosen[np.abs(values[chosen]).argmax()]]
             label = f"{word} weight {extreme:.3f}".replace("-", "−")
-            found.append(Links([lines[k] for k in chosen], widths[chosen], colour, sign < 0, label))
+            found.append(LinkLines([lines[k] for k in chosen], widths[chosen], colour, sign < 0, label))
     return found
 
 

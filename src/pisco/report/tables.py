@@ -43,7 +43,7 @@ def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -
 def endings_table(results: Sequence[Result], prices: Prices) -> str:
     """Where every result ended, and what it had sent by then."""
     shown = {name: metric for name, metric in measured(results).items() if metric.usual}
-    titles = (_capital(metric.title) for metric in shown.values())
+    titles = (metric.title[:1].upper() + metric.title[1:] for metric in shown.values())
     heads = ("Result", "Rounds", *titles, "Server rounds", "Sent", "Price", "Time")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
@@ -79,10 +79,6 @@ def settings_table(results: Sequence[Result]) -> str:
 
 def _final(result: Result, name: str) -> np.ndarray:
     return result.final(name).astype(float) if name in result.history else np.zeros(len(result.seeds))
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]
 
 
 def _head(words: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from pisco.errors import InputError, choose
+from pisco.errors import InputError, brief, choose
 
 if TYPE_CHECKING:
     from pisco.engines.driver import Progress
@@ -152,7 +152,7 @@ class Log:
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"--log {tracker} could not be started ({_first_line(error)})") from error
+            raise InputError(f"--log {tracker} could not be started ({brief(error)[:200]})") from error
 
     def __call__(self, progress: Progress) -> None:
         """Take news from the run."""
@@ -170,7 +170,7 @@ class Log:
                 tracker.rows(rounds, {n: result.column(n)[at, self.written :] for n in names})
             self.written += len(rounds)
         except Exception as error:
-            warnings.warn(f"--log {self.name} failed ({_first_line(error)}); the run goes on without it", stacklevel=2)
+            warnings.warn(f"--log {self.name} failed ({brief(error)[:200]}); the run goes on without it", stacklevel=2)
             self.trackers = []
 
     def finish(self, result: Result) -> None:
@@ -185,11 +185,7 @@ class Log:
             try:
                 tracker.close(state)
             except Exception as error:
-                warnings.warn(f"--log {self.name} was not closed ({_first_line(error)})", stacklevel=2)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:200]
+                warnings.warn(f"--log {self.name} was not closed ({brief(error)[:200]})", stacklevel=2)
 
 
 def _module(name: str, extra: str) -> Any:

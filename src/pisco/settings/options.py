@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -24,7 +25,7 @@ AUTO = "auto"
 """A step size that is picked before the run (`pisco.planning.auto_step`)."""
 
 
-class Choice(NamedTuple):
+class RowChoice(NamedTuple):
     """A setting that picks a row of a registry; `taken` are the row's keywords that other settings fill in."""
 
     table: str
@@ -38,7 +39,7 @@ class Choice(NamedTuple):
         return {key: option for key, option in known.items() if key not in self.taken}
 
 
-class _AlgorithmChoice(Choice):
+class _AlgorithmChoice(RowChoice):
     """Of a method some hyperparameters are fixed by its name, and the step size may be left open."""
 
     def options(self, name: str) -> Options:
@@ -53,15 +54,15 @@ DATA = ("dataset", "agents", "partition", "partition_options", "dtype")
 
 CHOICES = (
     _AlgorithmChoice("algorithm", "name", ALGORITHMS),
-    Choice("problem", "name", PROBLEMS, DATA),
-    Choice("network", "graph", GRAPHS, ("agents",)),
-    Choice("network", "weights", WEIGHTS, ("graph",)),
-    Choice("network", "server", SCHEDULES),
-    Choice("network", "varying", VARYING),
+    RowChoice("problem", "name", PROBLEMS, DATA),
+    RowChoice("network", "graph", GRAPHS, ("agents",)),
+    RowChoice("network", "weights", WEIGHTS, ("graph",)),
+    RowChoice("network", "server", SCHEDULES),
+    RowChoice("network", "varying", VARYING),
 )
 
 
-def choices(table: str) -> list[Choice]:
+def choices(table: str) -> list[RowChoice]:
     """The choices made in one table."""
     return [choice for choice in CHOICES if choice.table == table]
 
@@ -96,9 +97,10 @@ def unknown(table: str, name: str, known: Iterable[str], fixed: Mapping[str, Any
 def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], kept: set[str]) -> None:
     """After other choices were made, forget what only earlier ones took; `kept` are the keys just set."""
 
-    def taken(choice: Choice, settings: Mapping[str, Any]) -> set[str]:
-        name = str(settings.get(choice.key))
-        return set(choice.options(name)) if name in choice.registry else set()
+    def taken(choice: RowChoice, settings: Mapping[str, Any]) -> set[str]:
+        with suppress(InputError):  # a name that is not known, or no more: others will say so
+            return set(choice.options(str(settings.get(choice.key))))
+        return set()
 
     now = {name for choice in choices(table) for name in taken(choice, settings)}
     for choice in choices(table):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
@@ -25,21 +25,9 @@ def _no_flag(value: Any) -> Any:
     return value
 
 
-def _at_least_one(number: int) -> int:
-    if number < 1:
-        raise ValueError("expected a whole number at least 1")
-    return number
-
-
 def _seed(number: int) -> int:
     if not 0 <= number < 2**32:
         raise ValueError(f"expected a whole number from 0 to {2**32 - 1}")
-    return number
-
-
-def _not_negative(number: int) -> int:
-    if number < 0:
-        raise ValueError("expected a whole number at least 0")
     return number
 
 
@@ -48,8 +36,8 @@ def _full_batch(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_no_flag)]
-Natural = Annotated[Whole, AfterValidator(_not_negative)]
-Count = Annotated[Whole, AfterValidator(_at_least_one)]
+Natural = Annotated[Whole, Field(ge=0)]
+Count = Annotated[Whole, Field(ge=1)]
 Seed = Annotated[Whole, AfterValidator(_seed)]
 BatchSize = Annotated[Count | None, BeforeValidator(_full_batch)]
 
@@ -228,6 +216,7 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
         "string_type": "expected a text in quotes",
+        "greater_than_equal": f"expected a whole number at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",
     }
     return f"{place} is {given!r}, {cause or expected.get(kind, first['msg'])}"

@@ -1,22 +1,46 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
-from pisco.theory.estimates import Estimates, estimate, smoothness
-from pisco.theory.paper import Setup, StepSizes, complexities, corollary_1, network_dependency, theorem_1
-from pisco.theory.stability import CURVATURES, best_step, growth, largest_stable_step, round_matrix
+from pisco.theory.applied import guarantees
+from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
+from pisco.theory.orders import Setup, complexities, where_below
+from pisco.theory.paper import (
+    Bound,
+    LargeBatch,
+    MiniBatch,
+    StepSizes,
+    corollary_1,
+    corollary_2,
+    network_dependency,
+    theorem_1,
+    theorem_1_bound,
+)
+from pisco.theory.safe_steps import agents_growth, largest_safe_step
+from pisco.theory.stability import CURVATURES, best_step, growth, largest_stable_step, round_matrix, weight_modes
 
 __all__ = [
     "CURVATURES",
+    "Bound",
     "Estimates",
+    "LargeBatch",
+    "MiniBatch",
     "Setup",
     "StepSizes",
+    "agent_curvatures",
+    "agents_growth",
     "best_step",
     "complexities",
     "corollary_1",
+    "corollary_2",
     "estimate",
     "growth",
+    "guarantees",
+    "largest_safe_step",
     "largest_stable_step",
     "network_dependency",
     "round_matrix",
     "smoothness",
     "theorem_1",
+    "theorem_1_bound",
+    "weight_modes",
+    "where_below",
 ]

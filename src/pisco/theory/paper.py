@@ -1,7 +1,8 @@
-"""What the paper's theory says before a run: step sizes, communication complexities, the network dependency.
+"""What the paper's theory says before a run: step sizes and bounds.
 
-Theorem 1 and Corollary 1 give step sizes; the second table counts server and gossip rounds to ‖∇f‖² ≤ ε² for every
-method there; the network enters through λ_p = λ_w + p(1 − λ_w) alone.
+Theorem 1 bounds the mean of ‖∇f(x̄)‖² over K rounds; Corollary 1 tunes its step for mini-batches, Corollary 2 is for
+large and full ones. L is that of every agent's own f_i; the network enters through λ_p = λ_w + p(1 − λ_w) alone.
+Constants in O(·) are taken as 1.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pisco.errors import check_number
+from pisco.errors import InputError, check_number
 from pisco.networks.spectral import expected_mixing_rate
+from pisco.theory.orders import large_batch_rounds
+
+NO_MIXING = (
+    "λ_p is 0: the graph is disconnected, or its weights do not mix, and the server is never reached, so nothing is "
+    "guaranteed at any step size; use p > 0, a connected graph or other weights"
+)
 
 
 class StepSizes(NamedTuple):
@@ -34,8 +41,112 @@ def theorem_1(
     """
     check_number("alpha", alpha, low=0.1)
     check_number("smoothness", smoothness, low=0, open_low=True)
-    scale = math.sqrt(1 + server_prob) * expected_mixing_rate(mixing_rate, server_prob)
+    scale = math.sqrt(1 + server_prob) * _mixing(mixing_rate, server_prob)
     return StepSizes(alpha * scale, scale / (360 * alpha * smoothness * (local_steps + 1)))
+
+
+def _mixing(mixing_rate: float, server_prob: float) -> float:
+    rate = expected_mixing_rate(mixing_rate, server_prob)
+    if rate <= 1e-12:
+        raise InputError(NO_MIXING)
+    return rate
+
+
+class Bound(NamedTuple):
+    """Theorem 1's bound of the mean of ‖∇f(x̄)‖² over K rounds, term by term."""
+
+    descent: float
+    """f̃/(η·T_o·K), with η = η_c·η_l."""
+    local_noise: float
+    """L²·T_o²·η_l²·σ²/b."""
+    shared_noise: float
+    """L·η/n·σ²/b."""
+    network_noise: float
+    """(1−p)·L²·T_o²·η²/((1+p)²·λ_p⁴)·σ²/b."""
+    start: float
+    """E‖Y⁰ − Y⁰J‖²/(n·K) = (ζ² + (1 − 1/n)·σ²/b)/K: a mean over agents, so it does not fall with n."""
+    broken: tuple[str, ...]
+    """The theorem's conditions that do not hold, in words; with any of them the bound says nothing."""
+
+    @property
+    def total(self) -> float:
+        """All terms."""
+        return sum(self[:5])
+
+
+def theorem_1_bound(
+    *,
+    smoothness: float,
+    noise: float,
+    gap: float,
+    heterogeneity: float,
+    agents: int,
+    batch_size: int | None,
+    rounds: int,
+    mixing_rate: float,
+    server_prob: float,
+    local_steps: int,
+    local_lr: float,
+    comm_lr: float,
+) -> Bound:
+    """Theorem 1's bound at any step sizes, and which of its conditions they break.
+
+    Args:
+      smoothness: L of every agent's own f_i.
+      noise: σ², the variance of one sample's gradient; counts as 0 with full batches.
+      gap: f̃ = f(x⁰) − f*.
+      heterogeneity: ζ², the mean of ‖∇f_i(x⁰) − ∇f(x⁰)‖².
+      agents: n.
+      batch_size: b, None for all samples.
+      rounds: K.
+      mixing_rate: λ_w.
+      server_prob: p.
+      local_steps: T_o, at least 1: the statement divides by it.
+      local_lr: η_l.
+      comm_lr: η_c.
+
+    >>> facts = {"smoothness": 1.0, "mixing_rate": 0.3, "server_prob": 0.1, "local_steps": 1}
+    >>> rest = {"noise": 1.0, "gap": 1.0, "heterogeneity": 1.0, "agents": 10, "batch_size": 1, "rounds": 10**6}
+    >>> theorem_1_bound(**facts, **rest, **theorem_1(**facts)._asdict()).broken
+    ()
+    >>> theorem_1_bound(**facts, **rest, local_lr=0.1, comm_lr=1.0).broken
+    ('η_l is 0.1, at most 0.000209 is allowed (√(1+p)·λ_p/(360·α·L·(T_o+1)), α = 2.58)',)
+    """
+    check_number("local_steps", local_steps, low=1, integer=True)
+    check_number("smoothness", smoothness, low=0, open_low=True)
+    rate = _mixing(mixing_rate, server_prob)
+    scale = math.sqrt(1 + server_prob) * rate
+    alpha = comm_lr / scale
+    allowed = scale / (360 * alpha * smoothness * (local_steps + 1))
+    broken = []
+    if alpha < 0.1 * (1 - 1e-9):
+        broken.append(f"α = η_c/(√(1+p)·λ_p) is {alpha:.3g}, at least 0.1 is needed")
+    if local_lr > allowed * (1 + 1e-9):
+        broken.append(
+            f"η_l is {local_lr:.3g}, at most {allowed:.3g} is allowed (√(1+p)·λ_p/(360·α·L·(T_o+1)), α = {alpha:.3g})"
+        )
+    variance = noise / batch_size if batch_size else 0.0
+    eta = comm_lr * local_lr
+    drift = (smoothness * local_steps) ** 2
+    return Bound(
+        gap / (eta * local_steps * rounds),
+        drift * local_lr**2 * variance,
+        smoothness * eta / agents * variance,
+        (1 - server_prob) * drift * eta**2 / ((1 + server_prob) ** 2 * rate**4) * variance,
+        (heterogeneity + (1 - 1 / agents) * variance) / rounds,
+        tuple(broken),
+    )
+
+
+class MiniBatch(NamedTuple):
+    """Corollary 1's step sizes, and when it applies."""
+
+    comm_lr: float
+    local_lr: float
+    allowed: float
+    """The largest η_l that Theorem 1, which the corollary presupposes, allows."""
+    rounds_needed: float
+    """The K from which on η_l is allowed; with fewer rounds the corollary says nothing."""
 
 
 def corollary_1(
@@ -50,60 +161,72 @@ def corollary_1(
     server_prob: float,
     local_steps: int,
     alpha: float = 1.0,
-) -> StepSizes:
+) -> MiniBatch:
     """The paper's Corollary 1 for mini-batches: η_c = α√(1+p)·λ_p and
 
         η_l = min{√(n·α²·b·T_o·f̃/(η_c²·L·σ²·K)), ∛(η_c·b·f̃/(α·L²·σ²·K))}/(α·T_o)
 
-    with σ² the variance of one sample's gradient (`noise`) and f̃ = f(x⁰) − f* (`gap`).
+    with σ² the variance of one sample's gradient (`noise`) and f̃ = f(x⁰) − f* (`gap`). It asks for K so large that this
+    η_l is one of Theorem 1's, which on real problems is many millions: see `rounds_needed`.
+
+    >>> facts = {"smoothness": 1.0, "noise": 1.0, "gap": 1.0, "agents": 10, "batch_size": 1, "local_steps": 1}
+    >>> found = corollary_1(**facts, rounds=1000, mixing_rate=1.0, server_prob=0.0)
+    >>> found.local_lr > found.allowed, f"{found.rounds_needed:.2g}"
+    (True, '5.2e+06')
     """
     check_number("local_steps", local_steps, low=1, integer=True)
     for name, value in (("noise", noise), ("gap", gap), ("smoothness", smoothness)):
         check_number(name, value, low=0, open_low=True)
-    comm = theorem_1(
+    comm, allowed = theorem_1(
         smoothness=smoothness, mixing_rate=mixing_rate, server_prob=server_prob, local_steps=local_steps, alpha=alpha
-    ).comm_lr
-    rate = agents * alpha**2 * batch_size * local_steps * gap / (comm**2 * smoothness * noise * rounds)
-    drift = comm * batch_size * gap / (alpha * smoothness**2 * noise * rounds)
-    return StepSizes(comm, min(math.sqrt(rate), drift ** (1 / 3)) / (alpha * local_steps))
+    )
+    # For K = 1; they fall like K^(−1/2) and K^(−1/3), so η_l is allowed once the first of them is.
+    rate = math.sqrt(agents * alpha**2 * batch_size * local_steps * gap / (comm**2 * smoothness * noise))
+    drift = (comm * batch_size * gap / (alpha * smoothness**2 * noise)) ** (1 / 3)
+    shrunk = alpha * local_steps
+    needed = min((rate / (shrunk * allowed)) ** 2, (drift / (shrunk * allowed)) ** 3)
+    return MiniBatch(comm, min(rate / rounds**0.5, drift / rounds ** (1 / 3)) / shrunk, allowed, needed)
 
 
-class Setup(NamedTuple):
-    """What the complexities depend on; constants in O(·) and L are taken as 1, as in the paper's table."""
+class LargeBatch(NamedTuple):
+    """Corollary 2's rounds at Theorem 1's largest steps, and when it applies."""
 
-    agents: int
-    local_steps: int
-    mixing_rate: float
-    sigma: float = 1.0
-    epsilon: float = 0.05**0.5
-    """‖∇f‖² ≤ ε² is the a9a training target."""
+    comm_lr: float
+    local_lr: float
+    rounds: float
+    batch_needed: float
+    """The b from which on it applies, σ²/ε²; 0 where gradients are exact."""
 
 
-def complexities(s: Setup, p: float) -> dict[str, tuple[float, float]]:
-    """(server rounds, gossip rounds) of every method of the paper's second table; orders, not predictions.
+def corollary_2(
+    *,
+    smoothness: float,
+    noise: float,
+    epsilon: float,
+    agents: int,
+    batch_size: int | None,
+    mixing_rate: float,
+    server_prob: float,
+    local_steps: int,
+    alpha: float = 1.0,
+) -> LargeBatch:
+    """The paper's Corollary 2: L/((1+p)·λ_p²·ε²) + 1/ε² rounds, with batches of σ²/ε² or more.
 
-    >>> server, gossip = complexities(Setup(10, 1, 0.3), p=0.1)["pisco"]
-    >>> round(server / (server + gossip), 9)
-    0.1
+    With all samples the second term is 1/(n·ε²). T_o does not occur: without noise local steps buy nothing in the
+    bound.
+
+    >>> facts = {"smoothness": 1.0, "noise": 0.0, "epsilon": 0.1, "agents": 10, "batch_size": None, "local_steps": 1}
+    >>> [round(corollary_2(**facts, mixing_rate=rate, server_prob=0.0).rounds) for rate in (1.0, 0.1)]
+    [110, 10010]
     """
-    n, steps, rate, sigma, e = s.agents, s.local_steps, s.mixing_rate, s.sigma, s.epsilon
-    check_number("local_steps", steps, low=1, integer=True)
-    check_number("mixing_rate", rate, low=0, high=1)
-    check_number("epsilon", e, low=0, open_low=True)
-
-    def over(value: float) -> float:
-        return 1 / value if value > 0 else math.inf  # gossip alone cannot agree when λ_w = 0
-
-    noise = sigma**2 / (n * steps * e**4)
-    ours = noise + sigma * over((rate + p) ** 2 * e**3) + 1 / (n * e**2)
-    lsgt = sigma**4 * over(n * steps * rate**8 * e**4) + over(n * steps ** (1 / 3) * rate ** (8 / 3) * e ** (4 / 3))
-    return {
-        "scaffold": (noise + 1 / e**2, 0.0),
-        "lsgt": (0.0, lsgt + 1 / (n * steps * e**2)),
-        "periodical-gt": (0.0, noise + sigma * over(rate**2 * e**3) + over(rate**2 * e**2)),
-        "kgt": (0.0, noise + sigma * over(rate**2 * steps**0.5 * e**3) + over(rate**2 * e**2)),
-        "pisco": (p * ours if p else 0.0, (1 - p) * ours if p < 1 else 0.0),
-    }
+    check_number("epsilon", epsilon, low=0, open_low=True)
+    steps = theorem_1(
+        smoothness=smoothness, mixing_rate=mixing_rate, server_prob=server_prob, local_steps=local_steps, alpha=alpha
+    )
+    exact = batch_size is None or noise == 0
+    rate = expected_mixing_rate(mixing_rate, server_prob)
+    rounds = large_batch_rounds(smoothness, rate, server_prob, epsilon, agents if exact else 1)
+    return LargeBatch(*steps, rounds, 0.0 if exact else noise / epsilon**2)
 
 
 def network_dependency(mixing_rate: float, server_probs: Sequence[float] | np.ndarray) -> np.ndarray:

@@ -1,7 +1,9 @@
-"""Which step sizes are stable, mode by mode: ours, not the paper's.
+"""Which step sizes are stable when all agents are alike, mode by mode: ours, not the paper's.
 
-On quadratics with one curvature a the agents' deviations from their mean split into the eigenmodes of W. In mode μ one
-PISCO round is linear, (x, y) ← M·(x, y), with q = 1 − a·η_l and S = (1 − q^(T_o+1))/a, the sum of the round's steps:
+On quadratics with one Hessian the agents' deviations from their mean split into the eigenmodes of W and, in each, into
+curvatures a. (Agents with Hessians of their own do not split so, and these limits are too large for them: `moments`.)
+In mode μ one PISCO round is linear, (x, y) ← M·(x, y), with q = 1 − a·η_l and S = (1 − q^(T_o+1))/a, the sum of the
+round's steps:
 
     x⁺ = μ(x − η_c·S·y)
     y⁺ = μ(y − a·x + a·x⁺)                      two exchanges
@@ -9,8 +11,10 @@ PISCO round is linear, (x, y) ← M·(x, y), with q = 1 − a·η_l and S = (1 �
 
 A server round is the same with μ = 0, M₀. With two exchanges M₀ = 0: every mode but the mean is wiped out, so with
 probability p of reaching the server the deviations shrink in mean square iff (1 − p)·ρ(M)² < 1. With one exchange the
-trackers' gradients are not averaged, M₀ ≠ 0, and the condition is ρ((1 − p)·M⊗M + p·M₀⊗M₀) < 1. The mean itself takes
-gradient steps: |1 − η_c·a·S| < 1.
+trackers' gradients are not averaged, M₀ ≠ 0, and the condition is ρ((1 − p)·M⊗M̄ + p·M₀⊗M₀) < 1. The mean itself takes
+gradient steps: |1 − η_c·a·S| < 1. A W that is not symmetric has complex modes, and the same conditions hold: in a basis
+that makes W triangular and J diagonal every M does so too. A disconnected graph has further modes μ = 1, one for every
+component beyond the first; at p = 0 they are the means of components that never meet, and take gradient steps too.
 """
 
 from __future__ import annotations
@@ -19,6 +23,9 @@ from collections.abc import Iterable
 from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
+
+from pisco.errors import InputError
+from pisco.networks.spectral import DENSE_UP_TO, inner_modes
 
 CURVATURES = 24
 """The curvatures at which stability is tested, evenly up to L: the worst mode need not be the steepest."""
@@ -38,7 +45,7 @@ def round_matrix(
 ) -> np.ndarray:
     """M: how one PISCO round maps (x, y) in the mode with eigenvalue `mode`; modes, curvatures, η_l may be arrays."""
     mode, curvature, local_lr = np.broadcast_arrays(mode, curvature, local_lr)
-    mode = mode.astype(float)
+    mode = mode.astype(complex if np.iscomplexobj(mode) else float)
     shrink = 1 - curvature * local_lr
     steps = _geometric(shrink, local_steps + 1) * local_lr
     x = np.stack([mode, -mode * comm_lr * steps], axis=-1)
@@ -65,12 +72,19 @@ def _radius(matrices: np.ndarray) -> np.ndarray:
     half = (matrices[..., 0, 0] + matrices[..., 1, 1]) / 2
     product = matrices[..., 0, 0] * matrices[..., 1, 1] - matrices[..., 0, 1] * matrices[..., 1, 0]
     inside = half**2 - product
+    if np.iscomplexobj(matrices):
+        return np.maximum(np.abs(half + np.sqrt(inside)), np.abs(half - np.sqrt(inside)))
     real = np.abs(half) + np.sqrt(np.maximum(inside, 0))
     return np.where(inside < 0, np.sqrt(np.maximum(product, 0)), real)
 
 
 def growth(
-    modes: Iterable[float], smoothness: float, *, local_lr: float, condition: float | None = None, **rule: Unpack[Rule]
+    modes: Iterable[complex],
+    smoothness: float,
+    *,
+    local_lr: float,
+    condition: float | None = None,
+    **rule: Unpack[Rule],
 ) -> float:
     """The factor by which the worst squared deviation grows a round, in the mean over coins; below 1 is stable.
 
@@ -90,7 +104,7 @@ def _curvatures(smoothness: float, condition: float | None) -> np.ndarray:
 
 
 def _growths(
-    modes: Iterable[float],
+    modes: Iterable[complex],
     curvatures: np.ndarray,
     local_lrs: np.ndarray,
     *,
@@ -100,7 +114,9 @@ def _growths(
     one_exchange: bool = False,
 ) -> np.ndarray:
     """`growth` for many step sizes at once."""
-    chosen = np.asarray(list(modes), float)
+    chosen = np.asarray(list(modes))
+    if server_prob == 0:
+        chosen = chosen[np.abs(chosen - 1) > 1e-9]
     lrs = local_lrs[:, None]
     with np.errstate(over="ignore", invalid="ignore"):
         steps = (1 - (1 - curvatures * lrs) ** (local_steps + 1)) / curvatures
@@ -125,19 +141,29 @@ def _growths(
 
 
 def _moments(matrices: np.ndarray) -> np.ndarray:
-    """How 2×2 matrices map the second moments (xx, xy, yy)."""
+    """How 2×2 matrices map the second moments (xx, xy, yy); those of complex ones have a yx of their own."""
+    if np.iscomplexobj(matrices):
+        both = np.einsum("...ij,...kl->...ikjl", matrices, matrices.conj())
+        return both.reshape(*matrices.shape[:-2], 4, 4)
     a, b, c, d = (matrices[..., i, j] for i in (0, 1) for j in (0, 1))
     rows = [[a * a, 2 * a * b, b * b], [a * c, a * d + b * c, b * d], [c * c, 2 * c * d, d * d]]
     return np.stack([np.stack(row, axis=-1) for row in rows], axis=-2)
 
 
-def largest_stable_step(modes: Iterable[float], smoothness: float, **rule: Unpack[Rule]) -> float:
+def largest_stable_step(modes: Iterable[complex], smoothness: float, **rule: Unpack[Rule]) -> float:
     """The η_l up to which every smaller step is stable: scanned upwards from 10⁻⁶/L (10⁻¹²/L), then bisected.
+
+    Only for agents with one and the same Hessian; `largest_safe_step` is for all others.
+
+    Args:
+      modes: the eigenvalues of W but for the mean's own 1, as `weight_modes` gives them.
+      smoothness: L; every curvature up to it counts.
+      **rule: PISCO's settings besides η_l.
 
     >>> round(largest_stable_step([-0.826238], 1.0, local_steps=0), 4)      # (1+μ)²/(2μ²)
     0.0221
     """
-    modes = [mode for mode in modes if mode < 1 - 1e-12]
+    modes = list(modes)
     curvatures = _curvatures(smoothness, None)
 
     def stable(steps: np.ndarray) -> np.ndarray:
@@ -164,7 +190,7 @@ def largest_stable_step(modes: Iterable[float], smoothness: float, **rule: Unpac
 
 
 def best_step(
-    modes: Iterable[float], smoothness: float, *, condition: float, **rule: Unpack[Rule]
+    modes: Iterable[complex], smoothness: float, *, condition: float, **rule: Unpack[Rule]
 ) -> tuple[float, float]:
     """(η_l, growth) of the step that shrinks the worst mode fastest on quadratics of this condition number.
 
@@ -180,3 +206,28 @@ def best_step(
         best = float(steps[at]), float(found[at])
         steps = np.geomspace(steps[max(at - 1, 0)], steps[min(at + 1, len(steps) - 1)], 41)
     return best
+
+
+def weight_modes(weights: Any) -> tuple[complex, ...]:
+    """The eigenvalues of W that matter, but for the mean's own 1.
+
+    Of a symmetric W they are the smallest and the largest below 1. A disconnected graph has a 1 more. Of a W that is
+    not symmetric all are kept, one of each conjugate pair.
+
+    >>> [round(mode, 3) for mode in weight_modes(np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]))]
+    [0.0, 0.0, 1.0]
+    """
+    from scipy.sparse.csgraph import connected_components
+
+    more = (1.0,) if connected_components(weights, directed=False, return_labels=False) > 1 else ()
+    if abs(weights - weights.T).max() <= 1e-12:
+        return (*inner_modes(weights), *more)
+    n = weights.shape[0]
+    if n > DENSE_UP_TO:
+        raise InputError(
+            f"the weights are not symmetric, and the eigenvalues of {n} agents are out of reach; "
+            f"stability of such weights is known up to {DENSE_UP_TO} agents"
+        )
+    values = np.linalg.eigvals(weights.toarray() if hasattr(weights, "toarray") else weights)
+    inner = values[np.abs(values - 1) > 1e-9]
+    return (*inner[inner.imag >= 0].tolist(), *more)

@@ -28,12 +28,10 @@ def status(
 
       pisco federation status --kit kits/server
     """
-    from pisco.federation.kits import Kit, require_tls13
-
-    require_tls13()
     from rich.live import Live
 
     from pisco.errors import InputError
+    from pisco.federation.kits import Kit
     from pisco.federation.runtime.peers import overview
 
     opened = Kit.load(kit)
@@ -69,14 +67,12 @@ def try_(
 
       pisco federation try --agents 5
     """
-    from pisco.federation.kits import Kit, require_tls13
-
-    require_tls13()
     from rich.live import Live
 
     from pisco.cli.federation import loopback
     from pisco.errors import InputError
     from pisco.experiments.folders import unused
+    from pisco.federation.kits import Kit
     from pisco.federation.runtime.peers import overview
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
@@ -84,8 +80,8 @@ def try_(
         raise InputError(f"{folder} is not empty; choose a new folder with --out")
     began = time.perf_counter()
     plan = loopback.plan_here(
+        "try",
         agents,
-        name="try",
         rounds=rounds,
         batch_size=64,
         eval_every=max(1, rounds // 20),
@@ -94,9 +90,7 @@ def try_(
         problem={"name": "logistic", "classes": [-1, 1]},
         network={"graph": graph, "server_prob": server_prob},
     )
-    files = loopback.share_out("a9a", plan, folder / "data")
-    here = loopback.Loopback(folder, plan, {name: ["--data", str(file)] for name, file in files.items()})
-    here.prepare()
+    here = loopback.Loopback(folder, plan, loopback.share_out("a9a", plan, folder / "data"))
     note(f"{agents} agents and a server start as processes of their own; kits and logs are in {folder}")
     try:
         here.start()

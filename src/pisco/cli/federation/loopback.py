@@ -40,31 +40,24 @@ def free_ports(count: int) -> list[int]:
     return list(ports)
 
 
-def plan_here(agents: int, *, algorithm: Mapping[str, Any], network: Mapping[str, Any], **settings: Any) -> Federation:
+def plan_here(name: str, agents: int, **settings: Any) -> Federation:
     """A plan whose members all live on this machine."""
     first, *ports = free_ports(agents + 1)
-    return Federation.create(
-        settings.pop("name", "loopback"),
-        agents={f"agent-{i}": f"{HOST}:{port}" for i, port in enumerate(ports)},
-        server_address=f"{HOST}:{first}",
-        algorithm=algorithm,
-        network=network,
-        **settings,
-    )
+    addresses = {f"agent-{i}": f"{HOST}:{port}" for i, port in enumerate(ports)}
+    return Federation.create(name, agents=addresses, server_address=f"{HOST}:{first}", **settings)
 
 
-def share_out(dataset: str, plan: Federation, folder: Path, partition: str = "sorted") -> dict[str, Path]:
-    """One file of samples for every agent, as if each had always had its own."""
+def share_out(dataset: str, plan: Federation, folder: Path) -> dict[str, Path]:
+    """One file of samples for every agent, sorted by label, as if each had always had its own."""
     data = load_dataset(dataset)
-    parts = PARTITIONS[partition](data.labels, agents=len(plan.names))
-    files = {}
+    parts = PARTITIONS["sorted"](data.labels, agents=len(plan.names))
+    files = {name: folder / f"{name}.npz" for name in plan.names}
     folder.mkdir(parents=True, exist_ok=True)
-    for name, rows in zip(plan.names, parts, strict=True):
-        files[name] = folder / f"{name}.npz"
-        test = {}
-        if data.test_features is not None:
-            test = {"test_features": data.test_features, "test_labels": data.test_labels}
-        np.savez(files[name], features=data.features[rows], labels=data.labels[rows], **test)
+    test = {}
+    if data.test_features is not None:
+        test = {"test_features": data.test_features, "test_labels": data.test_labels}
+    for file, rows in zip(files.values(), parts, strict=True):
+        np.savez(file, features=data.features[rows], labels=data.labels[rows], **test)
     return files
 
 
@@ -74,24 +67,20 @@ class Loopback:
 
     folder: Path
     plan: Federation
-    options: Mapping[str, list[str]]  # of every agent's command: its data or module
+    data: Mapping[str, Path]  # every agent's samples
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def prepare(self) -> None:
-        """Certificates and kits for everybody."""
-        Authority.create(self.folder / "authority", self.plan.name)
-        self.plan.save(self.folder / "federation.toml")
-        for name in (SERVER, *self.plan.names):
-            kits.issue(self.folder, self.plan, name, self.kit(name))
 
     def kit(self, name: str) -> Path:
         return self.folder / "kits" / name
 
-    def start(self, *names: str) -> None:
-        """Start members, everybody unless some are named; one that ran before continues."""
-        for name in names or (SERVER, *self.plan.names):
-            command = [sys.executable, "-m", "pisco.cli.main", "server" if name == SERVER else "agent"]
-            command += ["--kit", str(self.kit(name)), *self.options.get(name, [])]
+    def start(self) -> None:
+        """Certificates, kits and a process for everybody."""
+        Authority.create(self.folder / "authority", self.plan.name)
+        self.plan.save(self.folder / "federation.toml")
+        for name in (SERVER, *self.plan.names):
+            kits.issue(self.folder, self.plan, name, self.kit(name))
+            command = ["server"] if name == SERVER else ["agent", "--data", str(self.data[name])]
+            command = [sys.executable, "-m", "pisco.cli.main", *command, "--kit", str(self.kit(name))]
             with (self.folder / f"{name}.log").open("ab") as log:
                 self.processes[name] = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
@@ -129,17 +118,13 @@ class Loopback:
                 process.kill()
                 process.wait()
 
-    def params(self) -> Any:
-        """Everybody's final parameters, agents leading."""
+    def result(self, seconds: float) -> Result:
+        """One result of the whole: the server's history, and every agent's parameters, agents leading."""
         import jax
 
         own = [Result.load(self.kit(name) / "result").params for name in self.plan.names]
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
-
-    def result(self, seconds: float) -> Result:
-        """One result of the whole: the server's history, and every agent's parameters."""
-        ledger = Ledger(self.plan, self.kit(SERVER) / "state")
-        return ledger.result(seconds, self.params())
+        params = jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
+        return Ledger(self.plan, self.kit(SERVER) / "state").result(seconds, params)
 
 
 def _environment() -> dict[str, str]:

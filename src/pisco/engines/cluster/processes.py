@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from pisco.engines import checkpoint
-from pisco.engines.checkpoint import Checkpoint, Head
+from pisco.engines.checkpoint import Checkpoint
 from pisco.engines.cluster.rendezvous import roll_call
 from pisco.errors import InputError
 
@@ -175,13 +175,13 @@ class Processes:
                 )
         return found
 
-    def save(self, folder: Path, head: Head, engine: Any, states: Any) -> None:
+    def save(self, folder: Path, made: Checkpoint, engine: Any, states: Any) -> None:
         # The engine is the sharded one: it alone runs in several processes, and knows of this module.
         first, own, common = engine.own_rows(states)
         written: dict[str, Any] = {"error": "it was interrupted"}
         try:
             part = (self.index, self.count)
-            written = checkpoint.save_part(folder, head.round, part, first, checkpoint.named_leaves(own))
+            written = checkpoint.save_part(folder, made.round, part, first, checkpoint.named_leaves(own))
         except OSError as error:
             written = {"error": str(error)}
         parts = [json.loads(text) for text in self.everybody_says(json.dumps(written))]
@@ -189,7 +189,7 @@ class Processes:
             if "error" in part:
                 raise OSError(f"process {index}: {part['error']}")
         if self.leads:
-            checkpoint.save(folder, head, common, parts)
+            checkpoint.save(folder, made._replace(leaves=checkpoint.named_leaves(common)), parts)
 
 
 def _gather(row: np.ndarray) -> np.ndarray:

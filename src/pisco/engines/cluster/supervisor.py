@@ -79,7 +79,8 @@ class Supervisor:
                     if failure.index and failure.code == BAD_INPUT:
                         self.say(failure.words)
                     return INTERRUPTED if self.asked else failure.code
-                self.say(f"process {failure.index} {_how(failure.code)}" + _quoted(failure))
+                quoted = f":\n{failure.words}" if failure.words and failure.code > 0 else ""
+                self.say(f"process {failure.index} {_how(failure.code)}{quoted}")
                 if failures < self.max_failures:
                     left = self.max_failures - failures - 1
                     self.say(
@@ -198,7 +199,3 @@ def _tail(log: IO[bytes] | None, lines: int = 3) -> str:
     log.seek(0)
     printed = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
     return "\n".join(printed[-lines:])
-
-
-def _quoted(failure: _Failure) -> str:
-    return f":\n{failure.words}" if failure.words and failure.code > 0 else ""

@@ -24,7 +24,7 @@ class Block:
         return self.first + jnp.arange(count)
 
     def own(self, values: jax.Array) -> jax.Array:
-        filled = jnp.pad(values, (0, self.blocks.padded - self.blocks.agents))
+        filled = jnp.pad(values, [(0, self.blocks.padded - self.blocks.agents)] + [(0, 0)] * (values.ndim - 1))
         return lax.dynamic_slice_in_dim(filled, self.first, self.blocks.block)
 
     def total(self, tree: Any) -> Any:
@@ -54,7 +54,7 @@ class Block:
         if local is not None:
             return jax.tree.map(lambda x: x[: self.blocks.block], local(rows))
         everybody = operator(jax.tree.map(lambda x: x[: self.blocks.agents], rows))
-        return jax.tree.map(self._own_rows, everybody)
+        return jax.tree.map(self.own, everybody)
 
     def _mean(self, tree: Any) -> Any:
         count = self.blocks.agents
@@ -75,7 +75,3 @@ class Block:
             return x
         real = self.numbers(x.shape[0]) < self.blocks.agents
         return jnp.where(real.reshape(-1, *[1] * (x.ndim - 1)), x, 0)
-
-    def _own_rows(self, x: jax.Array) -> jax.Array:
-        filled = jnp.pad(x, [(0, self.blocks.padded - self.blocks.agents)] + [(0, 0)] * (x.ndim - 1))
-        return lax.dynamic_slice_in_dim(filled, self.first, self.blocks.block)

@@ -11,12 +11,12 @@ from jax.sharding import Mesh
 
 from pisco.engines.cluster.processes import Processes
 from pisco.engines.evaluate import evaluate, round_metrics
-from pisco.engines.job import Carry, Job, Run, Segment, carry_shapes, seed_key
+from pisco.engines.job import Job, Run, Segment, carry_shapes, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.engines.sharded.block import Block
 from pisco.engines.sharded.exchange import AXIS, Blocks
-from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split, whole
+from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split_rows, whole
 from pisco.errors import InputError
 from pisco.networks.rounds import Links
 
@@ -24,31 +24,13 @@ Form = tuple[Any, tuple[bool, ...]]
 """The structure of a carry, and which of its leaves lead with the agents."""
 
 
-def _start(run: Run, held: Shard, batch_size: int | None, blocks: Blocks) -> Carry:
-    return _rounds(run, held.inside(blocks), batch_size, _here(held, blocks)).start(blocks.block)
+def _inside(held: Shard, blocks: Blocks) -> tuple[Shard, Block]:
+    """A device's own part, and its place among the others."""
+    held = held.inside(blocks)
+    return held, Block(blocks, held.exchange)
 
 
-def _advance(
-    run: Run, carry: Carry, held: Shard, done: jax.Array, segment: Segment, batch_size: int | None, blocks: Blocks
-) -> tuple[Carry, dict[str, jax.Array], Links]:
-    held, here = held.inside(blocks), _here(held, blocks)
-    rounds = _rounds(run, held, batch_size, here)
-    note = partial(round_metrics, held.problem, here=here)
-    carry, rows, links = rounds.advance(carry, done, segment, note)
-    return carry, evaluate(held.problem, rows, here, held.objective) if segment.measured else {}, links
-
-
-def _measure(carry: Carry, held: Shard, blocks: Blocks) -> dict[str, jax.Array]:
-    held, here = held.inside(blocks), _here(held, blocks)
-    rows = jax.tree.map(lambda x: x[None], round_metrics(held.problem, carry.state, here))
-    return evaluate(held.problem, rows, here, held.objective)
-
-
-def _here(held: Shard, blocks: Blocks) -> Block:
-    return Block(blocks, jax.tree.map(lambda x: x[0], held.exchange))
-
-
-def _rounds(run: Run, held: Shard, batch_size: int | None, here: Block) -> Rounds:
+def _rounds(run: Run, held: Shard, here: Block, batch_size: int | None) -> Rounds:
     run = run._replace(seed=jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
     count = here.blocks.agents
     return Rounds(run, held.problem, held.gossip, num_agents=count, batch_size=batch_size, here=here)
@@ -59,26 +41,44 @@ def _carry_specs(form: Form) -> Any:
     return jax.tree.unflatten(structure, [SPLIT if lead else WHOLE for lead in leads])
 
 
+def _on(mesh: Mesh, ins: Any, outs: Any) -> Any:
+    """Run by every device of the mesh, on its part of the arguments."""
+    return partial(jax.shard_map, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)
+
+
 @partial(jax.jit, static_argnames=("mesh", "blocks", "form", "batch_size"))
 def start(run, held, *, mesh, blocks, form, batch_size):
-    local = partial(_start, batch_size=batch_size, blocks=blocks)
-    specs = (WHOLE, held.specs())
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=_carry_specs(form), check_vma=False)(run, held)
+    @_on(mesh, (WHOLE, held.specs()), _carry_specs(form))
+    def local(run, held):
+        held, here = _inside(held, blocks)
+        return _rounds(run, held, here, batch_size).start(blocks.block)
+
+    return local(run, held)
 
 
 @partial(jax.jit, static_argnames=("mesh", "blocks", "form", "batch_size", "segment"), donate_argnames="carry")
 def advance(run, carry, held, done, *, mesh, blocks, form, batch_size, segment):
-    local = partial(_advance, segment=segment, batch_size=batch_size, blocks=blocks)
     carries = _carry_specs(form)
-    ins, outs = (WHOLE, carries, held.specs(), WHOLE), (carries, WHOLE, WHOLE)
-    return jax.shard_map(local, mesh=mesh, in_specs=ins, out_specs=outs, check_vma=False)(run, carry, held, done)
+
+    @_on(mesh, (WHOLE, carries, held.specs(), WHOLE), (carries, WHOLE, WHOLE))
+    def local(run, carry, held, done):
+        held, here = _inside(held, blocks)
+        note = partial(round_metrics, held.problem, here=here)
+        carry, rows, links = _rounds(run, held, here, batch_size).advance(carry, done, segment, note)
+        return carry, evaluate(held.problem, rows, here, held.objective) if segment.measured else {}, links
+
+    return local(run, carry, held, done)
 
 
 @partial(jax.jit, static_argnames=("mesh", "blocks", "form"))
 def measure_now(carry, held, *, mesh, blocks, form):
-    local = partial(_measure, blocks=blocks)
-    specs = (_carry_specs(form), held.specs())
-    return jax.shard_map(local, mesh=mesh, in_specs=specs, out_specs=WHOLE, check_vma=False)(carry, held)
+    @_on(mesh, (_carry_specs(form), held.specs()), WHOLE)
+    def local(carry, held):
+        held, here = _inside(held, blocks)
+        rows = jax.tree.map(lambda x: x[None], round_metrics(held.problem, carry.state, here))
+        return evaluate(held.problem, rows, here, held.objective)
+
+    return local(carry, held)
 
 
 class ShardedEngine:
@@ -150,14 +150,7 @@ class ShardedEngine:
         blocks, leads = self.blocks, jax.tree.unflatten(*self.form)
 
         def leaf(lead, x):
-            if not lead:
-                return whole(self.mesh, x)
-
-            def rows(device):
-                own = np.asarray(x[device * blocks.block : (device + 1) * blocks.block])
-                return np.concatenate([own, np.repeat(x[:1], blocks.block - len(own), axis=0)])
-
-            return split(self.mesh, rows)
+            return split_rows(self.mesh, x, blocks.cuts, blocks.block) if lead else whole(self.mesh, x)
 
         return [jax.tree.map(lambda lead, x, i=i: leaf(lead, x[i]), leads, packed) for i in range(len(job.runs))]
 

@@ -48,6 +48,11 @@ class Blocks:
         """Agents and ghosts together."""
         return self.block * self.devices
 
+    @property
+    def cuts(self) -> np.ndarray:
+        """Where blocks begin and end."""
+        return np.arange(self.devices + 1) * self.block
+
 
 class Transfer(NamedTuple):
     """Rows that travel at once: `rows[device]` are those it sends, as positions in its block."""
@@ -138,23 +143,12 @@ def plan_block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
     )
 
 
-def needed_rows(network: Network, blocks: Blocks) -> int:
-    """How many rows must cross between devices in one gossip exchange: each neighbour's once per device."""
-    incoming = network.weights.T.tocoo()
-    needs = _needs(blocks, incoming.col, incoming.row)
-    return needs.shape[1]
-
-
-def _needs(blocks: Blocks, sources: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Columns (from device, to device, agent) for every row that must travel, sorted."""
-    start, end = sources // blocks.block, targets // blocks.block
-    away = start != end
-    return np.unique(np.stack([start[away], end[away], sources[away]]).astype(np.int64), axis=1)
-
-
 def _transfers(blocks: Blocks, sources: np.ndarray, targets: np.ndarray):
     """The transfers, and for every row that travels (to device, agent) its place after the block."""
-    needs = _needs(blocks, sources, targets)
+    start, end = sources // blocks.block, targets // blocks.block
+    away = start != end
+    # Columns (from device, to device, agent) for every row that must travel, sorted.
+    needs = np.unique(np.stack([start[away], end[away], sources[away]]).astype(np.int64), axis=1)
     lists: dict[tuple[int, int], np.ndarray] = {}
     if needs.size:
         changes = np.flatnonzero(np.any(np.diff(needs[:2], axis=1) != 0, axis=0)) + 1

@@ -70,6 +70,20 @@ def split(mesh: Mesh, rows: Callable[[int], np.ndarray]) -> jax.Array:
     return jax.make_array_from_single_device_arrays(shape, NamedSharding(mesh, SPLIT), parts)
 
 
+def split_rows(mesh: Mesh, array: Any, cuts: np.ndarray, length: int) -> jax.Array:
+    """The rows from a cut to the next on every device, filled up to one length with a row that exists.
+
+    (A loss need not be finite anywhere else.)
+    """
+    host = np.asarray(array)
+
+    def rows(device):
+        own = host[cuts[device] : cuts[device + 1]]
+        return np.concatenate([own, np.repeat(host[:1], length - len(own), axis=0)])
+
+    return split(mesh, rows)
+
+
 def whole(mesh: Mesh, tree: Any) -> Any:
     """The same arrays on every device."""
     sharding = NamedSharding(mesh, WHOLE)
@@ -83,25 +97,14 @@ def whole(mesh: Mesh, tree: Any) -> Any:
 
 def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     """Put every agent's samples and links on its device."""
-    problem, block = job.problem, blocks.block
+    problem = job.problem
     sizes = np.concatenate([np.asarray(problem.sizes), np.ones(blocks.padded - blocks.agents, np.int32)])
     offsets = np.concatenate([np.asarray(problem.offsets), np.zeros(blocks.padded - blocks.agents, np.int32)])
     ends = np.append(np.asarray(problem.offsets), problem.num_samples)
-    cuts = ends[np.minimum(np.arange(blocks.devices + 1) * block, blocks.agents)]
+    cuts = ends[np.minimum(blocks.cuts, blocks.agents)]
     longest = int(np.diff(cuts).max())
-
-    def samples(leaf):
-        host = np.asarray(leaf)
-
-        def rows(device):
-            own = host[cuts[device] : cuts[device + 1]]
-            # Filled up with a sample that exists: a loss need not be finite anywhere else.
-            return np.concatenate([own, np.repeat(host[:1], longest - len(own), axis=0)])
-
-        return split(mesh, rows)
-
     placed = jax.tree.map(lambda x: x, problem)
-    placed.data = jax.tree.map(samples, problem.data)
+    placed.data = jax.tree.map(lambda leaf: split_rows(mesh, leaf, cuts, longest), problem.data)
     placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
     placed.start = problem.start if problem.draws_start else whole(mesh, problem.start)
     placed.test = _split_test(problem, blocks, mesh)
@@ -147,14 +150,8 @@ def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
 
 
 def _split_test(problem: Problem, blocks: Blocks, mesh: Mesh) -> Any:
-    """The test samples, a part on every device; the last parts are filled up with a sample that exists."""
+    """The test samples, a part on every device."""
     if not problem.num_test:
         return None
-    part = Blocks(problem.num_test, blocks.devices).block
-
-    def rows(host, device):
-        own = host[device * part : (device + 1) * part]
-        return np.concatenate([own, np.repeat(host[:1], part - len(own), axis=0)])
-
-    hosts = jax.tree.map(np.asarray, problem.test)
-    return jax.tree.map(lambda host: split(mesh, lambda device: rows(host, device)), hosts)
+    part = Blocks(problem.num_test, blocks.devices)
+    return jax.tree.map(lambda leaf: split_rows(mesh, leaf, part.cuts, part.block), problem.test)

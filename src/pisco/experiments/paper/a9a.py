@@ -20,9 +20,6 @@ PAPERS_FORM = next(iter(FORMS))
 SAME_STEP = 0.01
 """In the grids of both T_o."""
 
-FEW = ("0", "0.1", "10^-0.5", "1")
-
-
 PROTOCOLS = {"tuned": "η_l tuned for every p", "common": "one common η_l"}
 WHAT = {TRAINING: "training target", ACCURACY: "80% accuracy"}
 

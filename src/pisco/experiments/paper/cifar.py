@@ -26,7 +26,7 @@ ROUNDS_AN_EPOCH = 100
 """50,000 samples over 5 agents × batches of 20 × (T_o + 1) gradients."""
 
 
-class Found(NamedTuple):
+class ShortAndLong(NamedTuple):
     """Every p and step size for some epochs, and the common step size for more of them."""
 
     short: Study
@@ -62,7 +62,7 @@ def _setup(quick: bool, *, long: bool) -> dict[str, Any]:
     }
 
 
-def compute(quick: bool = False, stage: Stage = quiet) -> Found:
+def compute(quick: bool = False, stage: Stage = quiet) -> ShortAndLong:
     """Every p and step size with short runs, then long ones of every p at the common step size."""
     with stage("CIFAR-10, every step size", rounds(quick, long=False)) as progress:
         short = study(
@@ -80,10 +80,10 @@ def compute(quick: bool = False, stage: Stage = quiet) -> Found:
         points = [(RULE(local_lr=local_lr), bernoulli(p)) for p in PROBABILITIES.values()]
         results = sweep(points, progress=progress, **_setup(quick, long=True))
     cells = zip(PROBABILITIES.items(), results, strict=True)
-    return Found(short, [Cell(label, p, local_lr, result) for (label, p), result in cells])
+    return ShortAndLong(short, [Cell(label, p, local_lr, result) for (label, p), result in cells])
 
 
-def judge(found: Found) -> list[Verdict]:
+def judge(found: ShortAndLong) -> list[Verdict]:
     """Whether p = 1/√5 is enough and p = 0 the slowest, under both protocols."""
     return [
         *_judge(found.long, f"one common η_l, {_epochs(found.long)} epochs"),
@@ -120,7 +120,7 @@ def _judge(cells: Sequence[Cell], words: str) -> list[Verdict]:
     ]
 
 
-def present(found: Found) -> Shown:
+def present(found: ShortAndLong) -> Shown:
     """Tuned and short above, the common step size and long below."""
     labels, rows, table = tuple(PROBABILITIES), [], []
     for words, cells in (("tuned", found.short.tuned), ("common", found.long)):

@@ -9,7 +9,7 @@ import numpy as np
 from pisco import algorithms
 from pisco.data.registry import load
 from pisco.experiments.paper.figure import Figure, Shown, Stage, loss_and_accuracy, quiet, records
-from pisco.experiments.paper.study import ACCURACY, PROBABILITIES, Study, cell_of, larger_step, study
+from pisco.experiments.paper.study import ACCURACY, FEW, PROBABILITIES, Study, cell_of, larger_step, study
 from pisco.experiments.paper.verdict import Verdict, outcome, spread, up_to
 from pisco.networks import graphs
 from pisco.networks.network import Network
@@ -19,7 +19,6 @@ GRAPHS = {
     "connected Erdős–Rényi (0.3)": lambda: graphs.erdos_renyi(10, 0.3, 12),  # λ_w = 0.381 with FDLA weights
     "disconnected Erdős–Rényi (0.1)": lambda: graphs.erdos_renyi(10, 0.1, 0),
 }
-FEW = ("0", "0.1", "10^-0.5", "1")
 
 
 def compute(quick: bool = False, stage: Stage = quiet) -> list[Study]:

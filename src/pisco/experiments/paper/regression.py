@@ -12,7 +12,7 @@ from pisco import algorithms
 from pisco.data.registry import load
 from pisco.experiments.paper import a9a
 from pisco.experiments.paper.figure import Figure, Shown, Stage, curves, quiet, records
-from pisco.experiments.paper.study import ACCURACY, PROBABILITIES, TRAINING, Study, study
+from pisco.experiments.paper.study import ACCURACY, FEW, PROBABILITIES, TRAINING, Study, study
 from pisco.networks.network import Network
 from pisco.problems.logistic import logistic
 from pisco.report.panels import COLOURS, Bars, Level, Panel
@@ -105,13 +105,13 @@ def present_different_p(found: dict[int, Found]) -> Shown:
             row = []
             for protocol in a9a.PROTOCOLS:
                 cells = getattr(found[steps][form], protocol)
-                training, accuracy = (curves(cells, column, a9a.FEW) for column in (TRAINING, ACCURACY))
+                training, accuracy = (curves(cells, column, FEW) for column in (TRAINING, ACCURACY))
                 title = f"{form}\nT_o = {steps}, {protocol}"
                 row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
                 row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
                 same = {"form": form, "T_o": steps, "protocol": protocol}
                 if form == a9a.PAPERS_FORM:
-                    table += records(cells, (TRAINING, ACCURACY), a9a.FEW, **same)
+                    table += records(cells, (TRAINING, ACCURACY), FEW, **same)
             rows.append(row)
         verdicts += a9a.judge_different_p(found[1][form], found[10][form], form)
     settings = {each.name: each.settings() for forms in found.values() for each in forms.values()}

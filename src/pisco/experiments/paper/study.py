@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
 from pisco.experiments.tune import Tuned, pick
 from pisco.networks.network import Network
@@ -32,6 +31,7 @@ PROBABILITIES: dict[str, float] = {
     "10^-0.5": 10**-0.5,
     "1": 1.0,
 }
+FEW = ("0", "0.1", "10^-0.5", "1")
 TRAINING, ACCURACY = "grad_norm_sq_mean", "test_accuracy"
 
 
@@ -100,29 +100,15 @@ def study(
     network: Network,
     *,
     grid: Sequence[float],
-    rounds: int,
-    batch_size: int,
     seeds: Sequence[int],
     tuning_seeds: Sequence[int],
     targets: Targets,
-    eval_every: int = 1,
-    chunk_rounds: int = 100,
-    progress: Callable[[Progress], None] | None = None,
+    **how: Any,
 ) -> Study:
-    """Run `rule(local_lr=…)` for every p, step size and seed, then pick."""
-    everyone = (*tuning_seeds, *seeds)
+    """Run `rule(local_lr=…)` for every p, step size and seed, `how` as `sweep` takes it; then pick."""
     cells = [(label, p, lr) for label, p in probabilities.items() for lr in grid]
-    results = sweep(
-        [(rule(local_lr=lr), bernoulli(p)) for _, p, lr in cells],
-        problem,
-        network,
-        rounds=rounds,
-        batch_size=batch_size,
-        seeds=everyone,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-        progress=progress,
-    )
+    points = [(rule(local_lr=lr), bernoulli(p)) for _, p, lr in cells]
+    results = sweep(points, problem, network, seeds=(*tuning_seeds, *seeds), **how)
     found = {(label, lr): result for (label, _, lr), result in zip(cells, results, strict=True)}
     trials = {
         label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets) for label in probabilities

@@ -21,7 +21,7 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, check, weigh
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, weigh
 from pisco.metrics import by_column
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -54,8 +54,6 @@ class Agent(MemberProcess):
         if kit.name == SERVER:
             raise InputError(f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`")
         self.algorithm = kit.federation.build_algorithm()
-        for epoch in kit.federation.epochs:
-            check(self.algorithm, kit.federation.network_of(epoch))
         membership.check(kit.federation)
         _check_problem(problem, kit.federation.batch_size)
         super().__init__(kit, folder, listen=listen, durable=durable)
@@ -106,8 +104,6 @@ class Agent(MemberProcess):
         return self.done
 
     def adopt(self, plan: Federation) -> None:
-        for epoch in plan.epochs:
-            check(self.algorithm, plan.network_of(epoch))
         membership.check(plan)
         super().adopt(plan)
 

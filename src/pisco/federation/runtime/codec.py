@@ -7,6 +7,7 @@ finite.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -97,14 +98,7 @@ def encode(where: Where, sender: str, layout: MessageLayout, data: bytes) -> Ite
     """A message as chunks, the first one with the header."""
     from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
-    header = Header(
-        federation=where.federation,
-        round=where.round,
-        phase=where.phase,
-        sender=sender,
-        layout=str(layout),
-        size=len(data),
-    )
+    header = Header(**where._asdict(), sender=sender, layout=str(layout), size=len(data))
     yield Chunk(header=header, data=data[:CHUNK])
     for start in range(CHUNK, len(data), CHUNK):
         yield Chunk(data=data[start : start + CHUNK])
@@ -148,7 +142,7 @@ def decode(
         # What is only announced takes no memory, unless it is what we expect.
         data = bytearray(0 if layout is None else size)
         at = 0
-        for chunk in _with(first, incoming):
+        for chunk in itertools.chain([first], incoming):
             end = at + len(chunk.data)
             if end > size or not chunk.data:
                 raise BadMessage(f"it does not end after the {size} bytes it announced")
@@ -162,8 +156,3 @@ def decode(
     if next(incoming, None) is not None:
         raise BadMessage(f"it does not end after the {size} bytes it announced")
     return found, arrays
-
-
-def _with(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
-    yield first
-    yield from rest

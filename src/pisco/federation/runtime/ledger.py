@@ -8,6 +8,7 @@ import math
 import re
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +104,12 @@ class Ledger:
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
-    def silent(self, names: list[str]) -> list[str]:
-        """Those who were here and have not been heard of for longer than the plan's patience."""
+    def silent(self, names: Iterable[str], *, unknown: bool = False) -> list[str]:
+        """Those not heard of for longer than the plan's patience; who never was counts where `unknown` do."""
         now = time.monotonic()
+        first = -math.inf if unknown else now
         with self._lock:
-            return [n for n in names if now - self._contact.get(n, now) > self.plan.patience]
-
-    def unheard(self, names: list[str]) -> list[str]:
-        """Those who have not been heard of within the plan's patience, or ever."""
-        now = time.monotonic()
-        with self._lock:
-            return [n for n in names if now - self._contact.get(n, -math.inf) > self.plan.patience]
+            return [n for n in names if now - self._contact.get(n, first) > self.plan.patience]
 
     def overview(self) -> Overview:
         """Where everybody stands."""

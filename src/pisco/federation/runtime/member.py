@@ -144,7 +144,9 @@ class MemberProcess(ABC):
         self.look_for_plan()
         # The last round in which both of us take part; asking for the next one means goodbye.
         end = min(self.last_round(name), self.own_end())
-        self.door.check(context, name, self._objection(name, request, end))
+        objection = self._objection(name, request, end)
+        if objection is not None:
+            self.door.refuse(context, name, objection)
         if request.round > end:
             self.farewell(name, request.round)
         else:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from pisco.engines.job import Streams, check_needs
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
@@ -22,7 +23,7 @@ from pisco.federation.runtime import reports
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import BOUNDARY, wire
 from pisco.federation.runtime.peers import Peer, Stopped
-from pisco.federation.runtime.routes import ServerHop
+from pisco.federation.runtime.routes import Routes, ServerHop
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -31,8 +32,12 @@ log = logging.getLogger("pisco.federation")
 
 
 def check(plan: Federation) -> None:
-    """Refuse changes that a method's state cannot follow."""
+    """Refuse what cannot run between machines, and changes that a method's state cannot follow."""
     algorithm = plan.build_algorithm()
+    for epoch in plan.epochs:
+        network = plan.network_of(epoch)
+        check_needs(algorithm, network)
+        Routes(network, Streams(*[jax.random.key(0)] * 4))
     if algorithm.rebase is None and len({epoch.names for epoch in plan.epochs}) > 1:
         raise InputError(
             f"{algorithm.name} cannot change its roster: its state holds more than parameters, trackers and gradients "

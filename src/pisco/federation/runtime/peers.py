@@ -76,12 +76,11 @@ class Peer:
         try:
             self.check()
         except OSError as error:
-            return Call(self, None, f"cannot connect to {self.address} ({_brief(error)})")
+            return Call(self, None, f"cannot connect to {self.address} ({error.strerror or type(error).__name__})")
         except Refused as error:
             return Call(self, None, f"refused: {error}")
-        request = Request(federation=where.federation, round=where.round, phase=where.phase)
         try:
-            return Call(self, self._pull(request, wait_for_ready=False))
+            return Call(self, self._pull(Request(**where._asdict()), wait_for_ready=False))
         except ValueError:  # grpc's word for a channel that was closed: we are stopping
             return Call(self, None, "our connection to it is closed")
 
@@ -206,7 +205,10 @@ class Mailroom:
             if self.stopping.is_set():
                 raise Stopped("asked to stop")
             if time.monotonic() - began > patience:
-                raise Waited(self._out_of_patience(peer, where, trouble))
+                raise Waited(
+                    f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
+                    "type the command again once it is back"
+                )
 
         while True:
             try:
@@ -236,12 +238,6 @@ class Mailroom:
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
             call = self._ask(peer, where)
-
-    def _out_of_patience(self, peer: Peer, where: Where, trouble: str) -> str:
-        return (
-            f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
-            "type the command again once it is back"
-        )
 
     def _watch(self) -> None:
         """Give up calls that bring nothing; a dead connection without a goodbye looks like that."""
@@ -285,7 +281,3 @@ def overview(kit: Kit, timeout: float = 5.0) -> Overview:
 def _printable(details: str) -> str:
     """What a peer says, fit for one line of a log and for a terminal."""
     return "".join(each if each.isprintable() else " " for each in details[:300]).strip()
-
-
-def _brief(error: OSError) -> str:
-    return error.strerror or type(error).__name__

@@ -49,16 +49,15 @@ class Programs:
         def start(index: Any) -> Any:
             params = _stacked(problem.init(keys.start))
             mix = StartMix(lambda tree: exchange(tree, START_SERVER), lambda tree: exchange(tree, START_GOSSIP))
-            return algorithm.init(params, jax.random.fold_in(keys.batches, 0), gradient(index), mix)
+            return algorithm.init(params, keys.batch_key(-1), gradient(index), mix)
 
         def join(params: Params, k: Any, index: Any) -> Any:
             mix = StartMix(lambda tree: tree, lambda tree: tree)
-            return algorithm.init(params, jax.random.fold_in(keys.batches, k), gradient(index), mix)
+            return algorithm.init(params, keys.batch_key(k - 1), gradient(index), mix)
 
         def one_round(state: Any, k: Any, told: Told, index: Any) -> Any:
-            key = jax.random.fold_in(keys.batches, k + 1)
             mix = RoundMix(lambda tree: exchange(tree, MIX), told, _One(index))
-            return algorithm.round(state, key, gradient(index), mix)
+            return algorithm.round(state, keys.batch_key(k), gradient(index), mix)
 
         number = jax.ShapeDtypeStruct((), jnp.int32)
         self.params_like = jax.eval_shape(lambda: _stacked(problem.init(keys.start)))

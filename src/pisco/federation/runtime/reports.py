@@ -126,7 +126,8 @@ class Reporter:
     @property
     def server_matters(self) -> bool:
         """Where no round reaches the server, a federation may do without one."""
-        return self._met or needs_server(self.agent.plan)
+        plan = self.agent.plan
+        return self._met or not plan.network_of(plan.epochs[-1]).server.never_reached
 
     def finish(self) -> None:
         """The last rows; without the server they stay with the agent."""
@@ -141,11 +142,6 @@ class Reporter:
 
     def stop(self) -> None:
         self._stop.set()
-
-
-def needs_server(plan: Federation) -> bool:
-    """Whether a round may reach the server."""
-    return not plan.network_of(plan.epochs[-1]).server.never_reached
 
 
 def say_farewell(member: MemberProcess, peer: Peer, round_: int, *, patience: float) -> None:

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.engines.job import Streams, check_needs
+from pisco.engines.job import Streams
 from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.rounds import Links, Told, count_links, draw, tell
 from pisco.networks.schedules import decided_shape
-from pisco.types import Algorithm
 
 BLOCK = 512
 """Coins are tossed for this many rounds at once: one by one would cost more than the rounds."""
@@ -85,7 +84,10 @@ class Routes:
         at = (k if self.network.varying or who is not False else 0, who is False)
         if self._matrix[0] != at:
             self._matrix = (at, np.asarray(self._transposed(who, jnp.int32(k))))
-        return _gossip_hop(self._matrix[1], place)
+        transposed = self._matrix[1]  # row i holds what agent i takes, column i who takes from it
+        incoming = {place: 0.0} | {int(j): float(transposed[place, j]) for j in np.flatnonzero(transposed[place])}
+        readers = tuple(int(j) for j in np.flatnonzero(transposed[:, place]) if j != place)
+        return GossipHop(dict(sorted(incoming.items())), readers)
 
     def server_hop(self, k: int | None) -> ServerHop:
         """One server exchange of round k; None is before the first round, when everybody reports."""
@@ -135,31 +137,13 @@ class Routes:
         )
 
 
-def check(algorithm: Algorithm, network: Network) -> None:
-    """Refuse what cannot run between machines, with one sentence."""
-    check_needs(algorithm, network)
-    Routes(network, Streams(*[jax.random.key(0)] * 4))
-
-
-def _gossip_hop(transposed: np.ndarray, place: int) -> GossipHop:
-    """From Wᵀ: row i holds what agent i takes, column i who takes from it."""
-    incoming = {int(j): float(transposed[place, j]) for j in np.flatnonzero(transposed[place])}
-    incoming.setdefault(place, 0.0)
-    readers = tuple(int(j) for j in np.flatnonzero(transposed[:, place]) if j != place)
-    return GossipHop(dict(sorted(incoming.items())), readers)
-
-
 def weigh(arrays: Mapping[int, Sequence[np.ndarray]], weights: Mapping[int, float]) -> list[np.ndarray]:
     """Σ w·x leaf by leaf, in the order of the places, so that every run adds up in the same order."""
-    total: list[np.ndarray] | None = None
-    for place in sorted(weights):
-        parts = [array * array.dtype.type(weights[place]) for array in arrays[place]]
-        if total is None:
-            total = parts
-        else:
-            for sum_, part in zip(total, parts, strict=True):
-                sum_ += part
-    assert total is not None
+    first, *others = sorted(weights)
+    total = [array * array.dtype.type(weights[first]) for array in arrays[first]]
+    for place in others:
+        for sum_, part in zip(total, arrays[place], strict=True):
+            sum_ += part * part.dtype.type(weights[place])
     return total
 
 

@@ -19,7 +19,7 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Stopped, Waited
-from pisco.federation.runtime.routes import Routes, ServerHop, check, mean, weigh
+from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
@@ -44,8 +44,6 @@ class Server(MemberProcess):
     def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False, limit: int = LIMIT):
         if kit.name != SERVER:
             raise InputError(f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`")
-        for epoch in kit.federation.epochs:
-            check(kit.federation.build_algorithm(), kit.federation.network_of(epoch))
         membership.check(kit.federation)
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.limit = limit
@@ -146,7 +144,7 @@ class Server(MemberProcess):
             self._keep(round_, phase, layout, layout.join(averaged), readers)
         except Waited as waited:
             # Who asks early makes us wait for others who are well and on their way; the next question starts again.
-            if self.ledger.unheard([epoch.names[place] for place in hop.reporters]):
+            if self.ledger.silent((epoch.names[place] for place in hop.reporters), unknown=True):
                 self.failure = self.failure or waited
         except Stopped as stopped:
             self.failure = self.failure or stopped

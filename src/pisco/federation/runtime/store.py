@@ -65,8 +65,9 @@ class Store:
         }
         data = {f"message {r} {p}": np.frombuffer(m.data, np.uint8) for (r, p), m in messages.items()}
         job = self.identity | {"floors": outbox.floors(), "messages": about} | dict(notes)
-        head = checkpoint.Head(round_, job, dict(history) | data)
-        checkpoint.save(self.folder, head, state, durable=self.durable)
+        leaves = checkpoint.named_leaves(state)
+        made = checkpoint.Checkpoint(round_, job, dict(history) | data, leaves)
+        checkpoint.save(self.folder, made, durable=self.durable)
 
 
 def outbox_of(found: checkpoint.Checkpoint | None) -> Outbox:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from operator import methodcaller
 from typing import Any, NoReturn
 
 from google.protobuf.message import DecodeError
@@ -101,11 +102,6 @@ class Door:
             with self._lock:
                 self._inside[name] -= 1
 
-    def check(self, context: grpc.ServicerContext, name: str, reason: str | None) -> None:
-        """Go on if there is no reason not to."""
-        if reason is not None:
-            self.refuse(context, name, reason)
-
     def refuse(
         self,
         context: grpc.ServicerContext,
@@ -125,10 +121,6 @@ class Door:
                 log.warning("%s", line)
         context.abort(code, reason)
         raise AssertionError("abort raises")
-
-
-def _serialize(message: Any) -> bytes:
-    return message.SerializeToString()
 
 
 def _more_files() -> None:
@@ -190,7 +182,7 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
         handlers[name] = make(
             (streaming if name == PULL else single)(handler),
             request_deserializer=_parse(request),
-            response_serializer=_serialize,
+            response_serializer=methodcaller("SerializeToString"),
         )
     waiting = PER_PEER * peers + 4
     server = grpc.server(
