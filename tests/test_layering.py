@@ -20,7 +20,7 @@ ORDER = {
         {"_version", "display", "errors", "files"},
         {"registry", "memory"},
         {"types", "tree"},
-        {"algorithms", "networks", "data"},
+        {"algorithms", "networks", "data", "convolutions"},
         {"metrics"},
         {"problems"},
         {"costs", "theory", "settings"},

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.convolutions.rewrite import has_convolutions, with_fast_convolutions
 from pisco.display import card
 from pisco.errors import InputError, check_number, choose
 from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
@@ -83,7 +84,7 @@ class Problem:
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
-        self.per_sample = self._check_loss()
+        self.per_sample, self.convolves = self._check_loss()
         self._check_metrics()
 
     @property
@@ -111,14 +112,15 @@ class Problem:
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """The mean loss over a batch."""
-        return jnp.mean(self.loss(params, batch, key))
+        return jnp.mean(with_fast_convolutions(self.loss)(params, batch, key))
 
     def sample_losses(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """One loss per sample, also where the user's loss only gives the mean."""
+        loss = with_fast_convolutions(self.loss)
         if self.per_sample:
-            return self.loss(params, batch, key)
+            return loss(params, batch, key)
         alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
-        return jax.vmap(lambda sample: self.loss(params, sample, key))(alone)
+        return jax.vmap(lambda sample: loss(params, sample, key))(alone)
 
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
@@ -200,15 +202,16 @@ class Problem:
 
         return jax.tree.map(joined, blocks)
 
-    def _check_loss(self) -> bool:
-        """Whether the loss is given per sample; refuses one that cannot be used."""
+    def _check_loss(self) -> tuple[bool, bool]:
+        """Whether the loss is given per sample, and whether it has convolutions; refuses one that cannot be used."""
         params = jax.eval_shape(self.init, jax.random.key(0))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 where = jax.tree_util.keystr(path) or "params"
                 raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
         try:
-            out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, _some(self.data))
+            traced = jax.make_jaxpr(lambda p, b: self.loss(p, b, None), return_shape=True)
+            program, out = traced(params, _some(self.data))
             if getattr(out, "shape", None) == ():
                 self._check_mean()
         except InputError:
@@ -224,7 +227,7 @@ class Problem:
             raise InputError(
                 f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean"
             )
-        return shape == (PROBE,)
+        return shape == (PROBE,), has_convolutions(program)
 
     def _check_mean(self) -> None:
         """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
@@ -283,7 +286,7 @@ class Problem:
     def tree_flatten(self):
         fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
-        fixed += (self.name, self.per_sample, self.num_test)
+        fixed += (self.name, self.per_sample, self.num_test, self.convolves)
         start = None if self.draws_start else self.start
         return (self.data, self.sizes, self.offsets, self.scales, self.test, start), fixed
 
@@ -293,7 +296,7 @@ class Problem:
         self.data, self.sizes, self.offsets, self.scales, self.test, start = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
         self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
-        self.num_test, self.draws_start = aux[10], drawn is not None
+        self.num_test, self.convolves, self.draws_start = *aux[10:], drawn is not None
         self.start = start if drawn is None else drawn
         return self
 
