@@ -268,7 +268,7 @@ def test_npz_refuses_damaged_absent_and_unsafe_files(tmp_path):
 def test_load_explains_unknown_names(tmp_path):
     with pytest.raises(InputError, match="did you mean 'cifar10'"):
         data.load("cifar")
-    with pytest.raises(InputError, match="known: a9a, cifar10, mnist"):
+    with pytest.raises(InputError, match="known: a9a, cifar10, fashion-mnist, mnist"):
         data.load("imagenet-22k")
     with pytest.raises(InputError, match="is a folder"):
         data.load(tmp_path)
@@ -306,30 +306,32 @@ def idx(array):
     return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.tobytes()
 
 
-def small_mnist(monkeypatch, folder):
+def small_mnist(monkeypatch, folder, which="MNIST"):
     """Four tiny files in the original format, under their own checksums."""
     images = np.arange(3 * 28 * 28, dtype=np.uint8).reshape(3, 28, 28)
-    contents = [gzip.compress(idx(array)) for array in (images, np.array([1, 2, 3], np.uint8)) * 2]
-    names = [name for name, _ in mnist.FILES.values()]
+    contents = [idx(array) for array in (images, np.array([1, 2, 3], np.uint8)) * 2]
+    whole = getattr(mnist, which)
     folder.mkdir(parents=True)
-    for name, content in zip(names, contents, strict=True):
-        (folder / name).write_bytes(content)
-    sums = [hashlib.sha256(content).hexdigest() for content in contents]
-    monkeypatch.setattr(mnist, "FILES", dict(zip(mnist.FILES, zip(names, sums, strict=True), strict=True)))
+    files = {}
+    for (field, file), content in zip(whole.files.items(), contents, strict=True):
+        (folder / file.name).write_bytes(gzip.compress(content))
+        files[field] = file._replace(content=hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(mnist, which, whole._replace(files=files))
     return images
 
 
 @pytest.mark.parametrize("variable", ["PISCO_DATA", "PISCO_CACHE"])
-def test_mnist_is_found_in_either_folder_and_verified(monkeypatch, empty_places, tmp_path, variable):
-    images = small_mnist(monkeypatch, tmp_path / "here" / "mnist")
+@pytest.mark.parametrize(("name", "which"), [("mnist", "MNIST"), ("fashion-mnist", "FASHION")])
+def test_mnist_is_found_in_either_folder_and_verified(monkeypatch, empty_places, tmp_path, variable, name, which):
+    images = small_mnist(monkeypatch, tmp_path / "here" / name, which)
     monkeypatch.setenv(variable, str(tmp_path / "here"))
-    read = data.load("mnist")
+    read = data.load(name)
     np.testing.assert_array_equal(read.features, images.reshape(3, 784))
     assert read.labels.tolist() == [1, 2, 3] and read.num_classes == 10
-    assert data.available()[1].found == tmp_path / "here" / "mnist"
-    (tmp_path / "here" / "mnist" / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"other"))
+    assert {record.name: record.found for record in data.available()}[name] == tmp_path / "here" / name
+    (tmp_path / "here" / name / "t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"other"))
     with pytest.raises(InputError, match=r"t10k-labels-idx1-ubyte\.gz has SHA-256"):
-        data.load("mnist")
+        data.load(name)
 
 
 def test_mnist_is_downloaded_once_into_the_cache(monkeypatch, empty_places, tmp_path):
@@ -346,7 +348,7 @@ def test_mnist_is_downloaded_once_into_the_cache(monkeypatch, empty_places, tmp_
 
     monkeypatch.setattr(pooch, "retrieve", retrieve)
     assert data.load("mnist").num_samples == data.load("mnist").num_samples == 3
-    assert asked == [mnist.MIRROR + name for name, _ in mnist.FILES.values()]
+    assert asked == [mnist.MNIST.mirror + file.name for file in mnist.MNIST.files.values()]
 
 
 def test_idx_reader_refuses_other_and_cut_files(tmp_path):
@@ -399,7 +401,7 @@ def test_cifar10_reads_every_form_alike(monkeypatch, empty_places, form):
     second = contents["data_batch_1.bin"][3073:]
     assert read.labels[1] == second[0]
     assert read.features[1, 4, 9, 2] == second[1 + 2 * 1024 + 4 * 32 + 9]
-    assert data.available()[2].found == folder
+    assert {record.name: record.found for record in data.available()}["cifar10"] == folder
 
 
 def test_cifar10_refuses_damaged_files(monkeypatch, empty_places):
@@ -422,7 +424,7 @@ def test_cifar10_refuses_damaged_files(monkeypatch, empty_places):
         cifar10.decode_batch(bytes(3072))
 
 
-@needs(*(f"mnist/{name}" for name, _ in mnist.FILES.values()))
+@needs(*(f"mnist/{file.name}" for file in mnist.MNIST.files.values()))
 def test_mnist_has_the_published_counts():
     read = data.load("mnist")
     assert read.features.shape == (60000, 784) and read.features.dtype == np.uint8
@@ -430,6 +432,14 @@ def test_mnist_has_the_published_counts():
     assert np.bincount(read.test_labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     agents = data.PARTITIONS["by_label"](read.labels, agents=10)
     assert all((read.labels[part] == agent).all() for agent, part in enumerate(agents))
+
+
+@needs(*(f"fashion-mnist/{file.name}" for file in mnist.FASHION.files.values()))
+def test_fashion_mnist_has_the_published_counts():
+    read = data.load("fashion-mnist")
+    assert read.features.shape == (60000, 784) and read.features.dtype == np.uint8
+    assert np.bincount(read.labels).tolist() == [6000] * 10 and np.bincount(read.test_labels).tolist() == [1000] * 10
+    assert read.classes[9] == "Ankle boot" and read.labels[0] == 9
 
 
 @pytest.mark.skipif(not DATA.is_dir() or not any(DATA.glob("cifar10/*")), reason="PISCO_DATA has no cifar10 folder")

@@ -13,9 +13,11 @@ from pisco.errors import InputError, suggest
 from pisco.registry import Registry
 
 DATASETS = Registry[Callable[[], Dataset]](
-    "dataset", "pisco.datasets", {"a9a": a9a.load, "mnist": mnist.load, "cifar10": cifar10.load}
+    "dataset",
+    "pisco.datasets",
+    {"a9a": a9a.load, "mnist": mnist.load, "fashion-mnist": mnist.load_fashion, "cifar10": cifar10.load},
 )
-_RECORDS = (a9a.record, mnist.record, cifar10.record)
+_RECORDS = (a9a.record, mnist.record, mnist.record_fashion, cifar10.record)
 
 
 def load(name_or_path: str | Path) -> Dataset:
@@ -58,6 +60,6 @@ def available() -> list[Record]:
     """For each named dataset where it is, how big it is and how to get it; nothing is downloaded.
 
     >>> [record.name for record in available()]
-    ['a9a', 'mnist', 'cifar10']
+    ['a9a', 'mnist', 'fashion-mnist', 'cifar10']
     """
     return [record() for record in _RECORDS]
