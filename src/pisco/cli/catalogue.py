@@ -64,7 +64,7 @@ def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str
 
 
 def _datasets() -> dict[str, str]:
-    own = {"FILE": "your own LIBSVM text or .npz with features and labels"}
+    own = {"FILE": "your own table (.csv, .parquet), LIBSVM text, or .npz with features and labels"}
     return _registry("data.registry", "DATASETS")() | own
 
 
@@ -111,6 +111,10 @@ def data(
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of the partition.")
     ] = None,
+    dataset_options: Annotated[
+        list[str] | None,
+        typer.Option("--dataset-option", metavar="KEY=VALUE", help="Option of the dataset, as in label=outcome."),
+    ] = None,
     picture: Annotated[Path, typer.Option("--out", "-o", help="File for the picture of the split.")] = Path(
         "labels.png"
     ),
@@ -130,11 +134,13 @@ def data(
     from pisco.data import PARTITIONS, load
     from pisco.report.setup_plots import plot_labels
 
-    dataset = load(name)
+    dataset = load(name, **key_values(dataset_options))
     say(repr(dataset))
     if partition is not None:
         parts = PARTITIONS[partition](dataset.labels, agents=agents, **key_values(options))
-        plot_labels(dataset.labels, parts, picture, title=f"{dataset.name}, partition {partition}")
+        classes = dataset.classes if dataset.num_classes == len(set(dataset.labels.tolist())) else None
+        title = f"{dataset.name}, partition {partition}"
+        plot_labels(dataset.labels, parts, picture, classes=classes, title=title)
         sizes = [len(part) for part in parts]
         say(f"{agents} agents hold {min(sizes)} to {max(sizes)} samples each")
         say(f"picture: {picture}")
@@ -147,4 +153,4 @@ def _where() -> None:
     rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
     print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
-    say("Your own: a LIBSVM text file, or an .npz with arrays features and labels, by its path.")
+    say("Your own: a table (.csv, .parquet), LIBSVM text, or an .npz with arrays features and labels, by its path.")

@@ -5,6 +5,7 @@ from pisco.data.files import load_libsvm, load_npz
 from pisco.data.partition import PARTITIONS, by_label, dirichlet, iid, label_counts, shards, sorted_even
 from pisco.data.registry import DATASETS, available, load
 from pisco.data.storage import Record
+from pisco.data.tables import load_table
 
 __all__ = [
     "DATASETS",
@@ -19,6 +20,7 @@ __all__ = [
     "load",
     "load_libsvm",
     "load_npz",
+    "load_table",
     "shards",
     "sorted_even",
 ]

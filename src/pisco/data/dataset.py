@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from pisco.errors import InputError
+from pisco.errors import InputError, check_number
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -24,6 +24,8 @@ class Dataset:
         test_features: held-out samples of the same shape, or None.
         test_labels: their labels, or None.
         classes: names of the labels, in the order of the label values.
+        groups: one whole number per training sample, who it comes from (a person, a hospital), for the partition
+            "by_group"; or None.
 
     >>> Dataset("two points", [[0.0, 1.0], [2.0, 3.0]], [-1, 1])
     Dataset('two points', 2 samples of shape (2,) float64, 2 classes)
@@ -35,6 +37,7 @@ class Dataset:
     test_features: np.ndarray | None = None
     test_labels: np.ndarray | None = None
     classes: tuple[str, ...] | None = None
+    groups: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         def keep(field: str, value: Any) -> None:
@@ -58,6 +61,13 @@ class Dataset:
                     f"a test sample of {self.name!r} has shape {features.shape[1:]}, expected "
                     f"{self.features.shape[1:]} as in training; give both parts one shape"
                 )
+        if self.groups is not None:
+            keep("groups", check_labels(f"groups of {self.name!r}", self.groups))
+            if len(self.groups) != len(self.labels):
+                raise InputError(
+                    f"dataset {self.name!r} has {len(self.labels)} samples and {len(self.groups)} groups; "
+                    "give one group per training sample"
+                )
         if self.classes is not None:
             keep("classes", tuple(self.classes))
             if len(self.classes) < len(self.label_values):
@@ -80,6 +90,31 @@ class Dataset:
     def label_values(self) -> np.ndarray:
         """The different labels of both parts, in increasing order."""
         return np.unique(self.labels if self.test_labels is None else np.concatenate([self.labels, self.test_labels]))
+
+    def hold_out(self, share: float, seed: int = 0) -> Dataset:
+        """The same samples with a share of them, drawn by the seed, as the test part.
+
+        The first drawn of every label stays in training, so that no label is met in testing alone.
+
+        >>> Dataset("ten", np.arange(10), [0, 1] * 5).hold_out(0.2)
+        Dataset('ten', 8 samples of shape () int64, 2 for testing, 2 classes)
+        """
+        check_number("test", share, low=0, open_low=True, high=0.9)
+        check_number("seed", seed, low=0, integer=True)
+        if self.test_labels is not None:
+            raise InputError(f"{self.name} has a test part of its own; leave test = {share:g} out")
+        order = np.random.default_rng(int(seed)).permutation(self.num_samples)
+        free = np.delete(order, np.unique(self.labels[order], return_index=True)[1])
+        count = round(share * self.num_samples)
+        if not 0 < count <= len(free):
+            raise InputError(
+                f"{self.name} has {self.num_samples} samples of {self.num_classes} classes, too few for "
+                f"test = {share:g}; choose another share, or give more samples"
+            )
+        test, train = np.sort(free[:count]), np.setdiff1d(order, free[:count])
+        groups = None if self.groups is None else self.groups[train]
+        held = {"test_features": self.features[test], "test_labels": self.labels[test], "groups": groups}
+        return replace(self, features=self.features[train], labels=self.labels[train], **held)
 
     def __repr__(self) -> str:
         samples = f"{self.num_samples} samples of shape {self.features.shape[1:]} {self.features.dtype}"
@@ -105,6 +140,11 @@ def check_labels(what: str, labels: Any) -> np.ndarray:
     if labels.dtype.kind not in "iu":
         raise InputError(f"{what} have dtype {labels.dtype}, expected whole numbers; number the classes")
     return labels
+
+
+def small_dtype(values: np.ndarray) -> type:
+    """int8 where all values are whole numbers that fit, else float32."""
+    return np.int8 if np.all((values == np.round(values)) & (values >= -128) & (values <= 127)) else np.float32
 
 
 def _check_features(what: str, features: Any) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pisco.data.dataset import Dataset
+from pisco.data.dataset import Dataset, small_dtype
 from pisco.data.storage import read_bytes
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits
@@ -44,9 +44,7 @@ def load_libsvm(path: str | Path, num_features: int | None = None, test: str | P
     first = 0 if any(part.indices.size and part.indices.min() == 0 for part in parts) else 1
     largest = max(int(part.indices.max(initial=first)) for part in parts)
     width = largest - first + 1 if num_features is None else int(num_features)
-    values = np.concatenate([part.values for part in parts])
-    small = bool(np.all((values == np.round(values)) & (values >= -128) & (values <= 127)))
-    dtype = np.int8 if small else np.float32
+    dtype = small_dtype(np.concatenate([part.values for part in parts]))
     dense = [_dense(part, first, width, dtype) for part in parts]
     test_part = (dense[1], parts[1].labels) if len(parts) == 2 else (None, None)
     return Dataset(Path(path).name, dense[0], parts[0].labels, *test_part)

@@ -49,6 +49,7 @@ class ProblemTable(Choices):
     table = "problem"
     name: str = "logistic"
     dataset: str | None = None
+    dataset_options: dict[str, Any] = Field(default_factory=dict)
     partition: str = "sorted"
     partition_options: dict[str, Any] = Field(default_factory=dict)
     weights: list[float] | str | None = None
@@ -67,7 +68,7 @@ class ProblemTable(Choices):
         takes, data = registry.options(factory), {"agents": agents, "dtype": dtype}
         data |= {"partition": self.partition, "partition_options": self.partition_options}
         if self.dataset is not None and "dataset" in takes:
-            data["dataset"] = load_dataset(self.dataset)
+            data["dataset"] = load_dataset(self.dataset, **self.dataset_options)
         data = {name: value for name, value in data.items() if name in takes}
         made = factory(**data, **self.taken_by("name"))
         return made if self.weights is None else made.weighted(self.weights)

@@ -96,8 +96,9 @@ def _overridden(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
     for table, keys in changed.items():
         if any(choice.key in keys for choice in options.choices(table)):
             options.drop_stale(table, tables[table], before.get(table, {}), keys)
-        if table == "problem" and "partition" in keys and "partition_options" not in keys:
-            tables[table].pop("partition_options", None)
+        for key in ("dataset", "partition"):
+            if table == "problem" and key in keys and f"{key}_options" not in keys:
+                tables[table].pop(f"{key}_options", None)
     return tables
 
 
