@@ -77,6 +77,43 @@ def test_logistic_matches_its_formula(x64):
     np.testing.assert_allclose(problem.objective(jnp.asarray(x)), expected, atol=1e-12)
 
 
+def test_softmax_matches_numpy_and_its_identities(x64):
+    rng = np.random.default_rng(0)
+    test = {"test_features": rng.normal(size=(6, 3)), "test_labels": [5] * 6}
+    dataset = pisco.data.Dataset("toy", rng.normal(size=(12, 3)), [2, 5, 9] * 4, **test)
+    problem = pisco.problems.softmax(dataset, agents=3, partition="iid", ridge=0.2, dtype=jnp.float64)
+    w, c = rng.normal(size=(3, 3)), rng.normal(size=3)
+    logits = dataset.features @ w + c
+    chances = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    hits = np.eye(3)[np.searchsorted([2, 5, 9], dataset.labels)]
+    expected = -np.log((chances * hits).sum(1)).mean() + 0.1 * ((w**2).sum() + (c**2).sum())
+    slopes = {"w": dataset.features.T @ (chances - hits) / 12 + 0.2 * w, "c": (chances - hits).mean(0) + 0.2 * c}
+    params = {"w": jnp.asarray(w), "c": jnp.asarray(c)}
+    np.testing.assert_allclose(problem.objective(params), expected, atol=1e-12)
+    found = jax.grad(problem.objective)(params)
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(found[name], slope, atol=1e-12)
+    # At the start all classes are as likely; one number added to all logits changes nothing but the ridge.
+    np.testing.assert_allclose(problem.objective(problem.init(jax.random.key(0))), np.log(3), atol=1e-12)
+    plain = pisco.problems.softmax(dataset, agents=3, partition="iid", dtype=jnp.float64)
+    moved = {"w": params["w"] + rng.normal(size=(3, 1)), "c": params["c"] + 7.0}
+    np.testing.assert_allclose(plain.objective(moved), plain.objective(params), atol=1e-12)
+    accuracy = np.mean(np.argmax(dataset.test_features @ w + c, 1) == 1)
+    np.testing.assert_allclose(np.mean(problem.metrics[0].function(params, problem.test)), accuracy)
+
+
+def test_softmax_of_two_classes_is_logistic_regression(x64):
+    rng = np.random.default_rng(1)
+    dataset = pisco.data.Dataset("toy", rng.normal(size=(10, 2)), [-1, 1] * 5)
+    two = pisco.problems.softmax(dataset, agents=2, dtype=jnp.float64)
+    one = pisco.problems.logistic(dataset, agents=2, rho=0.0, dtype=jnp.float64)
+    x = rng.normal(size=3)
+    params = {"w": jnp.asarray(np.c_[np.zeros(2), x[:2]]), "c": jnp.asarray([0.0, x[2]])}
+    np.testing.assert_allclose(two.objective(params), one.objective(jnp.asarray(x)), atol=1e-12)
+    with pytest.raises(InputError, match="ridge is -1"):
+        pisco.problems.softmax(dataset, agents=2, ridge=-1)
+
+
 def test_a9a_is_as_the_paper_says():
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     assert problem.init(jax.random.key(0)).shape == (124,)

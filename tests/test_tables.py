@@ -175,3 +175,10 @@ def test_a_table_in_an_experiment_file(tmp_path):
     assert other.problem.dataset_options == {}
     with pytest.raises(InputError, match="has no column 'lost'"):
         load(tmp_path / "games.toml", ["problem.dataset_options.label='lost'"]).problem_and_network()
+
+
+def test_members_of_a_federation_number_their_labels_themselves(tmp_path):
+    from pisco.cli.agent import _problem
+
+    with pytest.raises(InputError, match=r"has texts as labels \(bird, cat, dog, …\)"):
+        _problem(None, write(tmp_path, PETS), None)

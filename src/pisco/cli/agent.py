@@ -116,8 +116,15 @@ def _problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     if data is None:
         raise InputError("an agent needs its data; give --data my.npz, or a model of your own with --module")
     from pisco.data.registry import load
+    from pisco.data.tables import SUFFIXES
 
-    return kit.federation.build_problem(load(str(data)))
+    loaded = load(str(data))
+    if loaded.classes is not None and set(data.suffixes) & set(SUFFIXES):  # one member cannot know the others' texts
+        raise InputError(
+            f"{data} has texts as labels ({', '.join(loaded.classes[:3])}, …), which every member would number on its "
+            "own; give numbers, the same for all members"
+        )
+    return kit.federation.build_problem(loaded)
 
 
 def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:

@@ -12,7 +12,7 @@ from pisco.data import a9a, cifar10, mnist
 from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz
 from pisco.data.storage import Record
-from pisco.data.tables import load_table
+from pisco.data.tables import SUFFIXES, load_table
 from pisco.errors import InputError, suggest
 from pisco.registry import Registry
 
@@ -24,7 +24,7 @@ DATASETS = Registry[Callable[..., Dataset]](
 _RECORDS = (a9a.record, mnist.record, mnist.record_fashion, cifar10.record)
 
 
-FILES: dict[str, Callable[..., Dataset]] = {".npz": load_npz, ".csv": load_table, ".parquet": load_table}
+FILES: dict[str, Callable[..., Dataset]] = {".npz": load_npz} | dict.fromkeys(SUFFIXES, load_table)
 """Readers by the end of a file's name; whatever else is read as LIBSVM text."""
 _PACKED = (".gz", ".bz2", ".xz")
 

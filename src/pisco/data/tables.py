@@ -13,6 +13,8 @@ from pisco.data.dataset import Dataset, small_dtype
 from pisco.data.storage import read_bytes
 from pisco.errors import InputError, suggest
 
+SUFFIXES = (".csv", ".parquet")
+
 Columns = dict[str, np.ndarray]
 """Every column by its name, as numbers or as texts."""
 

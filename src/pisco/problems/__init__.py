@@ -6,5 +6,6 @@ from pisco.problems.mlp import mlp
 from pisco.problems.problem import Problem
 from pisco.problems.quadratic import quadratic
 from pisco.problems.registry import PROBLEMS
+from pisco.problems.softmax import softmax
 
-__all__ = ["PROBLEMS", "Problem", "cnn", "logistic", "mlp", "quadratic"]
+__all__ = ["PROBLEMS", "Problem", "cnn", "logistic", "mlp", "quadratic", "softmax"]

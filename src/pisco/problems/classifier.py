@@ -20,15 +20,19 @@ Model = Callable[[Params, jax.Array, Key | None], jax.Array]
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The softmax cross entropy of `model(params, features, key)`, one value per sample."""
+    """The softmax cross entropy of `model(params, features, key)`, one value per sample, + ½·ridge·‖params‖²."""
 
     model: Model
+    ridge: float = 0.0
 
     def __call__(self, params: Params, batch: Any, key: Key | None) -> jax.Array:
         logits = self.model(params, batch["features"], key)
         logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
         chosen = jnp.take_along_axis(logits, batch["labels"][:, None].astype(jnp.int32), axis=1)[:, 0]
-        return jax.nn.logsumexp(logits, axis=1) - chosen
+        losses = jax.nn.logsumexp(logits, axis=1) - chosen
+        if not self.ridge:
+            return losses
+        return losses + 0.5 * self.ridge * sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(params))
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class Accuracy:
 
 def classifier(
     model: Model,
-    init: Callable[[Key], Params],
+    init: Callable[[Key], Params] | Params,
     dataset: Dataset,
     *,
     agents: int,
@@ -51,6 +55,7 @@ def classifier(
     partition_options: Mapping[str, Any] | None,
     eval_batch: int,
     eval_samples: int | None = None,
+    ridge: float = 0.0,
     name: str,
 ) -> Problem:
     """A problem from a model that turns features into logits."""
@@ -58,7 +63,7 @@ def classifier(
     parts = split(dataset, agents, partition, partition_options)
     small = np.uint8 if labels.max() < 256 else np.int32
     return Problem(
-        CrossEntropy(model),
+        CrossEntropy(model, ridge),
         init,
         agent_data(dataset.features, labels.astype(small), parts),
         **tested(dataset.test_features, None if test_labels is None else test_labels.astype(small), Accuracy(model)),

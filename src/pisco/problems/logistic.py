@@ -78,7 +78,7 @@ def logistic(
         raise InputError(f"features have shape {dataset.features.shape}, expected (samples, features)")
     labels, test_labels, classes = class_labels(dataset)
     if classes != 2:
-        raise InputError(f"logistic regression needs 2 classes, {dataset.name} has {classes}; use problems.mlp")
+        raise InputError(f"logistic regression needs 2 classes, {dataset.name} has {classes}; use problems.softmax")
     features, test_features = _with_bias(dataset.features, bias), _with_bias(dataset.test_features, bias)
     return Problem(
         LogisticLoss(float(rho)),

@@ -8,6 +8,9 @@ from pisco.problems.cnn import cnn
 from pisco.problems.logistic import logistic
 from pisco.problems.mlp import mlp
 from pisco.problems.problem import Problem
+from pisco.problems.softmax import softmax
 from pisco.registry import Registry
 
-PROBLEMS = Registry[Callable[..., Problem]]("problem", "pisco.problems", {"logistic": logistic, "mlp": mlp, "cnn": cnn})
+PROBLEMS = Registry[Callable[..., Problem]](
+    "problem", "pisco.problems", {"logistic": logistic, "softmax": softmax, "mlp": mlp, "cnn": cnn}
+)
