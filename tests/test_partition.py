@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import pisco
 from pisco import data
 from pisco.data import PARTITIONS, by_label, dirichlet, iid, label_counts, shards, sorted_even
 from pisco.errors import InputError
@@ -34,7 +35,9 @@ def too_few_of_a_label(labels, agents):
 def test_every_partition_keeps_its_promises(name, problem):
     labels, agents, seed = problem
     options = {"shards_per_agent": 1} if name == "shards" else {}
-    options |= {} if name in ("sorted", "by_label") else {"seed": seed}
+    options |= {} if name in ("sorted", "by_label", "by_group") else {"seed": seed}
+    if name == "by_group":
+        options["groups"] = np.random.default_rng(seed).permutation(np.arange(len(labels)) % agents)
     if name == "by_label" and too_few_of_a_label(labels, agents):
         with pytest.raises(InputError, match="use fewer agents"):
             by_label(labels, agents)
@@ -132,6 +135,9 @@ def test_shards_hold_few_labels():
         ("shards", {"agents": 2, "shards_per_agent": 3}, "shards_per_agent at most 2"),
         ("shards", {"agents": 2, "shards_per_agent": 0}, "shards_per_agent is 0"),
         ("by_label", {"agents": 4}, "label 1 has 1 samples for its 2 agents"),
+        ("by_group", {"agents": 2}, "needs a dataset that knows groups"),
+        ("by_group", {"agents": 3, "groups": [1, 1, 2, 2]}, "3 agents cannot have one of 2 groups each"),
+        ("by_group", {"agents": 1, "groups": [1, 1]}, "4 labels and 2 groups"),
         ("dirichlet", {"agents": 2, "alhpa": 1}, "no option 'alhpa'; did you mean 'alpha'"),
         ("sorted", {"agents": 2, "alpha": 1}, "partition 'sorted' has no option 'alpha'; known: agents"),
     ],
@@ -180,3 +186,18 @@ def test_picture_refuses_wrong_names_and_places(tmp_path):
         plot_labels([0, 1], [[0], [1]], tmp_path / "file" / "x.png")
     with pytest.raises(InputError, match="cannot write"):
         plot_labels([0, 1], [[0], [1]], tmp_path / "x.nonsense")
+
+
+def test_groups_of_a_dataset_reach_a_partition_that_asks_for_them():
+    dataset = pisco.data.Dataset("d", np.arange(6.0)[:, None], [0, 1] * 3, groups=[4, 9, 9, 5, 9, 5])
+    problem = pisco.problems.logistic(dataset, agents=2, partition="by_group", bias=False)
+    assert problem.data["features"][:, 0].tolist() == [1, 2, 4, 3, 5]  # the largest group first
+    assert problem.sizes.tolist() == [3, 2]
+
+    def backwards(labels, agents, groups):
+        return [np.flatnonzero(groups == group) for group in (5, 9)]
+
+    own = pisco.problems.logistic(dataset, agents=2, partition=backwards, bias=False)
+    assert own.data["features"][:, 0].tolist() == [3, 5, 1, 2, 4]
+    with pytest.raises(InputError, match="needs a dataset that knows groups"):
+        pisco.problems.logistic(pisco.data.load("a9a"), agents=2, partition="by_group")

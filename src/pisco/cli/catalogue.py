@@ -95,7 +95,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "weights": _registry("networks.weights", "WEIGHTS", "graph"),
     "schedules": _registry("networks.schedules", "SCHEDULES"),
     "varying": _registry("networks.varying", "VARYING"),
-    "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents"),
+    "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents", "groups"),
     "problems": _registry("problems.registry", "PROBLEMS", *_DATA),
     "datasets": _datasets,
     "presets": _presets,
@@ -131,13 +131,14 @@ def data(
         _where()
         return
     from pisco.cli.console import key_values
-    from pisco.data import PARTITIONS, load
+    from pisco.data import load
+    from pisco.data.partition import deal
     from pisco.report.setup_plots import plot_labels
 
     dataset = load(name, **key_values(dataset_options))
     say(repr(dataset))
     if partition is not None:
-        parts = PARTITIONS[partition](dataset.labels, agents=agents, **key_values(options))
+        parts = deal(dataset, partition, agents, **key_values(options))
         classes = dataset.classes if dataset.num_classes == len(set(dataset.labels.tolist())) else None
         title = f"{dataset.name}, partition {partition}"
         plot_labels(dataset.labels, parts, picture, classes=classes, title=title)

@@ -2,7 +2,7 @@
 
 from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz
-from pisco.data.partition import PARTITIONS, by_label, dirichlet, iid, label_counts, shards, sorted_even
+from pisco.data.partition import PARTITIONS, by_group, by_label, dirichlet, iid, label_counts, shards, sorted_even
 from pisco.data.registry import DATASETS, available, load
 from pisco.data.storage import Record
 from pisco.data.tables import load_table
@@ -13,6 +13,7 @@ __all__ = [
     "Dataset",
     "Record",
     "available",
+    "by_group",
     "by_label",
     "dirichlet",
     "iid",

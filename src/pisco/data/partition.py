@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from pisco.data.dataset import check_labels
+from pisco.data.dataset import Dataset, check_labels
 from pisco.errors import InputError, check_number
-from pisco.registry import Registry
+from pisco.registry import Registry, options
 
 Parts = list[np.ndarray]
 
@@ -138,6 +138,33 @@ def shards(labels: Any, agents: int, shards_per_agent: int = 2, seed: int = 0) -
     return list(np.sort(_generator(seed).permutation(dealt).reshape(agents, -1), axis=1))
 
 
+def by_group(labels: Any, agents: int, groups: Any = None) -> Parts:
+    """Every agent is one group of the dataset (a person, a hospital, a role): those with the most samples, in order.
+
+    Samples of smaller groups are left out.
+
+    >>> [part.tolist() for part in by_group([0, 1, 0, 1, 0], agents=2, groups=[7, 8, 8, 9, 9])]
+    [[1, 2], [3, 4]]
+    """
+    labels, agents = _check(labels, agents)
+    if groups is None:
+        raise InputError(
+            "the partition 'by_group' needs a dataset that knows groups, as in pisco.data.Dataset(..., groups=...); "
+            "choose another partition"
+        )
+    groups = check_labels("groups", groups)
+    if len(groups) != len(labels):
+        raise InputError(f"there are {len(labels)} labels and {len(groups)} groups; give one group per sample")
+    _, ranks, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    if agents > len(sizes):
+        raise InputError(
+            f"{agents} agents cannot have one of {len(sizes)} groups each; use at most {len(sizes)} agents"
+        )
+    largest = np.argsort(-sizes, kind="stable")[:agents]
+    members = np.split(np.argsort(ranks, kind="stable"), np.cumsum(sizes)[:-1])
+    return [members[group] for group in largest]
+
+
 def label_counts(labels: Any, parts: Sequence[np.ndarray]) -> np.ndarray:
     """How many samples of each label each agent holds: (agents, classes), labels in increasing order.
 
@@ -152,8 +179,23 @@ def label_counts(labels: Any, parts: Sequence[np.ndarray]) -> np.ndarray:
 PARTITIONS = Registry[Callable[..., Parts]](
     "partition",
     "pisco.partitions",
-    {"sorted": sorted_even, "by_label": by_label, "iid": iid, "dirichlet": dirichlet, "shards": shards},
+    {
+        "sorted": sorted_even,
+        "by_label": by_label,
+        "by_group": by_group,
+        "iid": iid,
+        "dirichlet": dirichlet,
+        "shards": shards,
+    },
 )
+
+
+def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents: int, **given: Any) -> list[Any]:
+    """Split a dataset by a named partition or a function; one that takes `groups` is given the dataset's."""
+    rule = PARTITIONS[partition] if isinstance(partition, str) else partition
+    if "groups" in options(rule):
+        given = {"groups": dataset.groups} | given
+    return list(rule(dataset.labels, agents=agents, **given))
 
 
 def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pisco import registry
-from pisco.data import a9a, cifar10, mnist
+from pisco.data import a9a, cifar10, mnist, shakespeare
 from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz
 from pisco.data.storage import Record
@@ -19,9 +19,15 @@ from pisco.registry import Registry
 DATASETS = Registry[Callable[..., Dataset]](
     "dataset",
     "pisco.datasets",
-    {"a9a": a9a.load, "mnist": mnist.load, "fashion-mnist": mnist.load_fashion, "cifar10": cifar10.load},
+    {
+        "a9a": a9a.load,
+        "mnist": mnist.load,
+        "fashion-mnist": mnist.load_fashion,
+        "cifar10": cifar10.load,
+        "shakespeare": shakespeare.load,
+    },
 )
-_RECORDS = (a9a.record, mnist.record, mnist.record_fashion, cifar10.record)
+_RECORDS = (a9a.record, mnist.record, mnist.record_fashion, cifar10.record, shakespeare.record)
 
 
 FILES: dict[str, Callable[..., Dataset]] = {".npz": load_npz} | dict.fromkeys(SUFFIXES, load_table)
@@ -90,6 +96,6 @@ def available() -> list[Record]:
     """For each named dataset where it is, how big it is and how to get it; nothing is downloaded.
 
     >>> [record.name for record in available()]
-    ['a9a', 'mnist', 'fashion-mnist', 'cifar10']
+    ['a9a', 'mnist', 'fashion-mnist', 'cifar10', 'shakespeare']
     """
     return [record() for record in _RECORDS]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from pisco.data import PARTITIONS, Dataset
+from pisco.data import Dataset
+from pisco.data.partition import deal
 from pisco.errors import InputError, check_number
 
 Partition = str | Callable[..., Sequence[np.ndarray]] | Sequence[np.ndarray]
@@ -27,11 +28,9 @@ def split(
 ) -> list[np.ndarray]:
     """The sample indices of every agent: by a named rule, by your own function, or as given."""
     check_number("agents", agents, low=1, integer=True)
-    if isinstance(partition, str):
-        parts = PARTITIONS[partition](dataset.labels, agents=agents, **dict(options or {}))
-    else:
-        parts = partition(dataset.labels, agents=agents) if callable(partition) else partition
-    parts = [np.asarray(part) for part in parts]
+    if isinstance(partition, str) or callable(partition):
+        partition = deal(dataset, partition, agents, **(dict(options or {}) if isinstance(partition, str) else {}))
+    parts = [np.asarray(part) for part in partition]
     if len(parts) != agents:
         raise InputError(f"partition has {len(parts)} parts, expected one for each of the {agents} agents")
     for agent, part in enumerate(parts):

