@@ -310,6 +310,10 @@ def test_data(tiny):
     assert where.exit_code == 0 and "a9a" in where.stdout and "PISCO_DATA" in where.stdout
     done = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4", "--out", "labels.png")
     assert done.exit_code == 0 and "10 to 10 samples" in done.stdout and Path("labels.png").exists()
+    Path("pets.csv").write_text("pet,kilos\n" + "cat,4\ndog,30\n" * 5)
+    table = pisco("data", "pets.csv", "--dataset-option", "label=pet", "--dataset-option", "test=0.2")
+    assert table.exit_code == 0 and "8 samples of shape (1,) int8, 2 for testing, 2 classes" in table.stdout
+    fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")
     fails("data", "mnits", saying="did you mean 'mnist'?")
     crowded = pisco("data", "points.npz", "--partition", "iid", "--agents", "41")
     assert crowded.exit_code == 2 and "41 agents cannot share 40 samples" in crowded.stderr

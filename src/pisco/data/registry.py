@@ -54,7 +54,7 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     """
     loader = _loader(name_or_path)
     takes = registry.options(loader)
-    held = {} if "test" in takes else dict(list(registry.options(_held_out).items())[1:])
+    held = {} if "test" in takes else registry.options(partial(_held_out, None))
     given = registry.fit(f"dataset {registry.label(str(name_or_path))!r}", held | takes, options)
     loaded = loader(**{name: value for name, value in given.items() if name in takes})
     if not isinstance(loaded, Dataset):
@@ -62,7 +62,7 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     return _held_out(loaded, **{name: value for name, value in given.items() if name in held})
 
 
-def _held_out(loaded: Dataset, /, test: float | None = None, seed: int = 0) -> Dataset:
+def _held_out(loaded: Any, /, test: float | None = None, seed: int = 0) -> Dataset:
     return loaded if test is None else loaded.hold_out(test, seed)
 
 
