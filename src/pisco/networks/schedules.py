@@ -274,11 +274,16 @@ def as_schedule(server: Any) -> Schedule:
     for name in ("start", "probability", "never_reached"):
         if not hasattr(server, name):
             raise InputError(f"server={server!r} has no `{name}`; subclass pisco.Schedule, which gives one")
-    if jax.tree_util.all_leaves([server]):  # no pytree: all of it is structure
-        if type(server).__hash__ is None:
-            raise InputError(f"server={server!r} has no hash; make its class a frozen dataclass, or a pytree")
-        jax.tree_util.register_static(type(server))
-    return server
+    return as_structure("server", server)
+
+
+def as_structure(what: str, given: Any) -> Any:
+    """An object of a user's class, fit to be passed to programs: what is no pytree is all structure."""
+    if jax.tree_util.all_leaves([given]):
+        if type(given).__hash__ is None:
+            raise InputError(f"{what}={given!r} has no hash; make its class a frozen dataclass, or a pytree")
+        jax.tree_util.register_static(type(given))
+    return given
 
 
 def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) -> tuple[int, ...]:

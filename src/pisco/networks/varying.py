@@ -28,7 +28,10 @@ __all__ = ["VARYING", "cycle", "edge_dropout", "function_of_round", "one_peer_ex
 
 
 class Gossiping(Protocol):
-    """Round k's operator and its number of directed edges."""
+    """Round k's operator and its number of directed edges.
+
+    One that says `symmetric = True` draws `Edges` whose links have the same weight both ways: it goes with presence.
+    """
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]: ...
 
@@ -51,6 +54,7 @@ class EdgeDropout(NamedTuple):
     weights: jax.Array  # of the edges
     failing: jax.Array  # the probability
     agents: jax.Array  # 0 … n−1
+    symmetric = True
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         uniform = jax.random.uniform(jax.random.fold_in(key, round_index), self.first.shape, jnp.float32)
@@ -65,6 +69,7 @@ class RandomMatching(NamedTuple):
     first: jax.Array
     second: jax.Array
     agents: jax.Array
+    symmetric = True
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         n = self.agents.shape[0]
