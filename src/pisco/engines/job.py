@@ -112,6 +112,7 @@ class Job:
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
+        who = (self.network.sampling, self.network.presence)
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -124,9 +125,7 @@ class Job:
             "eval_samples": self.problem.eval_samples,
             "data": _digest(self.problem.data, self.problem.sizes),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
-            "weights": _digest(
-                weights.data, weights.indices, weights.indptr, self.network.sampling, self.network.presence
-            ),
+            "weights": _digest(weights.data, weights.indices, weights.indptr, who),
         }
 
 
@@ -136,7 +135,8 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
     absent = network.presence is not None
     if absent and (needs.server_every_round or needs.constant_map):
         raise InputError(
-            f"{algorithm.name} needs everybody in every round, so that all hold the same; drop presence={network.presence!r}"
+            f"{algorithm.name} needs everybody in every round, or the absent hold something else when they are back; "
+            f"drop presence={network.presence!r}"
         )
     if needs.server_every_round and server.probability != 1.0:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")

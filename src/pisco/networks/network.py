@@ -203,7 +203,7 @@ class Network:
             self._check_presence()
 
     def _check_presence(self) -> None:
-        """Absences keep the agents' mean only where a link weighs the same both ways, and nobody is asked who is away."""
+        """Absences keep the agents' mean only where a link weighs the same both ways."""
         rule = "W" if self.varying is None else self.varying.__name__
         lopsided = abs(self.weights - self.weights.T).max() > 1e-12
         if not getattr(self.gossip.rule, "symmetric", False) if self.varying else lopsided:

@@ -149,7 +149,7 @@ def as_presence(given: Any, agents: int) -> Presence | None:
         ) from error
     if who.dtype != bool or who.shape != (agents,):
         raise InputError(
-            f"presence={made!r} gives {who.dtype}{list(who.shape)}, expected one boolean for each of the {agents} agents"
+            f"presence={made!r} gives {who.dtype}{list(who.shape)}, expected a boolean for each of the {agents} agents"
         )
     return made
 
