@@ -48,8 +48,8 @@ class Presence(Protocol):
 class Churn(Presence):
     """A two-state Markov chain for every agent."""
 
-    leave: jax.Array
-    back: jax.Array
+    leave: Any  # float32, as the uniforms; of NumPy, since jax must not start before its processes have met
+    back: Any
 
     def start(self, agents: int) -> jax.Array:
         return jnp.ones(agents, bool)
@@ -68,10 +68,10 @@ class Churn(Presence):
 class Masks(Presence):
     """A mask for every round; the last one stays."""
 
-    rows: jax.Array  # (rounds, n)
+    rows: Any  # (rounds, n)
 
     def present(self, key: jax.Array, round_index: Any) -> Any:
-        return self.rows[jnp.minimum(round_index, self.rows.shape[0] - 1)]
+        return jnp.asarray(self.rows)[jnp.minimum(round_index, self.rows.shape[0] - 1)]
 
     def __repr__(self) -> str:
         return f"masks of {self.rows.shape[0]} rounds"
@@ -105,7 +105,7 @@ def churn(leave: float, back: float) -> Presence:
     """
     check_number("leave", leave, low=0, high=1)
     check_number("back", back, low=0, high=1)
-    return Churn(jnp.asarray(leave, jnp.float32), jnp.asarray(back, jnp.float32))
+    return Churn(np.float32(leave), np.float32(back))
 
 
 def present(mask: Any) -> Presence:
@@ -129,7 +129,7 @@ def _masks(what: str, rows: Any) -> Masks:
     rows = np.asarray(rows)
     if rows.ndim != 2 or not rows.size or not np.isin(rows, (0, 1)).all():
         raise InputError(f"{what} is no mask: give one number for every agent, 1 where it is present and 0 where not")
-    return Masks(jnp.asarray(rows, bool))
+    return Masks(rows.astype(bool))
 
 
 def as_presence(given: Any, agents: int) -> Presence | None:
@@ -138,8 +138,9 @@ def as_presence(given: Any, agents: int) -> Presence | None:
         return None
     made = as_structure("presence", given if hasattr(given, "decide") else present(given))
     try:
-        key = jax.random.key(0)
-        who = jax.eval_shape(lambda k: jnp.asarray(made.decide(made.start(agents), key, k)[0]), jnp.int32(0))
+        who = jax.eval_shape(
+            lambda k: jnp.asarray(made.decide(made.start(agents), jax.random.key(0), k)[0]), np.int32(0)
+        )
     except InputError:
         raise
     except Exception as error:
