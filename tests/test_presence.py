@@ -10,7 +10,7 @@ import pytest
 import pisco
 from pisco.algorithms import ALGORITHMS, build
 from pisco.algorithms import pisco as pisco_rule
-from pisco.engines.job import attendance
+from pisco.engines import attendance
 from pisco.engines.scan import ScanEngine
 from pisco.experiments import load
 from pisco.networks.rounds import draw_round
