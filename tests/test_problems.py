@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import pisco
 from pisco.errors import InputError
-from pisco.problems.cnn import _copied, _gathered, convolve
 from pisco.problems.gradient import gradient
 from pisco.problems.sampling import batch_indices
 
@@ -96,22 +95,6 @@ def test_mlp_learns_and_measures():
     result = pisco.run(rule, problem, pisco.Network.ring(3), rounds=200, batch_size=20, eval_every=50)
     assert result.history["loss"][-1] < 0.7 * result.history["loss"][0]
     assert result.history["test_accuracy"][-1] > result.history["test_accuracy"][0]
-
-
-def test_convolution_as_patches_and_a_product(x64):
-    rng = np.random.default_rng(0)
-    images, kernel = (jnp.asarray(rng.normal(size=(3, 2, 8, 8, 4))), jnp.asarray(rng.normal(size=(3, 3, 3, 4, 5))))
-
-    def native(x, k):
-        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-
-    def value_and_slopes(form):
-        one = jax.value_and_grad(lambda x, k: jnp.sin(form(x, k)).sum(), (0, 1))
-        return jax.jit(jax.vmap(one))(images, kernel)
-
-    for ours, theirs in zip(*map(jax.tree.leaves, map(value_and_slopes, (convolve, native))), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
-    np.testing.assert_array_equal(_gathered(images[0]), _copied(images[0]))
 
 
 @pytest.fixture

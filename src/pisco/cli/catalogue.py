@@ -90,6 +90,7 @@ _DATA = ("dataset", "agents", "partition", "partition_options", "dtype")
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "algorithms": _registry("algorithms.registry", "ALGORITHMS"),
     "compressors": _registry("algorithms.compressors", "COMPRESSORS"),
+    "optimizers": _registry("algorithms.optimizers", "OPTIMIZERS"),
     "graphs": _registry("networks.graphs", "GRAPHS", "agents"),
     "weights": _registry("networks.weights", "WEIGHTS", "graph"),
     "schedules": _registry("networks.schedules", "SCHEDULES"),

@@ -123,7 +123,7 @@ class Job:
             "start": identity_of(start) if draws else _digest(start),
             "metrics": [metric.column for metric in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
-            "data": _digest(self.problem.data, self.problem.sizes),
+            "data": _digest(self.problem.data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
         }

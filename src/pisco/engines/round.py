@@ -12,7 +12,7 @@ from jax import lax
 from pisco.engines.job import Carry, Run, Segment, streams
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
-from pisco.problems.gradient import Batching, gradient, mean_loss, stacked
+from pisco.problems.gradient import Batching, gradient, mean_loss
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents, where_agents
 
@@ -29,7 +29,7 @@ class Rounds:
         num_agents: int,
         batch_size: int | None,
         here: Placement = EVERYBODY,
-        batching: Batching = stacked,
+        batching: Batching | None = None,
     ):
         self.run, self.problem, self.gossip = run, problem, gossip
         self.num_agents, self.here, self.keys = num_agents, here, streams(run.seed)

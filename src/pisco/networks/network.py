@@ -198,27 +198,27 @@ class Network:
             raise InputError(
                 f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
             )
-
         if self.presence is not None:
             self._check_presence()
 
     def _check_presence(self) -> None:
         """Absences keep the agents' mean only where a link weighs the same both ways."""
-        rule = "W" if self.varying is None else self.varying.__name__
-        lopsided = abs(self.weights - self.weights.T).max() > 1e-12
-        if not getattr(self.gossip.rule, "symmetric", False) if self.varying else lopsided:
+        even = abs(self.weights - self.weights.T).max() <= 1e-12
+        if not (getattr(self.varying, "symmetric", False) if self.varying else even):
+            links = self.varying.__name__ if self.varying else "W"
             raise InputError(
-                f"presence={self.presence!r} needs links that weigh the same both ways, which {rule} does not have or "
-                "may not have; use symmetric weights, alone or with edge_dropout or random_matching"
+                f"presence={self.presence!r} needs links that weigh the same both ways, as {links} need not; "
+                "use symmetric weights, alone or with edge_dropout or random_matching"
             )
         if self.sampling is not None:
             raise InputError(f"presence={self.presence!r} says who reports to the server; drop `sampling`")
-        decided_shape(self.server, self._nobody_knows)
 
-    def _nobody_knows(self) -> Any:
-        raise InputError(
-            f"server={self.server!r} looks at everybody's loss, which the absent do not send; use another schedule"
-        )
+        def unknown() -> Any:
+            raise InputError(
+                f"server={self.server!r} looks at everybody's loss, which the absent do not send; use another schedule"
+            )
+
+        decided_shape(self.server, unknown)
 
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.errors import InputError, brief, check_number
+from pisco.errors import InputError, check_number
 from pisco.networks.files import MATRIX_FILES, read_matrix
-from pisco.networks.schedules import as_structure
+from pisco.networks.schedules import as_structure, traced
 from pisco.registry import Registry
 
 __all__ = ["PRESENCE", "Presence", "churn", "everybody", "from_log", "present"]
@@ -137,17 +137,7 @@ def as_presence(given: Any, agents: int) -> Presence | None:
     if given is None:
         return None
     made = as_structure("presence", given if hasattr(given, "decide") else present(given))
-    try:
-        who = jax.eval_shape(
-            lambda k: jnp.asarray(made.decide(made.start(agents), jax.random.key(0), k)[0]), np.int32(0)
-        )
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"presence={made!r} fails ({brief(error)}); it is called with a key and the round and traced, so use "
-            "jnp.where and & instead of if and and"
-        ) from error
+    who = traced(f"presence={made!r}", lambda key, k: made.decide(made.start(agents), key, k)[0])
     if who.dtype != bool or who.shape != (agents,):
         raise InputError(
             f"presence={made!r} gives {who.dtype}{list(who.shape)}, expected a boolean for each of the {agents} agents"

@@ -159,7 +159,7 @@ def draw_round(
 
 
 def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
-    """One gossip exchange among those present: with mask m, Wm-weighted news, and the absent's weight on one's own."""
+    """One gossip exchange among those present: news from them, and on one's own what the absent would have weighed."""
     if drawn.present is None:
         return lambda tree: here.apply(drawn.operator, tree)
     own = here.own(drawn.present)
@@ -206,8 +206,8 @@ def _split_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any],
             mean = total / jnp.maximum(count, 1).astype(x.dtype)
             return jnp.where(per_agent(own, x).astype(bool), mean, gossiped)
 
-        totals = here.total(_weighted(own, tree))
-        return jax.tree.map(leaf, tree, totals, exchange(tree))
+        sent = tree if drawn.present is None else _sent(own, tree)
+        return jax.tree.map(leaf, tree, here.total(_weighted(own, sent)), exchange(tree))
 
     return apply
 

@@ -28,10 +28,7 @@ __all__ = ["VARYING", "cycle", "edge_dropout", "function_of_round", "one_peer_ex
 
 
 class Gossiping(Protocol):
-    """Round k's operator and its number of directed edges.
-
-    One that says `symmetric = True` draws `Edges` whose links have the same weight both ways: it goes with presence.
-    """
+    """Round k's operator and its number of directed edges."""
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]: ...
 
@@ -54,7 +51,6 @@ class EdgeDropout(NamedTuple):
     weights: jax.Array  # of the edges
     failing: jax.Array  # the probability
     agents: jax.Array  # 0 … n−1
-    symmetric = True
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         uniform = jax.random.uniform(jax.random.fold_in(key, round_index), self.first.shape, jnp.float32)
@@ -69,7 +65,6 @@ class RandomMatching(NamedTuple):
     first: jax.Array
     second: jax.Array
     agents: jax.Array
-    symmetric = True
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         n = self.agents.shape[0]
@@ -119,7 +114,10 @@ class FunctionOfRound:
 
 
 Varying = Callable[["Graph", "csr_array"], Gossiping]
-"""What `Network(varying=…)` takes: the graph and its weights become a rule."""
+"""What `Network(varying=…)` takes: the graph and its weights become a rule.
+
+One with `symmetric = True` makes a rule that draws `Edges` with the same weight both ways, which goes with presence.
+"""
 
 
 def edge_dropout(drop_prob: float) -> Varying:
@@ -138,12 +136,12 @@ def edge_dropout(drop_prob: float) -> Varying:
         on_edges = np.asarray(weights[graph.edges[:, 0], graph.edges[:, 1]]).ravel()
         return EdgeDropout(first, second, jnp.asarray(on_edges), jnp.asarray(drop_prob), _everyone(graph))
 
-    return _named(build, f"edge_dropout({drop_prob:g})")
+    return _named(build, f"edge_dropout({drop_prob:g})", symmetric=True)
 
 
 def random_matching() -> Varying:
     """Random disjoint pairs of neighbours average, each with weight one half."""
-    return _named(lambda graph, weights: RandomMatching(*_ends(graph), _everyone(graph)), "random_matching()")
+    return _named(lambda graph, weights: RandomMatching(*_ends(graph), _everyone(graph)), "random_matching()", True)
 
 
 def one_peer_exponential() -> Varying:
@@ -223,6 +221,6 @@ def _everyone(graph: Graph) -> jax.Array:
     return jnp.arange(graph.num_agents, dtype=jnp.int32)
 
 
-def _named(build: Varying, name: str) -> Varying:
-    build.__name__ = name  # type: ignore[attr-defined]
+def _named(build: Any, name: str, symmetric: bool = False) -> Varying:
+    build.__name__, build.symmetric = name, symmetric
     return build

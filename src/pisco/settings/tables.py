@@ -59,7 +59,9 @@ class Choices(Table):
     def _fit(self) -> Choices:
         fixed = {name: getattr(self, name) for name in type(self).model_fields}
         fitted = options.fit(self.table, fixed, self.__pydantic_extra__ or {})
-        (self.__pydantic_extra__ or {}).update(fitted)
+        # A value that reads its own forms stays as it was written.
+        plain = {name: value for name, value in fitted.items() if not hasattr(value, "read")}
+        (self.__pydantic_extra__ or {}).update(plain)
         return self
 
     def taken_by(self, key: str) -> dict[str, Any]:
