@@ -52,7 +52,7 @@ def test_a_round_is_that_of_all_with_the_weight_of_the_absent_on_the_diagonal(x6
     network = pisco.Network(
         everybody.graph, weights=everybody.weights, server=everybody.server, varying=everybody.varying, presence=[1] * n
     )
-    for k, share in enumerate((0.7, 0.3, 1.0, 0.0)):
+    for k, share in enumerate((0.7, 0.3, 0.0)):
         present = rng.random(n) < share
         mix, links = draw_round(network.gossip, who, key, k, n, present=jnp.asarray(present))
         found = np.array(mix(jnp.eye(n)))
@@ -216,11 +216,12 @@ def test_every_engine_agrees_and_seeds_differ(x64):
     problem, options = Quadratics().problem(), {"rounds": 3, "seed": [0, 1]}
     scan = pisco.run(RULE, problem, ring(), **options)
     assert (scan.history["present"][0] != scan.history["present"][1]).any()
-    for engine in ("debug", "sharded", ScanEngine(batched=True)):
-        other = pisco.run(RULE, problem, ring(), engine=engine, **options)
-        np.testing.assert_allclose(other.params, scan.params, rtol=0, atol=1e-13)
+    for engine, own in (("debug", 0), ("sharded", slice(2)), (ScanEngine(batched=True), slice(2))):
+        given = options | {"seed": options["seed"][own]}
+        other = pisco.run(RULE, problem, ring(), engine=engine, **given)
+        np.testing.assert_allclose(other.params, scan.params[own], rtol=0, atol=1e-13)
         for name in ("present", "messages_gossip", "messages_server"):
-            np.testing.assert_array_equal(other.history[name], scan.history[name])
+            np.testing.assert_array_equal(other.history[name], scan.history[name][own])
 
 
 def test_who_is_absent_survives_a_checkpoint(tmp_path):
