@@ -1,5 +1,8 @@
 """Optimizers in place of plain steps: against NumPy, per agent, in every engine, and refused in a sentence."""
 
+import subprocess
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -132,7 +135,6 @@ def grows():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (optax.adam(0.1), "holds a step size; leave that to local_lr"),
         ("adm", "unknown optimizer 'adm'; did you mean 'adam'?"),
         ({"name": "adam", "beta": 1}, "optimizer 'adam' has no option 'beta'"),
         (3, "the optimizer is 3, expected one of optax"),
@@ -144,9 +146,19 @@ def test_nonsense_is_refused_in_a_sentence(given, said):
         dsgd(local_lr=0.1, direction=given)
 
 
-def test_a_memory_that_does_not_fit_is_refused():
-    with pytest.raises(pisco.InputError, match="changes its shapes"):
-        pisco.run(dsgd(local_lr=0.1, direction=grows()), Quadratics().problem(), RING, rounds=2)
+@pytest.mark.parametrize(
+    ("given", "said"), [(grows(), "changes its shapes"), (optax.adam(0.1), "holds a step size; leave that to local_lr")]
+)
+def test_what_does_not_fit_is_refused_before_a_run(given, said):
+    with pytest.raises(pisco.InputError, match=said):
+        pisco.run(dsgd(local_lr=0.1, direction=given), Quadratics().problem(), RING, rounds=2)
+
+
+def test_naming_an_optimizer_computes_nothing():
+    """Processes of a cluster must meet before jax does anything."""
+    code = "import jax, pisco.algorithms as a; a.build('pisco', local_lr=1, local_steps=1, direction='adam')"
+    code += "; from jax._src import xla_bridge; assert not xla_bridge._backends"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_is_told_of_an_optimizer_is_the_same_in_every_process():

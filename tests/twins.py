@@ -12,6 +12,19 @@ def start(x0, mixes):
     return np.outer(x0, np.ones(mixes[0].shape[0]))
 
 
+def among_present(W, present, server):
+    """A round's matrix when only some agents are there, entry by entry."""
+    out, there = np.eye(len(W)), np.flatnonzero(present)
+    for i in there:
+        for j in there:
+            if server:
+                out[i, j] = 1 / len(there)
+            elif i != j:
+                out[i, j] = W[i, j]
+                out[i, i] -= W[i, j]
+    return out
+
+
 def plain(direction, x):
     """Directions as they are."""
     return direction
@@ -52,11 +65,25 @@ class Clip:
         return direction * np.minimum(1, self.most / norms)
 
 
-def pisco(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, one_exchange=False, direction=plain, outer=plain):
+def pisco(
+    x0,
+    gradient,
+    mixes,
+    *,
+    local_lr,
+    comm_lr=1.0,
+    local_steps,
+    one_exchange=False,
+    direction=plain,
+    outer=plain,
+    present=None,
+):
+    """`present` has a mask for every round; the absent keep what they have."""
     X = start(x0, mixes)
     G = gradient(X)
     Y = G.copy()
-    for W in mixes:
+    for k, W in enumerate(mixes):
+        before = X, Y, G
         x, y, g = X.copy(), Y.copy(), G.copy()
         for _ in range(local_steps):
             x = x - local_lr * direction(y, x)
@@ -67,6 +94,8 @@ def pisco(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, one_exchan
         X = (X - comm_lr * outer(X - x, X)) @ W
         G = gradient(X)
         Y = y @ W + G - g if one_exchange else (y + G - g) @ W
+        if present is not None:
+            X, Y, G = (np.where(present[k], new, old) for new, old in zip((X, Y, G), before, strict=True))
         yield {"params": X, "tracker": Y, "grads": G}
 
 

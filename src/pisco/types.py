@@ -110,14 +110,14 @@ class Pair(NamedTuple):
 
     `rebase(state)`, where given, is what an agent's state becomes when agents join or leave, so that what must hold for
     their mean (mean(Y) = mean(G), say) holds for those who now take part. Without it the roster cannot change.
-    `caution` is a warning to whoever runs it.
+    `caution()` is a warning to whoever runs it, or empty.
     """
 
     init: Callable[[Params, Key, Grad, StartMix], State]
     round: Callable[[State, Key, Grad, Mix], State]
     needs: Needs = Needs()
     rebase: Callable[[State], State] | None = None
-    caution: str = ""
+    caution: Callable[[], str] = str
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -165,7 +165,7 @@ class Algorithm:
     @property
     def caution(self) -> str:
         """What whoever runs it should know first."""
-        return self._pair.caution
+        return self._pair.caution()
 
     @property
     def name(self) -> str:

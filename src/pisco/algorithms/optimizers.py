@@ -85,12 +85,17 @@ class Optimizer:
             return _named(str(table.get("name", "")), tuple((k, v) for k, v in table.items() if k != "name"))
         if not (callable(getattr(given, "init", None)) and callable(getattr(given, "update", None))):
             raise InputError(f'the optimizer is {given!r}, expected one of optax, or a name such as "adam"')
-        return _checked(cls(_described(given.update), given))
+        return cls(_described(given.update), given)
 
     def start(self, params: Params) -> Any:
         """Every agent's memory before the first step."""
         if self.rule is None:
             return ()
+        if (_probe(self, 1.0) or 0.0) < 0:
+            raise InputError(
+                f"the optimizer {self.text} turns the direction round: it holds a step size; leave that to local_lr or "
+                "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
+            )
         rule = self.rule
         memory = jax.vmap(rule.init)(params)
         after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
@@ -130,7 +135,7 @@ PLAIN = Optimizer()
 @functools.cache  # the same object for the same words: runs of one job must agree in what is not traced
 def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
     words = ", ".join(f"{key}={value!r}" for key, value in options)
-    return _checked(Optimizer(f"{name}({words})" if words else name, OPTIMIZERS[name](**dict(options))))
+    return Optimizer(f"{name}({words})" if words else name, OPTIMIZERS[name](**dict(options)))
 
 
 @functools.cache
@@ -138,16 +143,6 @@ def _chain(parts: tuple[Optimizer, ...]) -> Optimizer:
     import optax
 
     return Optimizer(", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts)))
-
-
-def _checked(made: Optimizer) -> Optimizer:
-    """Refuse one that brings its own step: it would go uphill."""
-    if (_probe(made, 1.0) or 0.0) < 0:
-        raise InputError(
-            f"the optimizer {made.text} turns the direction round: it holds a step size; leave that to local_lr or "
-            "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
-        )
-    return made
 
 
 def _probe(made: Optimizer, size: float) -> float | None:

@@ -112,4 +112,4 @@ def pisco(
     def rebase(state: PiscoState) -> PiscoState:
         return state._replace(tracker=state.grads)  # mean(Y) = mean(G), whoever takes part
 
-    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase, NOISY if direction.normalises else "")
+    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase, lambda: NOISY if direction.normalises else "")

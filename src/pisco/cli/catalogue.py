@@ -95,6 +95,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "weights": _registry("networks.weights", "WEIGHTS", "graph"),
     "schedules": _registry("networks.schedules", "SCHEDULES"),
     "varying": _registry("networks.varying", "VARYING"),
+    "presence": _registry("networks.presence", "PRESENCE"),
     "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents", "groups"),
     "problems": _registry("problems.registry", "PROBLEMS", *_DATA),
     "datasets": _datasets,

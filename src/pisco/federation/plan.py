@@ -307,6 +307,8 @@ class Federation(Table):
     def _fits_together(self) -> Federation:
         if self.network.agents != len(self.roster):
             raise InputError(f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents")
+        if self.network.presence != "everybody":
+            raise InputError(f"network.presence = {self.network.presence!r} is for simulations so far; leave it out")
         _check_changes(self)
         for epoch in self.epochs:
             _check_epoch(self, epoch)

@@ -10,6 +10,7 @@ from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.network import Network
+from pisco.networks.presence import PRESENCE
 from pisco.networks.sampling import sample_groups
 from pisco.networks.schedules import SCHEDULES, Schedule, as_schedule
 from pisco.networks.varying import VARYING
@@ -111,6 +112,7 @@ class NetworkTable(Choices):
     weights: str = "metropolis"
     server: str = "never"
     varying: str = "none"
+    presence: str = "everybody"
     reporters: Count | None = None
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
@@ -152,6 +154,7 @@ class NetworkTable(Choices):
             weights=given[1],
             server=self.schedule(),
             varying=VARYING[self.varying](**self.taken_by("varying")),
+            presence=PRESENCE[self.presence](**self.taken_by("presence")),
             sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
