@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pisco.clock import Clock, Stopwatch
 from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
@@ -191,6 +192,7 @@ def drive(
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     watched: Sequence[int] = (0,),
+    clock: Clock | None = None,
 ) -> Outcome:
     """Run a job to its last round, or to Ctrl-C; what was computed is always returned.
 
@@ -243,11 +245,14 @@ def drive(
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
     # What a gossip exchange before the first round uses, for every run.
-    rule, links = job.network.gossip.rule, [streams(seed_key(run.seed)).links for run in job.runs]
-    start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
+    rule, keys = job.network.gossip.rule, [streams(seed_key(run.seed)) for run in job.runs]
+    start_edges = np.asarray([int(rule.draw(key.links, 0)[1]) for key in keys], np.int64)
+    servers = [run.server for run in job.runs]
+    stopwatch = None if clock is None else Stopwatch(clock, job.network, servers, keys, sizes)
 
     def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
         columns = history.columns(sizes, start_edges)
+        columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()
         return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames)

@@ -39,12 +39,13 @@ class Carry(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """The random streams of a seed: the start, the batches, the server's coin, and links that vary."""
+    """The random streams of a seed: the start, the batches, the server's coin, links that vary, and the clock."""
 
     start: jax.Array
     batches: jax.Array
     coins: jax.Array
     links: jax.Array
+    clock: jax.Array
 
     def batch_key(self, k: Any) -> jax.Array:
         """The key of round k's batches; round −1 is the start."""
@@ -53,7 +54,7 @@ class Streams(NamedTuple):
 
 def streams(key: jax.Array) -> Streams:
     """The streams of one run."""
-    return Streams(*(jax.random.fold_in(key, stream) for stream in range(4)))
+    return Streams(*(jax.random.fold_in(key, stream) for stream in range(5)))
 
 
 def seed_key(seed: int) -> jax.Array:
