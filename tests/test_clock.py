@@ -171,8 +171,8 @@ def test_a_run_has_seconds_of_its_own_stream(tmp_path):
     run(rounds=120, checkpoint=tmp_path)
     resumed = run(checkpoint=tmp_path, resume=True, eval_every=1)
     np.testing.assert_array_equal(resumed.history["seconds"], seconds)
-    sparse = run(seed=1, eval_every=50, chunk_rounds=70, engine="debug", rounds=100)
-    np.testing.assert_allclose(sparse.history["seconds"], seconds[1, [0, 50, 100]], rtol=1e-12)
+    sparse = run(seed=1, eval_every=2, chunk_rounds=3, engine="debug", rounds=4)
+    np.testing.assert_allclose(sparse.history["seconds"], seconds[1, [0, 2, 4]], rtol=1e-12)
     assert whole.settings["clock"]["compute"] == {"median": 0.1, "sigma": 0.6, "jitter": 0.2}
     (swept,) = pisco.sweep([(rule, network.server)], problem, network, rounds=100, seeds=[1], clock="phones")
     np.testing.assert_allclose(swept.history["seconds"], seconds[1:, :101], rtol=1e-12)
@@ -252,3 +252,47 @@ def test_refusals(given, words):
 def test_a_schedule_that_watches_the_loss_is_refused():
     with pytest.raises(InputError, match="depends on the run, so a clock cannot follow it"):
         stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus")
+
+
+@pytest.fixture(scope="module")
+def timed():
+    """Two methods by a clock, and one without."""
+    problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
+    network, rule = pisco.Network.ring(4, server=pisco.every(4)), build("dsgd", local_lr=0.1)
+    given = {"compute": [1, 1, 1, 5], "latency_server": 2}
+    made = [pisco.run(rule, problem, network, rounds=20, clock=table) for table in (given, {"compute": 1}, None)]
+    for result, label in zip(made, ("slow", "fast", "untimed"), strict=True):
+        result.label = label
+    return made
+
+
+def test_seconds_are_paid_like_bytes_and_price(timed, tmp_path):
+    from pisco.costs import Prices
+    from pisco.report.html import write_page
+    from pisco.report.plots import plot_results
+    from pisco.report.summary import paragraphs
+
+    target, prices = {"grad_norm_sq": 0.5}, Prices(0, 0, gradient=2.0)
+    records = pisco.compare(timed, target, prices)
+    k = int(records[0]["rounds to grad_norm_sq"])
+    paid = [record["seconds to grad_norm_sq"] for record in records]
+    assert paid == [timed[0].history["seconds"][k], timed[1].history["seconds"][k], None]
+    assert [record["price to grad_norm_sq"] for record in records] == [2 * 4 * k] * 3
+    with pytest.raises(InputError, match="no measure of training"):
+        pisco.compare(timed, {"seconds": 3})
+    assert "fast took the fewest seconds" in paragraphs(timed[:2], target, prices)[0]
+    titles = [ax.get_xlabel() for ax in plot_results(timed).axes]
+    assert "seconds by the clock" in titles and "seconds by the clock" not in [
+        ax.get_xlabel() for ax in plot_results(timed[2:]).axes
+    ]
+    page = write_page(timed, tmp_path / "r.html", targets=target, prices=prices).read_text()
+    assert 'id="price-gradient" min="0" step="any" value="2"' in page and ">Seconds by the clock</th>" in page
+    assert f'data-gradient="{4 * k}"' in page
+    lone = write_page(timed[2:], tmp_path / "lone.html").read_text()
+    assert ">Seconds by the clock</th>" not in lone
+    saved = pisco.Result.load(timed[0].save(tmp_path / "kept"))
+    np.testing.assert_array_equal(saved.history["seconds"], timed[0].history["seconds"])
+    del saved.history["gradients"]
+    assert pisco.compare([saved], target)[0]["price to grad_norm_sq"] > 0
+    with pytest.raises(InputError, match="does not count its gradients"):
+        pisco.compare([saved], target, prices)

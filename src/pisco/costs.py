@@ -16,10 +16,11 @@ from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
 
 class RoundPrices(NamedTuple):
-    """What a gossip round and a server round cost."""
+    """What a gossip round and a server round cost, in each of them `work` for gradients."""
 
     gossip: float
     server: float
+    work: float = 0.0
 
     def expected(self, server_prob: float) -> float:
         """The mean price of a round that reaches the server with probability p."""
@@ -51,12 +52,13 @@ class Prices(NamedTuple):
 
         >>> from pisco.networks.graphs import ring
         >>> Prices(gradient=0.5).of_round([8, 8], ring(10), gradients=2)
-        RoundPrices(gossip=50.0, server=410.0)
+        RoundPrices(gossip=50.0, server=410.0, work=10.0)
         """
         exchanges, work = len(exchange_bytes), self.gradient * graph.num_agents * gradients
         return RoundPrices(
             self.gossip * 2.0 * graph.num_edges * exchanges + work,
             self.server * 2.0 * graph.num_agents * exchanges + work,
+            work,
         )
 
 
@@ -79,7 +81,7 @@ class LinkTimes(NamedTuple):
 
         >>> from pisco.networks.graphs import ring
         >>> LinkTimes(0.1, 0.01, 1e6, 1e6).of_round([1000], ring(10))
-        RoundPrices(gossip=0.012, server=0.22)
+        RoundPrices(gossip=0.012, server=0.22, work=0.0)
         """
         busiest, agents = int(graph.degrees.max(initial=0)), graph.num_agents
         gossip = sum(self.gossip_latency + busiest * size / self.gossip_bandwidth for size in exchange_bytes)
