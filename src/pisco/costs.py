@@ -77,7 +77,7 @@ class LinkTimes(NamedTuple):
             check_number(name, value, low=0, open_low=name.endswith("bandwidth"))
 
     def of_round(self, exchange_bytes: Sequence[int], graph: Graph, gradients: int = 0) -> RoundPrices:
-        """Seconds of messages alone: agents send at once, the busiest one to all its neighbours; the server serves all agents in turn.
+        """Seconds of messages: agents send at once, the busiest to all its neighbours; the server serves all in turn.
 
         >>> from pisco.networks.graphs import ring
         >>> LinkTimes(0.1, 0.01, 1e6, 1e6).of_round([1000], ring(10))
@@ -180,11 +180,11 @@ def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray)
     total = Links(*(np.cumsum(np.asarray(column, np.int64), axis=-1) for column in links))
     exchanges, sent, whole = len(sizes.sent), sum(sizes.sent), sum(sizes.whole)
     edges, before = np.asarray(start_edges)[:, None], 2 * sizes.agents
-    return {
+    work = sizes.agents * (total.rounds * sizes.gradients + sum(sizes.start_work))
+    return ({"gradients": work} if sizes.work else {}) | {
         "server": np.asarray(links.server, np.int64),
         "server_rounds": total.server,
         "gossip_rounds": total.gossip,
-        **({"gradients": sizes.agents * (total.rounds * sizes.gradients + sum(sizes.start_work))} if sizes.work else {}),
         "exchanges": total.rounds * exchanges + len(sizes.start_server) + len(sizes.start_gossip),
         "messages_gossip": total.edges * exchanges + edges * len(sizes.start_gossip),
         "messages_server": (total.uplinks + total.downlinks) * exchanges + before * len(sizes.start_server),

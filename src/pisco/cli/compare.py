@@ -9,7 +9,17 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import cell, note, print_table, progress_bar, say, say_json, size, use_compilation_cache
-from pisco.cli.options import Experiment, Goals, Json, PriceGossip, PriceGradient, PriceServer, Rounds, Set, load_experiment
+from pisco.cli.options import (
+    Experiment,
+    Goals,
+    Json,
+    PriceGossip,
+    PriceGradient,
+    PriceServer,
+    Rounds,
+    Set,
+    load_experiment,
+)
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -153,8 +163,9 @@ def _print(records: list[dict[str, Any]], goals: Targets, first: Result) -> None
     for record in records:
         cells = [record["method"] + (" (diverged)" if record["diverged"] else ""), f"{record['local_lr']:g}"]
         for goal in goals:
-            writing = {"bytes": size, "seconds": lambda value: cell(value, ".3g")}
-            cells += [writing.get(what, lambda value: cell(value, ".0f"))(record[f"{what} to {goal}"]) for what in shown]
+            for what in shown:
+                value = record[f"{what} to {goal}"]
+                cells.append(size(value) if what == "bytes" else cell(value, ".3g" if what == "seconds" else ".0f"))
         rows.append([*cells, cell(record["final grad_norm_sq"], ".2g")])
     title, columns = "Means over seeds; – where a seed did not get there", ("method", "η_l", *headers)
     print_table(title, (*columns, "final ‖∇f‖²"), rows, right=range(1, 20))

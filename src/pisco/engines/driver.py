@@ -16,13 +16,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from pisco.clock import Clock, Stopwatch
+from pisco.clock import Clock
 from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
 from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.engines.sizes import check_sizes
+from pisco.engines.stopwatch import Stopwatch
 from pisco.errors import InputError, check_number
 from pisco.metrics import with_running_mean
 from pisco.networks.rounds import Links
@@ -210,6 +211,7 @@ def drive(
     check_state_metrics(job.problem, shapes.state)
     check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
+    stopwatch = None if clock is None else Stopwatch(clock, job.network, job.runs, sizes)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
     def description() -> dict[str, Any]:
@@ -245,10 +247,8 @@ def drive(
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
     # What a gossip exchange before the first round uses, for every run.
-    rule, keys = job.network.gossip.rule, [streams(seed_key(run.seed)) for run in job.runs]
-    start_edges = np.asarray([int(rule.draw(key.links, 0)[1]) for key in keys], np.int64)
-    servers = [run.server for run in job.runs]
-    stopwatch = None if clock is None else Stopwatch(clock, job.network, servers, keys, sizes)
+    rule, links = job.network.gossip.rule, [streams(seed_key(run.seed)).links for run in job.runs]
+    start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
 
     def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
         columns = history.columns(sizes, start_edges)

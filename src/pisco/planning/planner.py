@@ -222,9 +222,7 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
     return rows
 
 
-def round_prices(
-    problem: Problem, network: Network, prices: Prices | LinkTimes
-) -> Callable[[Setting], RoundPrices]:
+def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> Callable[[Setting], RoundPrices]:
     """What a gossip round and a server round of a setting cost."""
 
     @functools.cache
