@@ -5,7 +5,8 @@
     local_lr = 0.05             dataset = "a9a"          agents = 10          batch_size = 256
     local_steps = 1             partition = "sorted"     server_prob = 0.1    seeds = 3
 
-The other keys (hyperparameters, a graph's options) are the keywords of the thing that is named.
+The other keys (hyperparameters, a graph's options) are the keywords of the thing that is named. A fifth table, [clock],
+may say how long things take (`pisco.Clock`).
 """
 
 from __future__ import annotations

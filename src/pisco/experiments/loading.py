@@ -104,9 +104,7 @@ def _overridden(tables: dict[str, Any], overrides: Sequence[str]) -> dict[str, A
 def _located(tables: dict[str, Any], folder: Path) -> dict[str, Any]:
     """Make the paths of files absolute: a stored configuration may be read from another folder."""
     tables = options.moved(tables, lambda path: (folder / path.expanduser()).resolve())
-    clock, problem = tables.get("clock"), tables.get("problem")
-    if isinstance(clock, dict) and isinstance(clock.get("file"), str):
-        clock["file"] = str((folder / Path(clock["file"]).expanduser()).resolve())
+    problem = tables.get("problem")
     named = problem.get("dataset") if isinstance(problem, dict) else None
     if isinstance(problem, dict) and isinstance(named, str) and named and named not in DATASETS:
         path = (folder / Path(named).expanduser()).resolve()
