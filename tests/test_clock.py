@@ -173,7 +173,7 @@ def test_a_run_has_seconds_of_its_own_stream(tmp_path):
     run(rounds=120, checkpoint=tmp_path)
     resumed = run(checkpoint=tmp_path, resume=True, eval_every=1)
     np.testing.assert_array_equal(resumed.history["seconds"], seconds)
-    sparse = run(seed=1, eval_every=2, chunk_rounds=3, engine="debug", rounds=4)
+    sparse = run(seed=1, eval_every=2, chunk_rounds=3, rounds=4)
     np.testing.assert_allclose(sparse.history["seconds"], seconds[1, [0, 2, 4]], rtol=1e-12)
     assert whole.settings["clock"]["compute"] == {"median": 0.1, "sigma": 0.6, "jitter": 0.2}
     (swept,) = pisco.sweep([(rule, network.server)], problem, network, rounds=100, seeds=[1], clock="phones")

@@ -68,7 +68,7 @@ class Clock:
     >>> clock = pisco.Clock(compute=[1, 10], latency_gossip=0.5)
     >>> net, rule = pisco.Network.path(2), pisco.algorithms.dsgd(local_lr=0.1)
     >>> pisco.run(rule, problem, net, rounds=3, clock=clock).history["seconds"]
-    array([ 0. , 10.5, 21. , 31.5])
+    array([ 0. , 10.5, 20.5, 30.5])
     """
 
     compute: Any = 0.0
