@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -44,6 +46,16 @@ def row(workload: str, ours: float, reference: float, unit: str, target: str, **
     }
 
 
+def own_processes(script: str, calls: Iterable[list[str]]) -> Iterable[dict[str, Any]]:
+    """The last line, as JSON, of the script called with each list of arguments; a process each, one after the other."""
+    for arguments in calls:
+        done = subprocess.run([sys.executable, script, *arguments], capture_output=True, text=True)
+        if done.returncode:
+            yield {"arguments": arguments, "failed": done.stderr.strip().splitlines()[-1:]}
+        else:
+            yield json.loads(done.stdout.strip().splitlines()[-1])
+
+
 def report(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Print every row as JSON when it is there, and the table at the end."""
     kept = []
@@ -83,14 +95,31 @@ def cifar_shaped(agents: int = 5, **options: Any) -> pisco.Problem:
 
 
 def engine_rounds(problem: pisco.Problem, batch_size: int, rounds: int, local_steps: int, network: Any = None) -> Call:
-    """The scan engine's program for so many rounds of PISCO, metrics off."""
+    """The scan engine's program for so many rounds of PISCO from the start, metrics off."""
+    job, engine, segment = _rounds_of_pisco(problem, batch_size, rounds, local_steps, network)
+    kept = engine.pack(engine.start(job))
+    return lambda: engine.advance(job, engine.unpack(job, kept), 0, segment)[0]
+
+
+def held_rounds(
+    problem: pisco.Problem, batch_size: int, rounds: int, local_steps: int, engine: ScanEngine | None = None
+) -> Call:
+    """The same for large models: the state stays on the device, and every call goes on where the last one ended."""
+    job, engine, segment = _rounds_of_pisco(problem, batch_size, rounds, local_steps, None, engine)
+    held = [engine.start(job)]
+
+    def call():
+        held.append(engine.advance(job, held.pop(), 0, segment)[0])
+        return held[0]
+
+    return call
+
+
+def _rounds_of_pisco(problem, batch_size, rounds, local_steps, network=None, engine=None):
     network = network or pisco.Network.ring(problem.num_agents, server=pisco.bernoulli(0.1))
     rule = pisco.algorithms.pisco(local_lr=1e-3, local_steps=local_steps)
     job = Job(problem, network, (Run(rule, network.server, 0),), batch_size)
-    engine = ScanEngine()
-    kept = engine.pack(engine.start(job))
-    segment = Segment(1, rounds, measured=False)
-    return lambda: engine.advance(job, engine.unpack(job, kept), 0, segment)[0]
+    return job, engine or ScanEngine(), Segment(1, rounds, measured=False)
 
 
 def bare_gradients(problem: pisco.Problem, batch_size: int, rounds: int, per_round: int) -> Call:
@@ -115,4 +144,23 @@ def bare_gradients(problem: pisco.Problem, batch_size: int, rounds: int, per_rou
         return lax.scan(one_round, params, (rows, keys))[0]
 
     start = jax.tree.map(lambda x: jnp.stack([x] * agents), problem.init(jax.random.key(0)))
+    return lambda: loop(start, problem.data, rows, keys)
+
+
+def joint_steps(problem: pisco.Problem, batch_size: int, steps: int) -> Call:
+    """Gradient steps of one model on the joint batch, its loss as the user wrote it, in one compiled loop."""
+    rows = jax.random.randint(jax.random.key(1), (steps, batch_size), 0, problem.num_samples)
+    keys = jax.random.split(jax.random.key(2), steps)
+
+    @jax.jit
+    def loop(params, data, rows, keys):
+        def step(params, drawn):
+            rows, key = drawn
+            batch = jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), data)
+            grads = jax.grad(lambda p: jnp.mean(problem.loss(p, batch, key)))(params)
+            return jax.tree.map(lambda x, g: x - 1e-3 * g, params, grads), None
+
+        return lax.scan(step, params, (rows, keys))[0]
+
+    start = problem.init(jax.random.key(0))
     return lambda: loop(start, problem.data, rows, keys)

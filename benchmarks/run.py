@@ -5,8 +5,8 @@ import importlib
 
 from common import report
 
-LAPTOP = ("round", "sweep", "scale", "cnn", "fdla", "memory", "start")
-ACCELERATOR = ("round", "sweep", "scale", "cnn")
+LAPTOP = ("round", "sweep", "scale", "cnn", "models", "fdla", "memory", "start")
+ACCELERATOR = ("round", "sweep", "scale", "cnn", "models")
 
 
 def main():

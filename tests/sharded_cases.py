@@ -23,6 +23,7 @@ from worlds import Quadratics, doubly_stochastic, network_for
 
 PISCO = {"local_lr": 0.02, "local_steps": 1}
 COIN = pisco.bernoulli(0.3)
+CHURN = pisco.churn(0.3, 0.3)
 
 
 def batches(agents=6):
@@ -100,6 +101,10 @@ NETWORKS = {
     "matching": on(random_graph(server=COIN, varying=pisco.random_matching())),
     "one peer": on(ring(9, server=COIN, varying=pisco.one_peer_exponential())),
     "cycle": on(ring(9, varying=cycle([doubly_stochastic(9, seed) for seed in range(3)]))),
+    "absent": on(random_graph(server=COIN, presence=CHURN)),
+    "absent, per agent": on(random_graph(server=pisco.per_agent(np.linspace(0, 1, 13)), presence=CHURN)),
+    "absent, dropout": on(ring(9, server=COIN, varying=pisco.edge_dropout(0.3), presence=CHURN)),
+    "absent, large ring": on(ring(1200, server=COIN, presence=CHURN)),
     "no gossip": on(ring(9, gossip_steps=0, server=pisco.every(3))),
     "gossip before server": on(ring(9, gossip_steps=3, gossip_before_server=True, server=pisco.every(3)), "dsgd"),
     "sampled": on(lambda: pisco.Network(graphs.ring(9), sampling=pisco.sample(4, agents=9), server=COIN), "dsgd"),

@@ -78,6 +78,17 @@ def agree(tmp_path, name, dtype, network=None, rounds=ROUNDS):
     return ran, alone
 
 
+def test_unequal_agents_agree_with_scan(tmp_path):
+    samples = {f"agent-{i}": 10.0**i for i in range(AGENTS)}
+    plan = plan_for(AGENTS, rounds=4, dtype="float64", eval_every=2, agent_weights=samples)
+    world, q = Quadratics(agents=AGENTS), np.array(list(samples.values())) / sum(samples.values())
+    with jax.enable_x64(True):
+        ran = Running(tmp_path, plan, lambda i: quadratic_of(i, world, "float64")).join()
+        problem = pisco.problems.quadratic(world.hessians, world.minimizers, init=world.x0).weighted(q)
+        alone = pisco.run(plan.build_algorithm(), problem, plan.network_of(plan.epochs[0]), rounds=4)
+    np.testing.assert_allclose(ran.params(), alone.params, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", FAST)
 def test_agrees_with_scan(tmp_path, name):
     agree(tmp_path, name, "float64")

@@ -169,6 +169,6 @@ def test_every_published_method_says_how_many_gradients_it_takes():
         rule, network = config.algorithm.build(), config.network.build()
         problem = regression(3, agents=network.num_agents)
         job = Job(problem, network, (Run(rule, network.server, 0),), None)
-        found[config.algorithm.name] = message_sizes(rule, carry_shapes(job).state, network.num_agents).gradients
+        found[config.algorithm.name] = message_sizes(rule, carry_shapes(job).state.params, network.num_agents).gradients
     assert set(found) <= set(ALGORITHMS) and len(found) > 15
     assert all(count >= 1 for count in found.values()) and found["pisco"] == 2 and found["dsgd"] == 1

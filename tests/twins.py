@@ -12,30 +12,103 @@ def start(x0, mixes):
     return np.outer(x0, np.ones(mixes[0].shape[0]))
 
 
-def pisco(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, one_exchange=False):
+def among_present(W, present, server):
+    """A round's matrix when only some agents are there, entry by entry."""
+    out, there = np.eye(len(W)), np.flatnonzero(present)
+    for i in there:
+        for j in there:
+            if server:
+                out[i, j] = 1 / len(there)
+            elif i != j:
+                out[i, j] = W[i, j]
+                out[i, i] -= W[i, j]
+    return out
+
+
+def plain(direction, x):
+    """Directions as they are."""
+    return direction
+
+
+class Momentum:
+    def __init__(self, decay):
+        self.decay, self.velocity = decay, 0.0
+
+    def __call__(self, direction, x):
+        self.velocity = direction + self.decay * self.velocity
+        return self.velocity
+
+
+class AdamW:
+    """Kingma and Ba's Adam, its direction plus weight·x."""
+
+    def __init__(self, b1=0.9, b2=0.999, eps=1e-8, weight=0.0):
+        self.b1, self.b2, self.eps, self.weight = b1, b2, eps, weight
+        self.m = self.v = self.steps = 0
+
+    def __call__(self, direction, x):
+        self.steps += 1
+        self.m = self.b1 * self.m + (1 - self.b1) * direction
+        self.v = self.b2 * self.v + (1 - self.b2) * direction**2
+        m, v = self.m / (1 - self.b1**self.steps), self.v / (1 - self.b2**self.steps)
+        return m / (np.sqrt(v) + self.eps) + self.weight * x
+
+
+class Clip:
+    """Every agent's column cut to a norm of its own."""
+
+    def __init__(self, most):
+        self.most = most
+
+    def __call__(self, direction, x):
+        norms = np.linalg.norm(direction, axis=0)
+        return direction * np.minimum(1, self.most / norms)
+
+
+def pisco(
+    x0,
+    gradient,
+    mixes,
+    *,
+    local_lr,
+    comm_lr=1.0,
+    local_steps,
+    one_exchange=False,
+    direction=plain,
+    outer=plain,
+    present=None,
+):
+    """`present` has a mask for every round; the absent keep what they have."""
     X = start(x0, mixes)
     G = gradient(X)
     Y = G.copy()
-    for W in mixes:
+    for k, W in enumerate(mixes):
+        before = X, Y, G
         x, y, g = X.copy(), Y.copy(), G.copy()
         for _ in range(local_steps):
-            x = x - local_lr * y
+            x = x - local_lr * direction(y, x)
             new = gradient(x)
             y = y + new - g
             g = new
-        X = ((1 - comm_lr) * X + comm_lr * (x - local_lr * y)) @ W
+        x = x - local_lr * direction(y, x)
+        X = (X - comm_lr * outer(X - x, X)) @ W
         G = gradient(X)
         Y = y @ W + G - g if one_exchange else (y + G - g) @ W
+        if present is not None:
+            X, Y, G = (np.where(present[k], new, old) for new, old in zip((X, Y, G), before, strict=True))
         yield {"params": X, "tracker": Y, "grads": G}
 
 
-def dsgd(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps=1, combine_first=False):
+def dsgd(
+    x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps=1, combine_first=False, direction=plain, outer=plain
+):
     X = start(x0, mixes)
     for W in mixes:
         x = X
         for _ in range(local_steps):
-            x = x - local_lr * gradient(x)
-        X = X @ W + comm_lr * (x - X) if combine_first else ((1 - comm_lr) * X + comm_lr * x) @ W
+            x = x - local_lr * direction(gradient(x), x)
+        move = comm_lr * outer(X - x, X)
+        X = X @ W - move if combine_first else (X - move) @ W
         yield {"params": X}
 
 
@@ -59,7 +132,20 @@ def dsgt(x0, gradient, mixes, *, local_lr, combine_first=False):
         yield {"params": X, "tracker": Y, "grads": G}
 
 
-def kgt(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, last_gradient=False, start="zero", W0=None):
+def kgt(
+    x0,
+    gradient,
+    mixes,
+    *,
+    local_lr,
+    comm_lr=1.0,
+    local_steps,
+    last_gradient=False,
+    start="zero",
+    W0=None,
+    direction=plain,
+    outer=plain,
+):
     X = np.outer(x0, np.ones(mixes[0].shape[0]))
     G0, n = gradient(X), X.shape[1]
     C = {
@@ -68,13 +154,13 @@ def kgt(x0, gradient, mixes, *, local_lr, comm_lr=1.0, local_steps, last_gradien
         "gossip": G0 @ (np.eye(n) if W0 is None else W0) - G0,
     }[start]
     for W in mixes:
-        x = X
+        x, total = X, 0.0
         for _ in range(local_steps):
             g = gradient(x) + C
-            x = x - local_lr * g
-        Z = g if last_gradient else (X - x) / (local_steps * local_lr)
+            x, total = x - local_lr * direction(g, x), total + g
+        Z = g if last_gradient else total / local_steps
         C = C - Z + Z @ W
-        X = ((1 - comm_lr) * X + comm_lr * x) @ W
+        X = (X - comm_lr * outer(X - x, X)) @ W
         yield {"params": X, "correction": C}
 
 

@@ -19,6 +19,7 @@ from pisco.errors import InputError
 from pisco.metrics import Metric
 from pisco.networks.graph import Graph
 from pisco.networks.network import Network
+from pisco.networks.presence import Presence, churn, everybody, from_log, present
 from pisco.networks.sampling import sample, sample_groups
 from pisco.networks.schedules import Schedule, adaptive, always, bernoulli, every, never, per_agent
 from pisco.networks.varying import edge_dropout, one_peer_exponential, random_matching
@@ -36,6 +37,7 @@ __all__ = [
     "Mix",
     "Network",
     "Pair",
+    "Presence",
     "Problem",
     "Result",
     "Schedule",
@@ -45,15 +47,19 @@ __all__ = [
     "algorithms",
     "always",
     "bernoulli",
+    "churn",
     "compare",
     "data",
     "edge_dropout",
     "every",
+    "everybody",
+    "from_log",
     "metrics",
     "networks",
     "never",
     "one_peer_exponential",
     "per_agent",
+    "present",
     "problems",
     "random_matching",
     "run",

@@ -180,7 +180,7 @@ def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray)
     total = Links(*(np.cumsum(np.asarray(column, np.int64), axis=-1) for column in links))
     exchanges, sent, whole = len(sizes.sent), sum(sizes.sent), sum(sizes.whole)
     edges, before = np.asarray(start_edges)[:, None], 2 * sizes.agents
-    work = sizes.agents * (total.rounds * sizes.gradients + sum(sizes.start_work))
+    work = total.present * sizes.gradients + sizes.agents * sum(sizes.start_work)
     return ({"gradients": work} if sizes.work else {}) | {
         "server": np.asarray(links.server, np.int64),
         "server_rounds": total.server,

@@ -92,6 +92,7 @@ METRICS: dict[str, Metric] = {
         Metric("tracking_error", tracking_error, False, of=STATE, log=True, usual=False),
         Metric("round", of=COST, title="rounds", usual=False),
         Metric("server", of=COST, title="server rounds since the previous row", usual=False),
+        Metric("present", of=COST, title="agents present, on average since the previous row", usual=False),
         Metric("server_rounds", of=COST),
         Metric("gossip_rounds", of=COST),
         Metric("gradients", of=COST, title="gradients of all agents", usual=False),

@@ -94,6 +94,8 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
     if kind is int:
         whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
         return whole, int(value) if whole else value  # pyright: ignore[reportArgumentType]
+    if hasattr(kind, "read"):  # a type that knows its own forms
+        return True, kind.read(value)  # pyright: ignore[reportAttributeAccessIssue]
     if kind is Any or not inspect.isclass(origin or kind) or getattr(kind, "_is_protocol", False):
         return True, value
     return isinstance(value, origin or kind) and not (origin and isinstance(value, str)), value

@@ -110,12 +110,14 @@ class Pair(NamedTuple):
 
     `rebase(state)`, where given, is what an agent's state becomes when agents join or leave, so that what must hold for
     their mean (mean(Y) = mean(G), say) holds for those who now take part. Without it the roster cannot change.
+    `caution` is a warning to whoever runs it.
     """
 
     init: Callable[[Params, Key, Grad, StartMix], State]
     round: Callable[[State, Key, Grad, Mix], State]
     needs: Needs = Needs()
     rebase: Callable[[State], State] | None = None
+    caution: str = ""
 
 
 @jax.tree_util.register_pytree_with_keys_class
@@ -161,12 +163,20 @@ class Algorithm:
         return self._pair.rebase
 
     @property
+    def caution(self) -> str:
+        """What whoever runs it should know first."""
+        return self._pair.caution
+
+    @property
     def name(self) -> str:
         """The factory's name."""
         return self.factory.__name__
 
     def __repr__(self) -> str:
-        listed = ", ".join(f"{name}={value!r}" for name, value in self.hyperparameters.items())
+        known = _signature(self.factory)[0]
+        plain = (int, float, str, type(None))  # of other things only what was chosen is told
+        told = [(k, v) for k, v in self.hyperparameters.items() if isinstance(v, plain) or v is not known[k].default]
+        listed = ", ".join(f"{name}={value!r}" for name, value in told)
         return f"{self.name}({listed})"
 
     @property

@@ -1,6 +1,6 @@
 """One file per update rule; `ALGORITHMS` names the published methods."""
 
-from pisco.algorithms import compressors
+from pisco.algorithms import compressors, optimizers
 from pisco.algorithms.beer import beer
 from pisco.algorithms.compressed import compressed
 from pisco.algorithms.dsgd import dsgd
@@ -22,6 +22,7 @@ __all__ = [
     "dsgt",
     "kgt",
     "momentum_dsgd",
+    "optimizers",
     "pisco",
     "scaffold",
 ]

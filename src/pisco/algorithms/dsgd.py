@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
+from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number
-from pisco.tree import add, descend, lerp, subtract
+from pisco.tree import add, descend, subtract
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
 
 class DsgdState(NamedTuple):
-    """X: the agents' parameters."""
+    """X, the agents' parameters, and what their optimizers remember."""
 
     params: Params
+    local_memory: Any = ()
+    outer_memory: Any = ()
 
 
 @algorithm
-def dsgd(*, local_lr: float, comm_lr: float = 1.0, local_steps: int = 1, combine_first: bool = False) -> Pair:
+def dsgd(
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int = 1,
+    combine_first: bool = False,
+    direction: Optimizer = PLAIN,
+    outer: Optimizer = PLAIN,
+) -> Pair:
     """T gradient steps, then one exchange a round.
 
     From Xᵏ every agent takes T steps x ← x − η·G(x) and arrives at X'. Then
@@ -37,6 +48,8 @@ def dsgd(*, local_lr: float, comm_lr: float = 1.0, local_steps: int = 1, combine
       comm_lr: η_c, how far to go towards X' (FedAvg's server step size).
       local_steps: T, gradient steps a round.
       combine_first: combine, then adapt.
+      direction: an `Optimizer` for local steps, x ← x − η·direction(G(x)).
+      outer: an `Optimizer` for the way from Xᵏ to X'. With `direction="adam"` this is DiLoCo on `always()`.
 
     Example:
       >>> import pisco
@@ -54,15 +67,18 @@ def dsgd(*, local_lr: float, comm_lr: float = 1.0, local_steps: int = 1, combine
     check_number("local_steps", local_steps, low=1, integer=True)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> DsgdState:
-        return DsgdState(params)
+        return DsgdState(params, direction.start(params), outer.start(params))
 
     def one_round(state: DsgdState, key: Key, grad: Grad, mix: Mix) -> DsgdState:
-        def local_step(params: Params, key: Key) -> tuple[Params, None]:
-            return descend(params, local_lr, grad(params, key)), None
+        def local_step(local: tuple[Params, Any], key: Key) -> tuple[tuple[Params, Any], None]:
+            params, memory = local
+            move, memory = direction.update(grad(params, key), memory, params)
+            return (descend(params, local_lr, move), memory), None
 
-        end, _ = lax.scan(local_step, state.params, jax.random.split(key, local_steps))
-        if combine_first:
-            return DsgdState(add(mix(state.params), subtract(end, state.params), comm_lr))
-        return DsgdState(mix(lerp(state.params, end, comm_lr)))
+        start = (state.params, state.local_memory)
+        (end, memory), _ = lax.scan(local_step, start, jax.random.split(key, local_steps))
+        moved, outer_memory = outer.move(state.params, end, comm_lr, state.outer_memory)
+        params = add(mix(state.params), subtract(moved, state.params)) if combine_first else mix(moved)
+        return DsgdState(params, memory, outer_memory)
 
     return Pair(init, one_round, rebase=lambda state: state)  # nothing in it is about the others

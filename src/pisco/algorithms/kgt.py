@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
+from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number, choose
-from pisco.tree import add, descend, lerp, scale, subtract, zeros_like
+from pisco.tree import add, descend, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
 class KgtState(NamedTuple):
-    """X and the corrections C, which sum to zero over agents."""
+    """X, the corrections C, which sum to zero over agents, and what the agents' optimizers remember."""
 
     params: Params
     correction: Params
+    local_memory: Any = ()
+    outer_memory: Any = ()
 
 
 STARTS: dict[str, Callable[[Params, StartMix], Params]] = {
@@ -30,7 +33,14 @@ STARTS: dict[str, Callable[[Params, StartMix], Params]] = {
 
 @algorithm
 def kgt(
-    *, local_lr: float, comm_lr: float = 1.0, local_steps: int, last_gradient: bool = False, start: str = "zero"
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    last_gradient: bool = False,
+    start: str = "zero",
+    direction: Optimizer = PLAIN,
+    outer: Optimizer = PLAIN,
 ) -> Pair:
     """T corrected steps x ← x − η_c(g + C) from X, then one exchange of two vectors:
 
@@ -48,6 +58,8 @@ def kgt(
       local_steps: T, at least 1.
       last_gradient: correct with the last gradient of the round rather than their mean.
       start: "zero", "gossip" or "central", see `STARTS`.
+      direction: an `Optimizer` for local steps, x ← x − η_c·direction(g + C); Z stays the mean of the g + C.
+      outer: an `Optimizer` for the way from X to x.
 
     Example:
       >>> import pisco
@@ -63,21 +75,30 @@ def kgt(
     check_number("local_lr", local_lr, low=0, open_low=True)
     check_number("comm_lr", comm_lr, low=0, open_low=True)
     check_number("local_steps", local_steps, low=1, integer=True)
-    first_correction = choose("start", start, STARTS)
+    first_correction, plain = choose("start", start, STARTS), direction == PLAIN
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> KgtState:
-        return KgtState(params, first_correction(grad(params, key), mix))
+        correction = first_correction(grad(params, key), mix)
+        return KgtState(params, correction, direction.start(params), outer.start(params))
 
     def one_round(state: KgtState, key: Key, grad: Grad, mix: Mix) -> KgtState:
-        def local_step(carry: tuple[Params, Params], key: Key) -> tuple[tuple[Params, Params], None]:
-            corrected = add(grad(carry[0], key), state.correction)
-            return (descend(carry[0], local_lr, corrected), corrected), None
+        def local_step(carry: Any, key: Key) -> tuple[Any, None]:
+            params, _, total, memory = carry
+            corrected = add(grad(params, key), state.correction)
+            move, memory = direction.update(corrected, memory, params)
+            total = None if plain else add(total, corrected)  # plain steps say it themselves
+            return (descend(params, local_lr, move), corrected, total, memory), None
 
-        begin = (state.params, state.correction)
-        (end, last), _ = lax.scan(local_step, begin, jax.random.split(key, local_steps))
-        z = last if last_gradient else scale(subtract(state.params, end), 1 / (local_steps * local_lr))
-        params, mixed = mix((lerp(state.params, end, comm_lr), z))
-        return KgtState(params, add(subtract(state.correction, z), mixed))
+        total = None if plain else zeros_like(state.correction)
+        begin = (state.params, state.correction, total, state.local_memory)
+        (end, last, total, memory), _ = lax.scan(local_step, begin, jax.random.split(key, local_steps))
+        mean = (
+            scale(subtract(state.params, end), 1 / (local_steps * local_lr)) if plain else scale(total, 1 / local_steps)
+        )
+        z = last if last_gradient else mean
+        moved, outer_memory = outer.move(state.params, end, comm_lr, state.outer_memory)
+        params, mixed = mix((moved, z))
+        return KgtState(params, add(subtract(state.correction, z), mixed), memory, outer_memory)
 
     def rebase(state: KgtState) -> KgtState:
         return state._replace(correction=zeros_like(state.correction))  # they sum to zero, whoever takes part

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
 
+from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number
-from pisco.tree import add, descend, lerp, subtract, track
+from pisco.tree import add, descend, subtract, track
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
+
+NOISY = (
+    "an optimizer that normalises, such as Adam, does not average out the noise of the batches that a tracker carries; "
+    "with small batches use the method pisco-adam, whose correction is averaged over a round"
+)
 
 
 class PiscoState(NamedTuple):
-    """X, Y and G of Algorithm 1."""
+    """X, Y and G of Algorithm 1, and what the agents' optimizers remember."""
 
     params: Params
     tracker: Params
     grads: Params
+    local_memory: Any = ()
+    outer_memory: Any = ()
 
 
 @algorithm
-def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchange: bool = False) -> Pair:
+def pisco(
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    one_exchange: bool = False,
+    direction: Optimizer = PLAIN,
+    outer: Optimizer = PLAIN,
+) -> Pair:
     r"""Local gradient tracking, mixed by whatever the network offers this round (Algorithm 1 of the paper).
 
     From X⁰ = x⁰1ᵀ and Y⁰ = G⁰, round k takes T_o local steps from (X, Y, G) = (Xᵏ, Yᵏ, Gᵏ),
@@ -37,13 +53,16 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
     Y needs the gradient at the mixed X, so a round has two exchanges in sequence. With `one_exchange` the
     tracker travels beside X and the new gradient is not mixed, Yᵏ⁺¹ = Y·Wᵏ + Gᵏ⁺¹ − G: one message per
     link instead of two, the same bytes, and far larger stable step sizes where W has eigenvalues near −1.
-    Both keep mean(Y) = mean(G).
+    Both keep mean(Y) = mean(G), whatever the optimizers do.
 
     Args:
       local_lr: η_l, the step size of a local step.
       comm_lr: η_c, the step size of the communication step.
       local_steps: T_o, local steps between two communications (0 is allowed).
       one_exchange: send X and Y in one message (ours, not the paper's).
+      direction: an `Optimizer` for local steps, X ← X − η_l·direction(Y). Through one that normalises, such as Adam,
+        the noise that Y carries is not averaged out: take `pisco-adam` where batches are small.
+      outer: an `Optimizer` for the communication step, Xᵏ⁺¹ = (Xᵏ − η_c·outer(Xᵏ − X'))·Wᵏ, X' the end of the round.
 
     Example:
       >>> import pisco
@@ -62,30 +81,35 @@ def pisco(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, one_exchan
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> PiscoState:
         grads = grad(params, key)  # line 2: Y⁰ = G⁰
-        return PiscoState(params, grads, grads)
+        return PiscoState(params, grads, grads, direction.start(params), outer.start(params))
+
+    def step(local: PiscoState) -> tuple[Params, Any]:
+        move, memory = direction.update(local.tracker, local.local_memory, local.params)
+        return descend(local.params, local_lr, move), memory
 
     def one_round(state: PiscoState, key: Key, grad: Grad, mix: Mix) -> PiscoState:
         keys = jax.random.split(key, local_steps + 1)
         gap = subtract(state.tracker, state.grads)  # no local step changes Y − G, so Y + G' − G is gap + G'
 
         def local_step(local: PiscoState, key: Key) -> tuple[PiscoState, None]:
-            params = descend(local.params, local_lr, local.tracker)  # line 6, X
+            params, memory = step(local)  # line 6, X
             grads = grad(params, key)  # line 6, G
-            return PiscoState(params, add(gap, grads), grads), None  # line 6, Y
+            return PiscoState(params, add(gap, grads), grads, memory, local.outer_memory), None  # line 6, Y
 
         end = lax.scan(local_step, state, keys[:-1])[0] if local_steps else state  # lines 4-7
-        moved = lerp(state.params, descend(end.params, local_lr, end.tracker), comm_lr)
+        arrived, memory = step(end)
+        moved, outer_memory = outer.move(state.params, arrived, comm_lr, end.outer_memory)
 
         if one_exchange:
             params, tracker = mix((moved, end.tracker))
             grads = grad(params, keys[-1])
-            return PiscoState(params, track(tracker, grads, end.grads), grads)
+            return PiscoState(params, track(tracker, grads, end.grads), grads, memory, outer_memory)
 
         params = mix(moved)  # line 9, X
         grads = grad(params, keys[-1])  # line 9, G
-        return PiscoState(params, mix(add(gap, grads)), grads)  # line 9, Y
+        return PiscoState(params, mix(add(gap, grads)), grads, memory, outer_memory)  # line 9, Y
 
     def rebase(state: PiscoState) -> PiscoState:
         return state._replace(tracker=state.grads)  # mean(Y) = mean(G), whoever takes part
 
-    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase)
+    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase, NOISY if direction.normalises else "")

@@ -17,6 +17,7 @@ from pisco.algorithms.dsgd import dsgd
 from pisco.algorithms.dsgt import dsgt
 from pisco.algorithms.kgt import kgt
 from pisco.algorithms.momentum import momentum_dsgd
+from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.algorithms.pisco import pisco
 from pisco.algorithms.scaffold import scaffold
 from pisco.errors import InputError, check_number
@@ -47,11 +48,14 @@ def compressed_pisco(
     comm_lr: float = 1.0,
     local_steps: int,
     one_exchange: bool = False,
+    direction: Optimizer = PLAIN,
+    outer: Optimizer = PLAIN,
     consensus_lr: float = 0.3,
     compressor: Any = "top-k",
 ) -> Algorithm:
     """PISCO with error-feedback compression of its exchanges, on gossip and server rounds alike."""
-    inner = pisco(local_lr=local_lr, comm_lr=comm_lr, local_steps=local_steps, one_exchange=one_exchange)
+    steps: Any = {"local_lr": local_lr, "comm_lr": comm_lr, "local_steps": local_steps}
+    inner = pisco(**steps, one_exchange=one_exchange, direction=direction, outer=outer)
     return compressed(inner=inner, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
 
 
@@ -97,6 +101,11 @@ _ROWS = {
     "pisco-compressed": Method(compressed_pisco, "PISCO with error-feedback compression"),
     "pisco-vr": Method(
         kgt, "PISCO with K-GT's averaged correction, no centralised start", {"last_gradient": False, "start": "zero"}
+    ),
+    "pisco-adam": Method(
+        kgt,
+        "Adam on gradients with an averaged correction: PISCO for deep networks",
+        {"last_gradient": False, "start": "zero", "direction": "adam"},
     ),
     "dsgd": Method(dsgd, "decentralized SGD, adapt-then-combine", ONE_STEP, GOSSIP),
     "dsgd-cta": Method(dsgd, "decentralized SGD, combine-then-adapt", ONE_STEP | {"combine_first": True}, GOSSIP),

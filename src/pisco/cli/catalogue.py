@@ -90,10 +90,12 @@ _DATA = ("dataset", "agents", "partition", "partition_options", "dtype")
 KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "algorithms": _registry("algorithms.registry", "ALGORITHMS"),
     "compressors": _registry("algorithms.compressors", "COMPRESSORS"),
+    "optimizers": _registry("algorithms.optimizers", "OPTIMIZERS"),
     "graphs": _registry("networks.graphs", "GRAPHS", "agents"),
     "weights": _registry("networks.weights", "WEIGHTS", "graph"),
     "schedules": _registry("networks.schedules", "SCHEDULES"),
     "varying": _registry("networks.varying", "VARYING"),
+    "presence": _registry("networks.presence", "PRESENCE"),
     "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents"),
     "problems": _registry("problems.registry", "PROBLEMS", *_DATA),
     "datasets": _datasets,

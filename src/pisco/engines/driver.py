@@ -109,13 +109,16 @@ class _History:
         self.rows.pop()
         self.since += self.links.pop()
 
-    def columns(self, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
+    def columns(self, sizes: MessageSizes, start_edges: np.ndarray, absences: bool) -> dict[str, np.ndarray]:
         """The history as users see it, runs first."""
         rounds = np.asarray(self.rounds, np.int64)
         out: dict[str, np.ndarray] = {"round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()}
         for name in self.rows[0]:
             out[name] = np.stack([row[name] for row in self.rows], axis=1).astype(np.float64)
-        return with_running_mean(out) | cumulative_costs(Links(*np.stack(self.links, axis=-1)), sizes, start_edges)
+        links = Links(*np.stack(self.links, axis=-1))
+        if absences:  # the start is everybody's
+            out["present"] = np.where(links.rounds, links.present / np.maximum(links.rounds, 1), sizes.agents)
+        return with_running_mean(out) | cumulative_costs(links, sizes, start_edges)
 
     @property
     def hopeless(self) -> bool:
@@ -251,7 +254,7 @@ def drive(
     start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
 
     def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
-        columns = history.columns(sizes, start_edges)
+        columns = history.columns(sizes, start_edges, job.network.presence is not None)
         columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()

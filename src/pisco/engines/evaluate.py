@@ -9,6 +9,7 @@ from typing import Any
 import jax
 from jax import lax
 
+from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.errors import InputError, brief
 from pisco.metrics import METRICS, STATE, TEST
 from pisco.networks.placement import EVERYBODY, Placement
@@ -56,7 +57,7 @@ def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) 
     found = {}
     for metric in problem.metrics:
         if metric.of == TEST:
-            values = problem.sample_values(partial(metric.function, params), problem.test)
+            values = problem.sample_values(partial(with_fast_convolutions(metric.function), params), problem.test)
             found[metric.column] = metric.reduce(here.gather(values, problem.num_test))
     return found
 

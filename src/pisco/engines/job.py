@@ -32,19 +32,21 @@ class Run(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What goes from round to round: the algorithm's state and the server schedule's memory."""
+    """What goes from round to round: the algorithm's state, and what the server schedule and presence remember."""
 
     state: Any
     memory: Any
+    attendance: Any = ()
 
 
 class Streams(NamedTuple):
-    """The random streams of a seed: the start, the batches, the server's coin, links that vary, and the clock."""
+    """The random streams of a seed: the start, batches, the server's coin, links that vary, who is there, the clock."""
 
     start: jax.Array
     batches: jax.Array
     coins: jax.Array
     links: jax.Array
+    presence: jax.Array
     clock: jax.Array
 
     def batch_key(self, k: Any) -> jax.Array:
@@ -54,12 +56,24 @@ class Streams(NamedTuple):
 
 def streams(key: jax.Array) -> Streams:
     """The streams of one run."""
-    return Streams(*(jax.random.fold_in(key, stream) for stream in range(5)))
+    return Streams(*(jax.random.fold_in(key, stream) for stream in range(6)))
 
 
 def seed_key(seed: int) -> jax.Array:
     """The root key of a seed, by a fixed generator whatever the user's jax configuration says."""
     return jax.random.key(seed, impl="threefry2x32")
+
+
+def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:
+    """Who is present in every round of a run with this seed, a row a round: what `pisco.from_log` reads back."""
+    presence, key = network.presence, streams(seed_key(seed)).presence
+    if presence is None:
+        return np.ones((rounds, network.num_agents), bool)
+
+    def one(memory: Any, k: Any) -> tuple[Any, Any]:
+        return presence.decide(memory, key, k)[::-1]
+
+    return np.asarray(jax.lax.scan(one, presence.start(network.num_agents), np.arange(rounds, dtype=np.int32))[1])
 
 
 @dataclass(frozen=True)
@@ -99,6 +113,7 @@ class Job:
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
+        who = (self.network.sampling, self.network.presence)
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -109,25 +124,31 @@ class Job:
             "start": identity_of(start) if draws else _digest(start),
             "metrics": [metric.column for metric in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
-            "data": _digest(self.problem.data, self.problem.sizes),
+            "data": _digest(self.problem.data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
-            "weights": _digest(weights.data, weights.indices, weights.indptr, self.network.sampling),
+            "weights": _digest(weights.data, weights.indices, weights.indptr, who),
         }
 
 
 def check_needs(algorithm: Algorithm, network: Network) -> None:
     """Refuse a method on a network that it cannot run on, with one sentence."""
     needs, server = algorithm.needs, network.server
+    absent = network.presence is not None
+    if absent and (needs.server_every_round or needs.constant_map):
+        raise InputError(
+            f"{algorithm.name} needs everybody in every round, or the absent hold something else when they are back; "
+            f"drop presence={network.presence!r}"
+        )
     if needs.server_every_round and server.probability != 1.0:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
     if needs.doubly_stochastic and network.sampling is not None:
         raise InputError(
             f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
         )
-    if needs.steady_links and (network.varying is not None or network.splits_rounds):
+    if needs.steady_links and (network.varying is not None or network.splits_rounds or absent):
         raise InputError(
             f"{algorithm.name} keeps copies of what its neighbours sent, which go stale when links come and go; "
-            "use fixed weights and a schedule that is the same for all agents"
+            "use fixed weights, everybody present and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):
         raise InputError(f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}")
@@ -141,7 +162,9 @@ def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
     def start(key):
         params = stack_agents(problem.init(key), count)
         silent = StartMix(lambda tree: tree, lambda tree: tree)
-        return Carry(run.algorithm.init(params, key, lambda params, key: params, silent), run.server.start())
+        state = run.algorithm.init(params, key, lambda params, key: params, silent)
+        presence = job.network.presence
+        return Carry(state, run.server.start(), () if presence is None else presence.start(problem.num_agents))
 
     return jax.eval_shape(start, seed_key(0))
 

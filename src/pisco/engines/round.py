@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
 from pisco.engines.job import Carry, Run, Segment, streams
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
-from pisco.problems.gradient import Batching, gradient, mean_loss, stacked
+from pisco.problems.gradient import Batching, gradient, mean_loss
 from pisco.problems.problem import Problem
-from pisco.tree import stack_agents
+from pisco.tree import stack_agents, where_agents
 
 
 class Rounds:
@@ -28,7 +29,7 @@ class Rounds:
         num_agents: int,
         batch_size: int | None,
         here: Placement = EVERYBODY,
-        batching: Batching = stacked,
+        batching: Batching | None = None,
     ):
         self.run, self.problem, self.gossip = run, problem, gossip
         self.num_agents, self.here, self.keys = num_agents, here, streams(run.seed)
@@ -40,15 +41,28 @@ class Rounds:
         run, keys = self.run, self.keys
         params = stack_agents(self.problem.init(keys.start), held)
         mix = draw_start(self.gossip, keys.links, self.here)
-        return Carry(run.algorithm.init(params, keys.batch_key(-1), self.grad, mix), run.server.start())
+        state, presence = run.algorithm.init(params, keys.batch_key(-1), self.grad, mix), self.gossip.presence
+        return Carry(state, run.server.start(), () if presence is None else presence.start(self.num_agents))
 
     def one_round(self, carry: Carry, k: Any) -> tuple[Carry, Links]:
-        """Round k: the schedule decides, the round's map is drawn, the algorithm takes its steps."""
+        """Round k: the schedule decides, the round's map is drawn, the algorithm takes its steps.
+
+        Who is absent keeps the state it had; what all agents hold together, such as a counter, goes on.
+        """
         run, keys = self.run, self.keys
         key = keys.batch_key(k)
         who, memory = run.server.decide(carry.memory, keys.coins, k, lambda: self.loss(carry.state.params, key))
-        mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here)
-        return Carry(run.algorithm.round(carry.state, key, self.grad, mix), memory), links
+        present, attendance, presence = None, carry.attendance, self.gossip.presence
+        if presence is not None:
+            present, attendance = presence.decide(attendance, keys.presence, k)
+        mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here, present)
+        state = run.algorithm.round(carry.state, key, self.grad, mix)
+        if present is not None:
+            own = self.here.own(present)
+            state = jax.tree.map(
+                lambda new, old: where_agents(own, new, old) if new.shape[:1] == own.shape else new, state, carry.state
+            )
+        return Carry(state, memory, attendance), links
 
     def advance(
         self, carry: Carry, done: Any, segment: Segment, note: Callable[[Any], dict[str, Any]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
@@ -189,6 +190,8 @@ def _run(
             metrics=by_column(job.problem.metrics),
         )
 
+    if job.runs[0].algorithm.caution and job.batch_size is not None:
+        warnings.warn(job.runs[0].algorithm.caution, stacklevel=3)
     with followed(progress, options["rounds"], job.problem.name) as follower:
 
         def tell(news: Progress) -> None:

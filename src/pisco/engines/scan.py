@@ -21,7 +21,7 @@ from pisco.engines.job import Carry, Job, Run, Segment, seed_key
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.networks.rounds import Gossip, Links
-from pisco.problems.gradient import Batching, stacked
+from pisco.problems.gradient import Batching
 from pisco.problems.problem import Problem
 
 
@@ -72,13 +72,13 @@ class ScanEngine:
 
     batched: force or forbid batching the runs; by default accelerators batch when there are several. (A batched program
     computes both the gossip and the server's average of every round, and a convolution of runs and agents at once.)
-    batching: how the agents of a run are put together.
+    batching: how the agents of a run are put together (`problems.gradient`); by default as is usual for the problem.
     """
 
     name = "scan"
     group: ProcessGroup = Alone()
 
-    def __init__(self, batched: bool | None = None, batching: Batching = stacked):
+    def __init__(self, batched: bool | None = None, batching: Batching | None = None):
         self.batched, self.batching = batched, batching
 
     def start(self, job: Job) -> Any:

@@ -21,12 +21,11 @@ from jax import lax, random
 
 from pisco.clock import Clock, Quantity
 from pisco.costs import MessageSizes
-from pisco.engines.job import Run, Streams, seed_key, streams
+from pisco.engines.job import Run, seed_key, streams
 from pisco.errors import InputError
 from pisco.networks.mixing import Circulant, Dense, Edges, Operator, by_link
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, draw, tell
-from pisco.networks.schedules import Schedule
 
 CHUNK, NUMBERS = 256, 2**20
 """Rounds of one compiled stretch, or fewer where all its links would be more numbers than this."""
@@ -62,15 +61,20 @@ def _no_loss() -> Any:
 
 
 @partial(jax.jit, static_argnames=("agents", "start", "varying"))
-def _draws(server: Schedule, keys: Streams, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool):
-    """Who reaches the server, who reports, and who hears whom, in every round; at the `start` too."""
+def _draws(run: Any, memory: Any, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool):
+    """Who reaches the server, who reports, who is present and who hears whom, in every round; at the `start` too."""
+    (server, keys), present = run, None
+    if gossip.presence is not None and not start:
+        decide = gossip.presence.decide
+        memory, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], memory, rounds)
 
-    def one(k):
-        drawn = draw(gossip, server.decide((), keys.coins, k, _no_loss)[0], keys.links, k)
+    def one(k, present):
+        drawn = draw(gossip, server.decide((), keys.coins, k, _no_loss)[0], keys.links, k, present)
         told, operator = tell(drawn, agents), gossip.rule.draw(keys.links, k)[0] if start else drawn.operator
-        return told.server, told.participates & told.server, _heard(operator, agents) if varying else None
+        heard = _heard(operator, agents) if varying else None
+        return told.server, told.participates & told.server, present, heard
 
-    return jax.vmap(one)(rounds)
+    return memory, jax.vmap(one)(rounds, present)
 
 
 class _Exchange(NamedTuple):
@@ -116,7 +120,7 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
         own = settled(OWN, lambda: random.normal(between, (3, agents)), lambda m: jnp.broadcast_to(m, (agents,)))
         known = None if fixed is None else of_links(fixed)
         # What changes: factors for all rounds and times, drawn at once; none where there is no jitter.
-        links = draws[2].sources.shape[1:] if fixed is None else fixed.sources.shape
+        links = draws[-1].sources.shape[1:] if fixed is None else fixed.sources.shape
         sent, work = (sum(count) for count in zip(*((bool(e.kind), e.work) for e in do.exchanges), strict=True))
         shapes = dict.fromkeys(OWN, (sent, 2, agents)) | {name: (sent, max(do.steps, 1), *links) for name in LINKS}
         shapes = {name: shape for name, shape in (shapes | {"compute": (work, agents)}).items() if clock[name].jitter}
@@ -128,9 +132,12 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
         }
 
         def one_round(t, now):
-            served, reports, varying, noise = now
+            served, reports, present, varying, noise = now
             heard, took = varying if fixed is None else fixed, 0
             value = own | (known or of_links(heard))
+            if present is not None:  # the absent neither compute nor send nor wait
+                to = present[:, None] if heard.targets is None else present[heard.targets]
+                heard = heard._replace(there=heard.there & present[heard.sources] & to)
 
             def delay(kind, size, *at):
                 latency, bandwidth = (
@@ -143,7 +150,7 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                 spent = each.work * value["compute"]
                 if "compute" in noise:
                     spent = (value["compute"] * noise["compute"][took : took + each.work]).sum(axis=0)
-                t, took = t + spent, took + each.work
+                t, took = t + (spent if present is None else present * spent), took + each.work
                 to_server = served if each.kind in ("mix", "") else jnp.full(agents, each.kind == "server")
                 before = t
                 for step in range({"mix": do.steps, "gossip": 1}.get(each.kind, 0)):
@@ -177,6 +184,8 @@ class Stopwatch:
         self.clock, self.network = {f.name: getattr(clock, f.name) for f in fields(clock)}, network
         self.runs = [(run.server, streams(seed_key(run.seed))) for run in runs]
         self.keys = jnp.stack([keys.clock for _, keys in self.runs])
+        presence = network.gossip.presence
+        self.memory = [() if presence is None else presence.start(network.num_agents)] * len(runs)
         incoming = network.weights.T.tocsr()
         incoming.setdiag(0)
         incoming.eliminate_zeros()
@@ -209,7 +218,8 @@ class Stopwatch:
         how: Any = {"agents": network.num_agents, "start": start, "varying": self.fixed is None}
         with _host():
             # In the user's precision and run by run, as the engines draw: coins are the same to the last bit.
-            drawn = [_draws(server, keys, gossip, rounds, **how) for server, keys in self.runs]
+            drawn = [_draws(*each, gossip, rounds, **how) for each in zip(self.runs, self.memory, strict=True)]
+            self.memory, drawn = (list(part) for part in zip(*drawn, strict=True))
             draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
             with jax.enable_x64(True):
                 given = self.times, self.clock, self.keys, rounds - start, draws, self.fixed

@@ -53,6 +53,7 @@ class ProblemTable(Choices):
     dataset: str | None = None
     partition: str = "sorted"
     partition_options: dict[str, Any] = Field(default_factory=dict)
+    weights: list[float] | str | None = None
 
     @model_validator(mode="after")
     def _known(self) -> ProblemTable:
@@ -70,7 +71,8 @@ class ProblemTable(Choices):
         if self.dataset is not None and "dataset" in takes:
             data["dataset"] = load_dataset(self.dataset)
         data = {name: value for name, value in data.items() if name in takes}
-        return factory(**data, **self.taken_by("name"))
+        made = factory(**data, **self.taken_by("name"))
+        return made if self.weights is None else made.weighted(self.weights)
 
 
 class RunTable(Table):

@@ -39,7 +39,8 @@ def plan_config(
     tell: Callable[[str], None] = lambda words: None,
 ) -> Planned:
     """Find the cheapest way to run an experiment with PISCO."""
-    usual = {"varying": "none", "reporters": None, "gossip_steps": 1, "gossip_before_server": False}
+    usual = {"varying": "none", "presence": "everybody", "reporters": None, "gossip_steps": 1}
+    usual["gossip_before_server"] = False
     for name, value in usual.items():
         if getattr(config.network, name) != value:
             raise InputError(

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field, model_validator
 
 from pisco import registry
-from pisco.errors import InputError, choose
+from pisco.errors import InputError, choose, suggest
 from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name, Seconds, Triple
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
@@ -100,6 +100,7 @@ class Federation(Table):
         algorithm: Mapping[str, Any],
         problem: Mapping[str, Any] | None = None,
         network: Mapping[str, Any] | None = None,
+        agent_weights: Mapping[str, float] | None = None,
         **settings: Any,
     ) -> Federation:
         """A new federation, its weights worked out here and now.
@@ -114,11 +115,17 @@ class Federation(Table):
           algorithm: name and hyperparameters, as in an experiment file.
           problem: name, options, `classes` and `features`; None when agents bring modules.
           network: graph, weights and server schedule, as in an experiment file, without `agents`.
+          agent_weights: how much every agent counts, in any unit: its number of samples, say. None: all the same.
           settings: the other fields.
         """
         if isinstance(agents, int):
             agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
         roster = [{"name": each, "index": i, "address": at} for i, (each, at) in enumerate(agents.items())]
+        for member in roster if agent_weights else ():
+            member["weight"] = (agent_weights or {}).get(str(member["name"]))
+        for each in agent_weights or ():
+            if each not in agents:
+                raise InputError(f"the weight of {each!r} has no agent; {suggest(each, agents)}")
         tables = {
             "name": name,
             "rounds": rounds,
@@ -197,7 +204,9 @@ class Federation(Table):
                 members.pop(change.name)
             else:
                 assert change.address is not None
-                members[change.name] = Member(name=change.name, index=change.index, address=change.address)
+                own = members[change.name].weight if change.name in members else change.weight
+                given = {"name": change.name, "index": change.index, "address": change.address, "weight": own}
+                members[change.name] = Member(**given)
             present = tuple(sorted(members.values(), key=lambda member: member.index))
             if epochs[-1].start == change.round:
                 epochs.pop()
@@ -238,7 +247,18 @@ class Federation(Table):
 
             jax.config.update("jax_enable_x64", True)
 
-    def change(self, round_index: int, action: str, name: str, address: str | None = None) -> Federation:
+    def scale_of(self, name: str) -> float | None:
+        """By what an agent's loss is multiplied, so that agents count by their weights; None where all count the same.
+
+        Relative to the founders' mean, so that it stays when others join or leave.
+        """
+        founders = [member.weight for member in self.roster if member.weight is not None]
+        own = next(member.weight for epoch in self.epochs for member in epoch.members if member.name == name)
+        return None if own is None else own * len(founders) / sum(founders)
+
+    def change(
+        self, round_index: int, action: str, name: str, address: str | None = None, weight: float | None = None
+    ) -> Federation:
         """The plan with one more change of the roster from round `round_index` on, with new weights.
 
         Args:
@@ -246,6 +266,7 @@ class Federation(Table):
           action: "add" (with an address), "remove", or "move" (to another address).
           name: of the agent. One that was removed stays away: its state is stale.
           address: where the agent listens from then on.
+          weight: how much a new agent counts, where the others have weights.
         """
         choose("action", action, {"add": 1, "remove": 1, "move": 1})
         last = self.epochs[-1]
@@ -267,6 +288,8 @@ class Federation(Table):
         if (address is None) != (action == "remove"):
             needs = "takes no address" if address else "needs the address where the agent listens"
             raise InputError(f"to {action} {name!r} {needs}, as in host:port")
+        if weight is not None and action != "add":
+            raise InputError(f"to {action} {name!r} takes no weight; an agent keeps the one that it came with")
         if not present:
             raise InputError(f"{name!r} is the last agent; a federation needs at least one")
         if action == "move":
@@ -275,7 +298,7 @@ class Federation(Table):
             links = checked(NetworkTable, self.network.model_dump() | {"agents": len(present)}, "the new roster")
             weights = _triples(links.build().weights, sorted(present))
         entry = {"round": round_index, "action": action, "name": name, "index": index}
-        entry |= {"address": address, "weights": weights}
+        entry |= {"address": address, "weight": weight, "weights": weights}
         tables = self.model_dump(exclude_none=True)
         tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
         return checked(Federation, tables, "the federation")
@@ -284,6 +307,8 @@ class Federation(Table):
     def _fits_together(self) -> Federation:
         if self.network.agents != len(self.roster):
             raise InputError(f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents")
+        if self.network.presence != "everybody":
+            raise InputError(f"network.presence = {self.network.presence!r} is for simulations so far; leave it out")
         _check_changes(self)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
@@ -314,6 +339,9 @@ def _check_epoch(plan: Federation, epoch: Epoch) -> None:
         twice = next((each for each in seen if seen.count(each) > 1), None)
         if twice is not None:
             raise InputError(f"two agents have the {what} {twice!r}; give each its own")
+    without = [member.name for member in epoch.members if member.weight is None]
+    if 0 < len(without) < len(epoch.members):
+        raise InputError(f"{without[0]!r} has no weight, but others have; give every agent one, or none")
     names, indices = epoch.names, [member.index for member in epoch.members]
     if SERVER in names:
         raise InputError(f"an agent is called {SERVER!r}, which is the server's own name; take another")

@@ -48,21 +48,23 @@ def host_of(address: str) -> str:
 
 def _positive(number: float) -> float:
     if not 0 < number < float("inf"):
-        raise ValueError("expected a number of seconds greater than 0")
+        raise ValueError("expected a number greater than 0")
     return number
 
 
 Name = Annotated[str, AfterValidator(check_name)]
 Address = Annotated[str, AfterValidator(check_address)]
 Seconds = Annotated[float, AfterValidator(_positive)]
+Weight = Annotated[float, AfterValidator(_positive)]
 
 
 class Member(Table):
-    """One agent: its name, the index of its random stream, and where it listens."""
+    """One agent: its name, the index of its random stream, where it listens, and how much it counts (None: as all)."""
 
     name: Name
     index: Natural
     address: Address
+    weight: Weight | None = None
 
 
 class Change(Table):
@@ -73,6 +75,7 @@ class Change(Table):
     name: Name
     index: Natural
     address: Address | None = None
+    weight: Weight | None = None
     weights: list[Triple]
 
 

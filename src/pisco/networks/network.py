@@ -1,4 +1,4 @@
-"""A network: graph, weights, and when the server is reached."""
+"""A network: graph, weights, when the server is reached, and who takes part."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from pisco.errors import InputError, check_number
 from pisco.networks import graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
+from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling
 from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
@@ -38,6 +39,7 @@ class Network:
       server: a schedule (`bernoulli(p)`, `every(H)`, `always()`, `never()`, `per_agent(p_i)`) or a function of
         (key, round_index).
       varying: gossip that changes from round to round, such as `edge_dropout(0.2)`; `weights` are its base.
+      presence: who takes part in round k, such as `churn(0.1, 0.3)`, a mask, or a function of (key, round_index).
       sampling: who reports in a server round (everybody unless given), such as `sample(3, agents=10)`.
       gossip_steps: how many times to apply the gossip weights in every exchange (0 is no gossip at all).
       gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
@@ -56,6 +58,7 @@ class Network:
         weights: str | WeightRule | Any = "metropolis",
         server: Schedule | Callable[[jax.Array, Any], Any] | None = None,
         varying: Varying | None = None,
+        presence: Presence | Any = None,
         sampling: Sampling | None = None,
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
@@ -72,6 +75,7 @@ class Network:
         self.weights: csr_array = weighting.check(rule(graph) if callable(rule) else rule, graph)
         self.weights_name = weights if isinstance(weights, str) else getattr(rule, "__name__", "given")
         self.graph: Graph = graph or graphs.from_adjacency(abs(self.weights) + abs(self.weights).T)
+        self.presence = as_presence(presence, self.num_agents)
         self._check()
 
     # The families in short, so that editors complete them; `options` are the keywords above.
@@ -152,10 +156,13 @@ class Network:
     def gossip(self) -> Gossip:
         """The agents' links as the engines use them."""
         sources = targets = None
-        if self.splits_rounds:
-            targets, sources = (jnp.asarray(ends, jnp.int32) for ends in self.graph.adjacency().tocoo().coords)
+        if self.splits_rounds or self.presence is not None:
+            links = self.graph.adjacency() if self.splits_rounds else self.weights
+            ends = np.stack(links.tocoo().coords)
+            targets, sources = jnp.asarray(ends[:, ends[0] != ends[1]], jnp.int32)
         rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
-        return Gossip(rule, self.sampling, sources, targets, self.gossip_steps, self.gossip_before_server)
+        steps = (self.gossip_steps, self.gossip_before_server)
+        return Gossip(rule, self.sampling, sources, targets, self.presence, *steps)
 
     @property
     def problem_with_reach(self) -> str | None:
@@ -191,6 +198,27 @@ class Network:
             raise InputError(
                 f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
             )
+        if self.presence is not None:
+            self._check_presence()
+
+    def _check_presence(self) -> None:
+        """Absences keep the agents' mean only where a link weighs the same both ways."""
+        even = abs(self.weights - self.weights.T).max() <= 1e-12
+        if not (getattr(self.varying, "symmetric", False) if self.varying else even):
+            links = self.varying.__name__ if self.varying else "W"
+            raise InputError(
+                f"presence={self.presence!r} needs links that weigh the same both ways, as {links} need not; "
+                "use symmetric weights, alone or with edge_dropout or random_matching"
+            )
+        if self.sampling is not None:
+            raise InputError(f"presence={self.presence!r} says who reports to the server; drop `sampling`")
+
+        def unknown() -> Any:
+            raise InputError(
+                f"server={self.server!r} looks at everybody's loss, which the absent do not send; use another schedule"
+            )
+
+        decided_shape(self.server, unknown)
 
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
@@ -202,6 +230,7 @@ class Network:
 
     def __repr__(self) -> str:
         varying = f"varying={self.varying.__name__}, " if self.varying else ""
+        varying += f"presence={self.presence!r}, " if self.presence is not None else ""
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
             f"weights={self.weights_name}, {varying}server={self.server!r})"

@@ -11,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.networks.mixing import Operator, outside_gossip, per_agent
+from pisco.networks.mixing import Edges, Operator, outside_gossip, per_agent
 from pisco.networks.placement import EVERYBODY, Placement
+from pisco.networks.presence import Presence
 from pisco.networks.sampling import Sampling
 from pisco.networks.varying import Gossiping
+from pisco.tree import where_agents, zeros_like
 from pisco.types import Compressor, StartMix
 
 
@@ -27,6 +29,7 @@ class Links(NamedTuple):
     uplinks: Any  # messages to the server
     downlinks: Any  # messages from the server
     edges: Any  # messages between agents: directed edges
+    present: Any  # agents that take part
 
 
 @jax.tree_util.register_dataclass
@@ -36,8 +39,9 @@ class Gossip:
 
     rule: Gossiping
     sampling: Sampling | None  # who reports to the server; None is everybody
-    sources: jax.Array | None  # every directed edge; only for schedules that split a round
+    sources: jax.Array | None  # every directed edge; for schedules that split a round, and to count those present
     targets: jax.Array | None
+    presence: Presence | None  # who takes part; None is everybody
     steps: int = field(metadata={"static": True})  # gossip this often in an exchange
     before_server: bool = field(metadata={"static": True})  # gossip in server rounds too, before the average
 
@@ -71,19 +75,30 @@ def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY
 
 
 class Drawn(NamedTuple):
-    """What chance decides of a round, once for all its exchanges and the same in every process.
-
-    (Who is present would be one more field, read by those who count and apply.)
-    """
+    """What chance decides of a round, once for all its exchanges and the same in every process."""
 
     server: Any  # who reaches the server: a boolean for everybody, or a mask over agents
     operator: Operator  # the gossip of those who do not
     edges: Any  # directed edges of one gossip exchange
     weights: jax.Array | None  # of every agent's report, zero where there is none; None: all alike
+    present: Any = None  # a mask over agents; None: everybody is
 
 
-def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any) -> Drawn:
+def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any, present: Any = None) -> Drawn:
     """Draw a round; `who` is what the server schedule decided: a boolean for everybody, or a mask over agents."""
+    drawn = _draw_of_all(gossip, who, links_key, round_index)
+    if present is None:
+        return drawn
+    ends, used = (gossip.sources, gossip.targets), True
+    if isinstance(drawn.operator, Edges):
+        ends, used = (drawn.operator.sources, drawn.operator.targets), drawn.operator.weights != 0
+        used &= ends[0] != ends[1]
+    edges = (used & present[ends[0]] & present[ends[1]]).sum()
+    server = drawn.server & present if jnp.ndim(who) == 1 else who
+    return drawn._replace(server=server, edges=edges, present=present)
+
+
+def _draw_of_all(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any) -> Drawn:
     if jnp.ndim(who) == 1:
         assert gossip.sources is not None and gossip.targets is not None
         mask = jnp.asarray(who)
@@ -99,6 +114,9 @@ def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any) -> Dr
 def tell(drawn: Drawn, num_agents: int) -> Told:
     """Whose messages take part, which share of the agents that is, and who reaches the server."""
     reached, everyone = jnp.broadcast_to(drawn.server, (num_agents,)), jnp.ones(num_agents, bool)
+    if drawn.present is not None:
+        share = jnp.asarray(jnp.maximum(drawn.present.sum(), 1), float) / num_agents
+        return Told(drawn.present, share, reached & drawn.present)
     if drawn.weights is None:
         return Told(everyone, 1.0, reached)
     reports = drawn.weights > 0
@@ -108,44 +126,70 @@ def tell(drawn: Drawn, num_agents: int) -> Told:
 
 def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
     """The links that one exchange of the round uses."""
+    present = jnp.int32(num_agents) if drawn.present is None else drawn.present.sum().astype(jnp.int32)
     if jnp.ndim(drawn.server) == 1:
         count = drawn.server.sum()
-        counts = (1, count > 0, drawn.edges > 0, count, count, drawn.edges)
+        counts = (1, count > 0, drawn.edges > 0, count, count, drawn.edges, present)
         return Links(*(jnp.asarray(x, jnp.int32) for x in counts))
-    server = jnp.asarray(drawn.server, jnp.int32)
-    reporters = num_agents if drawn.weights is None else jnp.count_nonzero(drawn.weights).astype(jnp.int32)
-    gossips = jnp.int32(gossip.steps > 0) * (jnp.int32(1) if gossip.before_server else 1 - server)
+    server, anybody = jnp.asarray(drawn.server, jnp.int32), jnp.asarray(present > 0, jnp.int32)
+    reporters = present if drawn.weights is None else jnp.count_nonzero(drawn.weights).astype(jnp.int32)
+    gossips = jnp.int32(gossip.steps > 0) * (anybody if gossip.before_server else anybody * (1 - server))
     edges = (gossips * gossip.steps * drawn.edges).astype(jnp.int32)
-    return Links(jnp.int32(1), server, gossips, server * reporters, server * num_agents, edges)
+    return Links(jnp.int32(1), server * anybody, gossips, server * reporters, server * present, edges, present)
 
 
 def draw_round(
-    gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any, num_agents: int, here: Placement = EVERYBODY
+    gossip: Gossip,
+    who: Any,
+    links_key: jax.Array,
+    round_index: Any,
+    num_agents: int,
+    here: Placement = EVERYBODY,
+    present: Any = None,
 ) -> tuple[RoundMix, Links]:
     """This round's communication, drawn once: the map every exchange applies, and the links it uses.
 
     Where only some agents are `here`, the draw is still that of all, the same on every device.
     """
-    drawn = draw(gossip, who, links_key, round_index)
+    drawn = draw(gossip, who, links_key, round_index, present)
     told = tell(drawn, num_agents)
     own = Told(here.own(told.participates), told.share, here.own(told.server))
     make = _split_map if jnp.ndim(drawn.server) == 1 else _whole_map
     return RoundMix(make(gossip, drawn, here), own, here), count_links(gossip, drawn, num_agents)
 
 
+def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
+    """One gossip exchange among those present: news from them, and on one's own what the absent would have weighed."""
+    if drawn.present is None:
+        return lambda tree: here.apply(drawn.operator, tree)
+    own = here.own(drawn.present)
+    kept = here.apply(drawn.operator, jnp.asarray(~own, float))  # Σ over the absent j of w_ij
+
+    def apply(tree):
+        heard = here.apply(drawn.operator, _sent(own, tree))
+        return jax.tree.map(lambda x, new: new + per_agent(kept, x) * x, tree, heard)
+
+    return apply
+
+
 def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
     """Everybody gossips, or everybody hears the server."""
+    exchange = _exchange(drawn, here)
 
     def gossiping(tree):
         for _ in range(gossip.steps):
-            tree = here.apply(drawn.operator, tree)
+            tree = exchange(tree)
         return tree
 
     def serving(tree):
         sent = gossiping(tree) if gossip.before_server else tree
-        if drawn.weights is None:
+        if drawn.present is not None:
+            count, totals = jnp.maximum(drawn.present.sum(), 1), here.total(_sent(here.own(drawn.present), sent))
+            totals = jax.tree.map(lambda total: total / count.astype(total.dtype), totals)
+        elif drawn.weights is None:
             return here.average(sent)
-        totals = here.total(_weighted(here.own(drawn.weights), sent))
+        else:
+            totals = here.total(_weighted(here.own(drawn.weights), sent))
         return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
 
     if isinstance(drawn.server, bool | np.bool_):
@@ -155,17 +199,22 @@ def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any],
 
 def _split_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
     """The agents in the mask average among themselves, the others gossip on the subgraph they induce."""
-    count, own = drawn.server.sum(), here.own(drawn.server)
+    count, own, exchange = drawn.server.sum(), here.own(drawn.server), _exchange(drawn, here)
 
     def apply(tree):
         def leaf(x, total, gossiped):
             mean = total / jnp.maximum(count, 1).astype(x.dtype)
             return jnp.where(per_agent(own, x).astype(bool), mean, gossiped)
 
-        totals = here.total(_weighted(own, tree))
-        return jax.tree.map(leaf, tree, totals, here.apply(drawn.operator, tree))
+        sent = tree if drawn.present is None else _sent(own, tree)
+        return jax.tree.map(leaf, tree, here.total(_weighted(own, sent)), exchange(tree))
 
     return apply
+
+
+def _sent(present: jax.Array, tree: Any) -> Any:
+    """What arrives: nothing from the absent, whatever they hold."""
+    return where_agents(present, tree, zeros_like(tree))
 
 
 def _weighted(weights: jax.Array, tree: Any) -> Any:

@@ -274,26 +274,34 @@ def as_schedule(server: Any) -> Schedule:
     for name in ("start", "probability", "never_reached"):
         if not hasattr(server, name):
             raise InputError(f"server={server!r} has no `{name}`; subclass pisco.Schedule, which gives one")
-    if jax.tree_util.all_leaves([server]):  # no pytree: all of it is structure
-        if type(server).__hash__ is None:
-            raise InputError(f"server={server!r} has no hash; make its class a frozen dataclass, or a pytree")
-        jax.tree_util.register_static(type(server))
-    return server
+    return as_structure("server", server)
 
 
-def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) -> tuple[int, ...]:
-    """() for a schedule that decides for everybody at once, (n,) for one that decides for every agent."""
+def as_structure(what: str, given: Any) -> Any:
+    """An object of a user's class, fit to be passed to programs: what is no pytree is all structure."""
+    if jax.tree_util.all_leaves([given]):
+        if type(given).__hash__ is None:
+            raise InputError(f"{what}={given!r} has no hash; make its class a frozen dataclass, or a pytree")
+        jax.tree_util.register_static(type(given))
+    return given
+
+
+def traced(what: str, rule: Callable[[jax.Array, Any], Any]) -> jax.ShapeDtypeStruct:
+    """Shape and type of what a user's rule gives for a key and a round; one that cannot be traced is refused."""
     try:
-        who = jax.eval_shape(
-            lambda k: jnp.asarray(server.decide(server.start(), jax.random.key(0), k, observe)[0]), jnp.int32(0)
-        )
+        return jax.eval_shape(lambda k: jnp.asarray(rule(jax.random.key(0), k)), np.int32(0))
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"server={server!r} fails ({brief(error)}); it is called with "
-            "the coin's key and the round and traced, so use jnp.where and & instead of if and and"
+            f"{what} fails ({brief(error)}); it is called with a key and the round and traced, so use jnp.where and & "
+            "instead of if and and"
         ) from error
+
+
+def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) -> tuple[int, ...]:
+    """() for a schedule that decides for everybody at once, (n,) for one that decides for every agent."""
+    who = traced(f"server={server!r}", lambda key, k: server.decide(server.start(), key, k, observe)[0])
     if who.dtype != bool or who.ndim > 1:
         raise InputError(
             f"server={server!r} decides {who.dtype}{list(who.shape)}, expected a boolean, or one for each agent"

@@ -114,7 +114,10 @@ class FunctionOfRound:
 
 
 Varying = Callable[["Graph", "csr_array"], Gossiping]
-"""What `Network(varying=…)` takes: the graph and its weights become a rule."""
+"""What `Network(varying=…)` takes: the graph and its weights become a rule.
+
+One with `symmetric = True` makes a rule that draws `Edges` with the same weight both ways, which goes with presence.
+"""
 
 
 def edge_dropout(drop_prob: float) -> Varying:
@@ -133,12 +136,12 @@ def edge_dropout(drop_prob: float) -> Varying:
         on_edges = np.asarray(weights[graph.edges[:, 0], graph.edges[:, 1]]).ravel()
         return EdgeDropout(first, second, jnp.asarray(on_edges), jnp.asarray(drop_prob), _everyone(graph))
 
-    return _named(build, f"edge_dropout({drop_prob:g})")
+    return _named(build, f"edge_dropout({drop_prob:g})", symmetric=True)
 
 
 def random_matching() -> Varying:
     """Random disjoint pairs of neighbours average, each with weight one half."""
-    return _named(lambda graph, weights: RandomMatching(*_ends(graph), _everyone(graph)), "random_matching()")
+    return _named(lambda graph, weights: RandomMatching(*_ends(graph), _everyone(graph)), "random_matching()", True)
 
 
 def one_peer_exponential() -> Varying:
@@ -218,6 +221,6 @@ def _everyone(graph: Graph) -> jax.Array:
     return jnp.arange(graph.num_agents, dtype=jnp.int32)
 
 
-def _named(build: Varying, name: str) -> Varying:
-    build.__name__ = name  # type: ignore[attr-defined]
+def _named(build: Any, name: str, symmetric: bool = False) -> Varying:
+    build.__name__, build.symmetric = name, symmetric
     return build

@@ -90,6 +90,7 @@ def check_step(
     """
     p = network.server.probability
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
+    odd = odd or network.presence is not None
     if algorithm.factory is not pisco.__wrapped__ or p is None or odd:  # type: ignore[attr-defined]
         return None
     if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:

@@ -1,4 +1,4 @@
-"""What an agent computes: draw the batch → loss → gradient, made here for every engine.
+"""What an agent computes: draw the batch → loss → weigh → gradient, made here for every engine.
 
 It is written for one agent; how agents are put together (`Batching`) is the engine's choice.
 """
@@ -28,6 +28,16 @@ stacked: Batching = partial(jax.vmap, in_axes=(0, None, 0))
 """All agents at once, on a leading axis."""
 
 
+def in_turn(own: PerAgent) -> PerAgent:
+    """One agent after the other: no more memory for activations than one agent needs."""
+    return lambda params, key, agents: lax.map(lambda one: own(one[0], key, one[1]), (params, agents))
+
+
+def usual(problem: Problem) -> Batching:
+    """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking."""
+    return in_turn if problem.convolves and jax.default_backend() == "cpu" else stacked
+
+
 def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
     """The loss of one agent at its own parameters, on the batch that (key, agent) draws or on all its samples.
 
@@ -36,6 +46,10 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
 
     def loss(params: Params, key: Key, agent: Any) -> jax.Array:
         at = agent if place is None else place
+        own = unweighted(params, key, agent, at)
+        return own if problem.scales is None else problem.scales[at].astype(own.dtype) * own
+
+    def unweighted(params: Params, key: Key, agent: Any, at: Any) -> jax.Array:
         size, offset = problem.sizes[at], problem.offsets[at]
         own_key = jax.random.fold_in(key, agent)
         if batch_size is not None:
@@ -55,18 +69,18 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
 
 
 def gradient(
-    problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching = stacked
+    problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Grad:
     """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
-    own = batching(jax.grad(agent_loss(problem, batch_size)))
+    own = (batching or usual(problem))(jax.grad(agent_loss(problem, batch_size)))
     return lambda params, key: own(params, key, _numbers(here, params))
 
 
 def mean_loss(
-    problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching = stacked
+    problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Callable[[Params, Key], jax.Array]:
     """`loss(params, key)`: the mean over all agents of their losses, each at its own parameters."""
-    own = batching(agent_loss(problem, batch_size))
+    own = (batching or usual(problem))(agent_loss(problem, batch_size))
     return lambda params, key: here.mean(own(params, key, _numbers(here, params)))
 
 

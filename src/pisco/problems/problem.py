@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.convolutions.rewrite import has_convolutions, with_fast_convolutions
 from pisco.display import card
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_number, choose
 from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.types import Key, Params
@@ -23,7 +24,7 @@ Loss = Callable[[Params, Batch, Key | None], jax.Array]
 
 @jax.tree_util.register_pytree_node_class
 class Problem:
-    """min over x of f(x) = (1/n)·Σᵢ fᵢ(x), where fᵢ is the mean loss over agent i's samples.
+    """min over x of f(x) = Σᵢ qᵢ·fᵢ(x), where fᵢ is the mean loss over agent i's samples; qᵢ = 1/n unless given.
 
     Args:
       loss: `loss(params, batch, key)` for a batch whose leaves lead with the samples: either one loss per sample
@@ -34,6 +35,7 @@ class Problem:
       test: a pytree of test samples, for `metrics`.
       metrics: what else to measure: a list of `Metric`, or name to `function(params, batch)`, one value per test
         sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
+      weights: qᵢ of every agent, adding up to 1, or "samples" for its share of all samples.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
@@ -52,6 +54,7 @@ class Problem:
         *,
         test: Any = None,
         metrics: Mapping[str, Callable[[Params, Batch], Any]] | Sequence[Metric] | None = None,
+        weights: Sequence[float] | str | None = None,
         eval_batch: int = 65536,
         eval_width: int = 1,
         eval_samples: int | None = None,
@@ -71,6 +74,7 @@ class Problem:
         self.data = as_arrays("data", flat)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
+        self.scales = scales_of(weights, sizes)
         self.test = None if test is None else as_arrays("test data", test)
         self.num_test = 0 if test is None else common_length("test", test)
         self.metrics = as_metrics(metrics or ())
@@ -80,7 +84,7 @@ class Problem:
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
-        self.per_sample = self._check_loss()
+        self.per_sample, self.convolves = self._check_loss()
         self._check_metrics()
 
     @property
@@ -108,14 +112,15 @@ class Problem:
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """The mean loss over a batch."""
-        return jnp.mean(self.loss(params, batch, key))
+        return jnp.mean(with_fast_convolutions(self.loss)(params, batch, key))
 
     def sample_losses(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """One loss per sample, also where the user's loss only gives the mean."""
+        loss = with_fast_convolutions(self.loss)
         if self.per_sample:
-            return self.loss(params, batch, key)
+            return loss(params, batch, key)
         alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
-        return jax.vmap(lambda sample: self.loss(params, sample, key))(alone)
+        return jax.vmap(lambda sample: loss(params, sample, key))(alone)
 
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
@@ -125,12 +130,15 @@ class Problem:
             rows = (self.offsets[:, None] + jnp.minimum(slots, held - 1)).reshape(-1)
             some = jax.tree.map(lambda leaf: leaf[rows], self.data)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
+            weights = weights if self.scales is None else weights * self.scales[:, None]
             return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1))
-        if self.min_size == self.max_size and self.num_samples <= self.eval_batch:
+        alike = self.min_size == self.max_size and self.scales is None
+        if alike and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, self.data)
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
+        weights = weights if self.scales is None else weights * self.scales[agent_of]
         return self.weighted_total(lambda batch: self.sample_losses(params, batch), self.data, weights)
 
     @property
@@ -145,6 +153,18 @@ class Problem:
         more.metrics = as_metrics([*self.metrics, *metrics])
         more._check_metrics()
         return more
+
+    def weighted(self, weights: Sequence[float] | str | None) -> Problem:
+        """The same problem with other weights of the agents."""
+        other = copy.copy(self)
+        other.scales = scales_of(weights, np.asarray(self.sizes))
+        return other
+
+    def scaled(self, scale: float | None) -> Problem:
+        """The part of one agent, whose loss others weigh; None leaves it as it is."""
+        other = copy.copy(self)
+        other.scales = self.scales if scale is None else jnp.full(self.num_agents, scale)
+        return other
 
     def weighted_total(self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array) -> jax.Array:
         """Σ weights·values(data), a block of samples at a time; the last block overlaps with weight zero."""
@@ -182,15 +202,16 @@ class Problem:
 
         return jax.tree.map(joined, blocks)
 
-    def _check_loss(self) -> bool:
-        """Whether the loss is given per sample; refuses one that cannot be used."""
+    def _check_loss(self) -> tuple[bool, bool]:
+        """Whether the loss is given per sample, and whether it has convolutions; refuses one that cannot be used."""
         params = jax.eval_shape(self.init, jax.random.key(0))
         for path, leaf in jax.tree_util.tree_leaves_with_path(params):
             if not jnp.issubdtype(leaf.dtype, jnp.floating):
                 where = jax.tree_util.keystr(path) or "params"
                 raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
         try:
-            out = jax.eval_shape(lambda p, b: self.loss(p, b, None), params, _some(self.data))
+            traced = jax.make_jaxpr(lambda p, b: self.loss(p, b, None), return_shape=True)
+            program, out = traced(params, _some(self.data))
             if getattr(out, "shape", None) == ():
                 self._check_mean()
         except InputError:
@@ -206,7 +227,7 @@ class Problem:
             raise InputError(
                 f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean"
             )
-        return shape == (PROBE,)
+        return shape == (PROBE,), has_convolutions(program)
 
     def _check_mean(self) -> None:
         """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
@@ -265,19 +286,40 @@ class Problem:
     def tree_flatten(self):
         fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
-        fixed += (self.name, self.per_sample, self.num_test)
+        fixed += (self.name, self.per_sample, self.num_test, self.convolves)
         start = None if self.draws_start else self.start
-        return (self.data, self.sizes, self.offsets, self.test, start), fixed
+        return (self.data, self.sizes, self.offsets, self.scales, self.test, start), fixed
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         self = object.__new__(cls)
-        self.data, self.sizes, self.offsets, self.test, start = children
+        self.data, self.sizes, self.offsets, self.scales, self.test, start = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
         self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
-        self.num_test, self.draws_start = aux[10], drawn is not None
+        self.num_test, self.convolves, self.draws_start = *aux[10:], drawn is not None
         self.start = start if drawn is None else drawn
         return self
+
+
+def scales_of(weights: Sequence[float] | str | None, sizes: Any) -> jax.Array | None:
+    """n·qᵢ, by which every agent's loss is multiplied: then W, J and whatever keeps a mean stay as they are."""
+    if weights is None:
+        return None
+    if isinstance(weights, str):
+        choose("weights", weights, {"samples": 1})
+        weights = np.asarray(sizes) / np.sum(sizes)
+    try:
+        given = np.asarray(weights, float)
+    except (TypeError, ValueError):
+        raise InputError(f'weights is {weights!r}, expected a number for every agent, or "samples"') from None
+    if given.shape != (len(sizes),):
+        raise InputError(f"weights has shape {given.shape}, expected a number for each of the {len(sizes)} agents")
+    for agent, value in enumerate(given):
+        if not 0 <= value < np.inf:
+            raise InputError(f"weights[{agent}] is {value:g}, expected a number that is not negative")
+    if abs(given.sum() - 1) > 1e-6:
+        raise InputError(f"weights add up to {given.sum():g}, expected 1; divide each by that")
+    return jnp.asarray(len(sizes) * given / given.sum())
 
 
 PROBE = 7

@@ -10,6 +10,7 @@ from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.network import Network
+from pisco.networks.presence import PRESENCE
 from pisco.networks.sampling import sample_groups
 from pisco.networks.schedules import SCHEDULES, Schedule, as_schedule
 from pisco.networks.varying import VARYING
@@ -58,7 +59,9 @@ class Choices(Table):
     def _fit(self) -> Choices:
         fixed = {name: getattr(self, name) for name in type(self).model_fields}
         fitted = options.fit(self.table, fixed, self.__pydantic_extra__ or {})
-        (self.__pydantic_extra__ or {}).update(fitted)
+        # A value that reads its own forms stays as it was written.
+        plain = {name: value for name, value in fitted.items() if not hasattr(value, "read")}
+        (self.__pydantic_extra__ or {}).update(plain)
         return self
 
     def taken_by(self, key: str) -> dict[str, Any]:
@@ -109,6 +112,7 @@ class NetworkTable(Choices):
     weights: str = "metropolis"
     server: str = "never"
     varying: str = "none"
+    presence: str = "everybody"
     reporters: Count | None = None
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
@@ -150,6 +154,7 @@ class NetworkTable(Choices):
             weights=given[1],
             server=self.schedule(),
             varying=VARYING[self.varying](**self.taken_by("varying")),
+            presence=PRESENCE[self.presence](**self.taken_by("presence")),
             sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,

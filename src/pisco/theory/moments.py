@@ -30,7 +30,7 @@ HUGE = 1e100
 """Entries beyond this, or not finite, are instability enough, and their squares would overflow."""
 
 
-class Rounds:
+class RoundMaps:
     """The one-round maps of these agents, for any η_l."""
 
     def __init__(

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from pisco.errors import check_number
-from pisco.theory.moments import Rounds
+from pisco.theory.moments import RoundMaps
 from pisco.theory.stability import Rule, growth, largest_stable_step, weight_modes
 
 MOST_AGENTS, MOST_WITH_COINS = 64, 24
@@ -38,7 +38,7 @@ def agents_growth(curvatures: Any, weights: Any, *, local_lr: float, **rule: Unp
     check_number("local_lr", local_lr, low=0, open_low=True)
     if _too_many(curvatures, rule.get("server_prob", 0.0)):
         return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **rule)
-    return max(Rounds(each, weights, **rule).growth(local_lr) for each in _cases(curvatures, weights))
+    return max(RoundMaps(each, weights, **rule).growth(local_lr) for each in _cases(curvatures, weights))
 
 
 def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> float:
@@ -71,7 +71,7 @@ def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> fl
         return largest_stable_step(weight_modes(weights), max(curvatures), **rule)
     limit = math.inf
     for case in _cases(curvatures, weights):
-        rounds = Rounds(case, weights, **rule)
+        rounds = RoundMaps(case, weights, **rule)
         # Most cases bind nothing: a look at a few steps tells so.
         if limit == math.inf or not all(rounds.stable(share * limit) for share in (1, 0.5)):
             limit = min(limit, rounds.limit())

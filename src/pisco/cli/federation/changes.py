@@ -17,6 +17,10 @@ def init(
     roster: Annotated[
         list[str] | None, typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be repeated.")
     ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="How much an agent counts: its samples, say; all of them or none."),
+    ] = None,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[
         float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
@@ -70,7 +74,7 @@ def init(
         tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     _apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
-    given |= {"host": host, "port": port, "agents": _addresses(roster) or agents}
+    given |= {"host": host, "port": port, "agents": _addresses(roster) or agents, "agent_weights": key_values(weight)}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     folder.mkdir(parents=True, exist_ok=True)
@@ -88,6 +92,7 @@ def change(
     name: Annotated[str, typer.Argument(help="The agent.")],
     at: Annotated[int, typer.Option("--round", "-r", help="The first round with the new roster.")],
     address: Annotated[str | None, typer.Option(help="Where it listens from then on (add, move).")] = None,
+    weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
     home: Home = Path(),
 ) -> None:
     """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
@@ -101,7 +106,7 @@ def change(
     from pisco.engines.job import check_needs
 
     plan = open_plan(home)
-    changed = plan.change(at, action, name, address)
+    changed = plan.change(at, action, name, address, weight)
     _not_past(home, at)
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
     changed.save(home / PLAN)

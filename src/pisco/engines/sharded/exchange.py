@@ -113,8 +113,9 @@ def plan_block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
     """The exchange of a network's gossip on this blocks, as NumPy arrays that lead with the devices."""
     rule, gossip = network.gossip.rule, network.gossip
     values = None
-    if gossip.sources is not None:  # a schedule that splits rounds: `outside_gossip` lists agents, then edges
+    if network.splits_rounds:  # a schedule that splits rounds: `outside_gossip` lists agents, then edges
         agents = np.arange(blocks.agents)
+        assert gossip.sources is not None and gossip.targets is not None
         sources = np.concatenate([agents, np.asarray(gossip.sources)])
         targets = np.concatenate([agents, np.asarray(gossip.targets)])
     elif isinstance(rule, Fixed):

@@ -43,7 +43,8 @@ class Shard:
 
     def specs(self) -> Any:
         """Which parts are split over the devices: a tree of specs above this one."""
-        problem = Problem.tree_unflatten(self.problem.tree_flatten()[1], (SPLIT, WHOLE, WHOLE, SPLIT, WHOLE))
+        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE)  # as `Problem.tree_flatten` lists its children
+        problem = Problem.tree_unflatten(self.problem.tree_flatten()[1], leading)
         return replace(
             self,
             problem=problem,
@@ -106,6 +107,8 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     placed = jax.tree.map(lambda x: x, problem)
     placed.data = jax.tree.map(lambda leaf: split_rows(mesh, leaf, cuts, longest), problem.data)
     placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
+    if problem.scales is not None:
+        placed.scales = whole(mesh, np.pad(problem.scales, (0, blocks.padded - blocks.agents)))
     placed.start = problem.start if problem.draws_start else whole(mesh, problem.start)
     placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
@@ -126,6 +129,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
 def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
     """For every device the samples that are measured (None: all) and their weights in f."""
     sizes, offsets = np.asarray(problem.sizes), np.asarray(problem.offsets)
+    scales = np.ones(blocks.agents) if problem.scales is None else np.asarray(problem.scales)
     few, block = problem.eval_samples or 0, blocks.block
     floating = jnp.zeros(()).dtype
 
@@ -135,7 +139,7 @@ def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
     def all_weights(device):
         own = sizes[agents(device)]
         filled = np.zeros(longest)
-        filled[: own.sum()] = np.repeat(1.0 / (blocks.agents * own), own)
+        filled[: own.sum()] = np.repeat(scales[agents(device)] * (1.0 / (blocks.agents * own)), own)
         return filled.astype(floating)
 
     def few_rows(device):
@@ -143,8 +147,8 @@ def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
         return np.pad(rows, (0, block * few - len(rows))).astype(np.int32)
 
     def few_weights(device):
-        count = len(agents(device)) * few
-        return np.pad(np.full(count, 1.0 / (blocks.agents * few)), (0, block * few - count)).astype(floating)
+        weights = np.repeat(scales[agents(device)] * (1.0 / (blocks.agents * few)), few)
+        return np.pad(weights, (0, block * few - len(weights))).astype(floating)
 
     return (None, all_weights) if not few else (few_rows, few_weights)
 

@@ -56,6 +56,7 @@ class Agent(MemberProcess):
         self.algorithm = kit.federation.build_algorithm()
         membership.check(kit.federation)
         _check_problem(problem, kit.federation.batch_size)
+        problem = problem.scaled(kit.federation.scale_of(kit.name))
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))

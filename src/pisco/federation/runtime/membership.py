@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from pisco.engines.job import check_needs, seed_key, streams
+from pisco.engines.job import check_needs, streams
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
@@ -37,7 +37,7 @@ def check(plan: Federation) -> None:
     for epoch in plan.epochs:
         network = plan.network_of(epoch)
         check_needs(algorithm, network)
-        Routes(network, streams(seed_key(0)))
+        Routes(network, streams(jax.random.key(0)))
     if algorithm.rebase is None and len({epoch.names for epoch in plan.epochs}) > 1:
         raise InputError(
             f"{algorithm.name} cannot change its roster: its state holds more than parameters, trackers and gradients "

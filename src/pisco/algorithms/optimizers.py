@@ -1,0 +1,175 @@
+"""Any optimizer of optax in place of the plain gradient step, for every agent on its own.
+
+>>> Optimizer.read({"name": "momentum", "decay": 0.8})
+Optimizer(momentum(decay=0.8))
+>>> Optimizer.read(["clip", "adam"])
+Optimizer(clip, adam)
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pisco.errors import InputError
+from pisco.registry import Registry
+from pisco.tree import descend, lerp, subtract
+from pisco.types import Params
+
+__all__ = ["OPTIMIZERS", "PLAIN", "Optimizer"]
+
+
+def clip(*, max_norm: float = 1.0) -> Any:
+    """An agent's whole direction cut to this norm."""
+    import optax
+
+    return optax.clip_by_global_norm(max_norm)
+
+
+def momentum(*, decay: float = 0.9, nesterov: bool = False) -> Any:
+    """Heavy-ball momentum, or Nesterov's."""
+    import optax
+
+    return optax.trace(decay, nesterov)
+
+
+def weight_decay(*, weight: float = 0.01) -> Any:
+    """Adds weight·x to the direction: behind Adam in a list it is AdamW."""
+    import optax
+
+    return optax.add_decayed_weights(weight)
+
+
+OPTIMIZERS = Registry[Callable[..., Any]](
+    "optimizer",
+    "pisco.optimizers",
+    {
+        "adam": "optax:scale_by_adam",
+        "rms": "optax:scale_by_rms",
+        "lion": "optax:scale_by_lion",
+        "momentum": momentum,
+        "clip": clip,
+        "weight-decay": weight_decay,
+    },
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Optimizer:
+    """What an agent makes of a direction before it takes its step: x ← x − η·update(direction).
+
+    Made by `read` from an optax transformation *without a step size* (`optax.scale_by_adam()`), from a name, a table
+    such as {"name": "momentum", "decay": 0.8}, or a list of these, one after the other. Its memory is one agent's own:
+    it stays there and never travels.
+    """
+
+    text: str = ""
+    rule: Any = None
+
+    @classmethod
+    def read(cls, given: Any) -> Optimizer:
+        """An optimizer from whatever a user gives; None leaves directions as they are."""
+        if isinstance(given, cls):
+            return given
+        if given is None:
+            return PLAIN
+        if isinstance(given, list):
+            return _chain(tuple(cls.read(each) for each in given))
+        if isinstance(given, str | Mapping):
+            table = {"name": given} if isinstance(given, str) else given
+            return _named(str(table.get("name", "")), tuple((k, v) for k, v in table.items() if k != "name"))
+        if not (callable(getattr(given, "init", None)) and callable(getattr(given, "update", None))):
+            raise InputError(f'the optimizer is {given!r}, expected one of optax, or a name such as "adam"')
+        return _checked(cls(_described(given.update), given))
+
+    def start(self, params: Params) -> Any:
+        """Every agent's memory before the first step."""
+        if self.rule is None:
+            return ()
+        rule = self.rule
+        memory = jax.vmap(rule.init)(params)
+        after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
+        kept = [jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree) for tree in (memory, after[1])]
+        if kept[0] != kept[1]:
+            raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; mend it")
+        return memory
+
+    def update(self, direction: Params, memory: Any, params: Params) -> tuple[Params, Any]:
+        """What every agent steps along, and its memory afterwards."""
+        if self.rule is None:
+            return direction, memory
+        moves, memory = jax.vmap(self.rule.update)(direction, memory, params)
+        return jax.tree.map(lambda move, x: move.astype(x.dtype), moves, params), memory
+
+    def move(self, start: Params, end: Params, weight: Any, memory: Any) -> tuple[Params, Any]:
+        """start − weight·update(start − end): the whole way from start to end where it is plain and the weight is 1."""
+        if self.rule is None:
+            return lerp(start, end, weight), memory
+        move, memory = self.update(subtract(start, end), memory, start)
+        return descend(start, weight, move), memory
+
+    @property
+    def normalises(self) -> bool:
+        """Whether the size of a direction hardly matters, as for Adam: then its noise is not averaged out."""
+        small, large = (_probe(self, size) for size in (1e-3, 2e-3))
+        return small is not None and large is not None and large < 1.5 * small
+
+    def __repr__(self) -> str:
+        return f"Optimizer({self.text})" if self.text else "None"
+
+
+PLAIN = Optimizer()
+"""Plain gradient steps."""
+
+
+@functools.cache  # the same object for the same words: runs of one job must agree in what is not traced
+def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
+    words = ", ".join(f"{key}={value!r}" for key, value in options)
+    return _checked(Optimizer(f"{name}({words})" if words else name, OPTIMIZERS[name](**dict(options))))
+
+
+@functools.cache
+def _chain(parts: tuple[Optimizer, ...]) -> Optimizer:
+    import optax
+
+    return Optimizer(", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts)))
+
+
+def _checked(made: Optimizer) -> Optimizer:
+    """Refuse one that brings its own step: it would go uphill."""
+    if (_probe(made, 1.0) or 0.0) < 0:
+        raise InputError(
+            f"the optimizer {made.text} turns the direction round: it holds a step size; leave that to local_lr or "
+            "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
+        )
+    return made
+
+
+def _probe(made: Optimizer, size: float) -> float | None:
+    """Where the second step along the same direction goes, of a model of one number; None if it takes no such model."""
+    try:
+        with jax.ensure_compile_time_eval():
+            ones = jnp.ones(())
+            memory, move = made.rule.init(ones), ones
+            for _ in range(2):
+                move, memory = made.rule.update(size * ones, memory, ones)
+            return float(move)
+    except Exception:
+        return None
+
+
+def _described(part: Any) -> str:
+    """What tells one transformation from another in every process: its functions, and the numbers they hold."""
+    if not callable(part):
+        return repr(part) if isinstance(part, int | float | str | bool | None) else type(part).__name__
+    name = getattr(part, "__qualname__", type(part).__qualname__).split(".")[0]
+    cells = getattr(part, "__closure__", None) or ()
+    held = [cell.cell_contents for cell in cells]
+    inner = [_described(each) for each in held if not isinstance(each, tuple | list)]
+    inner += [_described(each) for many in held if isinstance(many, tuple | list) for each in many]
+    return f"{name}({', '.join(inner)})" if inner else name

@@ -1,0 +1,167 @@
+"""Optimizers in place of plain steps: against NumPy, per agent, in every engine, and refused in a sentence."""
+
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import pisco
+import pisco.experiments
+from pisco.algorithms import build, dsgd, kgt
+from pisco.algorithms import pisco as pisco_rule
+from pisco.algorithms.optimizers import Optimizer
+from test_twins import assert_states
+
+import twins
+from worlds import Quadratics, doubly_stochastic, mixes, trajectory
+
+COIN = pisco.bernoulli(0.3)
+RING = pisco.Network.ring(6, server=COIN)
+
+CHOICES = {
+    "adamw": (
+        [{"name": "adam", "b2": 0.99}, {"name": "weight-decay", "weight": 0.1}],
+        lambda: twins.AdamW(b2=0.99, weight=0.1),
+    ),
+    "momentum": (optax.trace(0.8), lambda: twins.Momentum(0.8)),
+    "clip": ({"name": "clip", "max_norm": 0.3}, lambda: twins.Clip(0.3)),
+}
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("pisco", {"local_steps": 2, "comm_lr": 0.7}),
+        ("pisco", {"local_steps": 1, "one_exchange": True}),
+        ("dsgd", {"local_steps": 2}),
+        ("dsgd", {"combine_first": True}),
+        ("kgt", {"local_steps": 3}),
+    ],
+)
+def test_the_twins_agree(x64, name, given, choice):
+    ours, theirs = CHOICES[choice]
+    world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
+    rule = getattr(pisco.algorithms, name)(local_lr=0.02, **given, direction=ours, outer="momentum")
+    states = trajectory(rule, world.problem(), pisco.Network(weights=W, server=COIN), 20)
+    optimizers = {"direction": theirs(), "outer": twins.Momentum(0.9)}
+    twin = twins.TWINS[name](world.x0, world.gradient, mixes(W, COIN, 20), local_lr=0.02, **given, **optimizers)
+    assert_states(states, twin)
+    if name == "pisco":
+        np.testing.assert_allclose(states[-1].tracker.mean(0), states[-1].grads.mean(0), atol=1e-12)
+    if name == "kgt":
+        np.testing.assert_allclose(states[-1].correction.sum(0), 0, atol=1e-12)
+
+
+def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
+    """Local Adam stalls where agents differ; with the correction it does not."""
+    world = Quadratics()
+    network = pisco.Network.ring(6, server=pisco.bernoulli(0.5))
+
+    def ended(rule):
+        return pisco.run(rule, world.problem(), network, rounds=400, eval_every=400).history["grad_norm_sq"][-1]
+
+    local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
+    assert ended(build("pisco-adam", local_lr=0.05, local_steps=3)) < 1e-20 < 1e-6 < ended(local)
+
+
+def test_every_engine_and_a_resumed_run_agree(tmp_path, x64):
+    problem = Quadratics().problem()
+    rule = kgt(local_lr=0.02, local_steps=2, direction=["clip", "adam"], outer="momentum")
+    options = {"rounds": 4, "batch_size": 1, "eval_every": 4}
+    scan, sharded, debug = (
+        pisco.run(rule, problem, RING, engine=engine, **options).params for engine in ("scan", "sharded", "debug")
+    )
+    np.testing.assert_allclose(sharded, scan, atol=1e-12)
+    np.testing.assert_allclose(debug, scan, atol=1e-12)
+    half = options | {"rounds": 2, "checkpoint": tmp_path, "chunk_rounds": 1}
+    pisco.run(rule, problem, RING, **half)
+    again = kgt(local_lr=0.02, local_steps=2, direction=["clip", "adam"], outer="momentum")
+    done = pisco.run(again, problem, RING, **(half | {"rounds": 4, "resume": True}))
+    np.testing.assert_array_equal(done.params, scan)
+
+
+def test_compressed_pisco_takes_optimizers_too(x64):
+    rule = build("pisco-compressed", local_lr=0.02, local_steps=1, direction="momentum")
+    state = trajectory(rule, Quadratics().problem(), RING, 5)[-1].inner
+    assert np.any(state.local_memory.trace)
+    np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), atol=1e-12)
+
+
+def test_types_of_leaves_stay_and_nothing_compiles_again():
+    start = {"a": jnp.ones((3,), jnp.bfloat16), "b": jnp.ones(())}
+    data = np.ones((4, 6, 3), np.float32)
+    traces = []
+
+    def loss(params, batch, key):
+        traces.append(1)
+        return (batch @ params["a"].astype(jnp.float32) + params["b"]) ** 2
+
+    problem = pisco.Problem(loss, start, data)
+    network = pisco.Network.ring(4)
+
+    def run(local_lr):
+        rule = dsgd(local_lr=local_lr, direction=["adam", "weight-decay"])
+        return pisco.run(rule, problem, network, rounds=3, batch_size=2)
+
+    first = run(0.01)
+    assert first.params["a"].dtype == jnp.bfloat16 and first.params["b"].dtype == jnp.float32
+    compiled = len(traces)
+    run(0.02)
+    assert len(traces) == compiled
+
+
+def test_noise_through_adam_is_warned_of_once_and_only_where_it_is():
+    problem = Quadratics().problem()
+    rule = pisco_rule(local_lr=0.01, local_steps=1, direction=optax.scale_by_adam())
+    with pytest.warns(UserWarning, match="pisco-adam") as said:
+        pisco.run(rule, problem, RING, rounds=2, batch_size=1)
+    assert len(said) == 1
+    pisco.run(rule, problem, RING, rounds=2)  # full batches carry no noise
+    for quiet in ("momentum", "clip", None):
+        assert not pisco_rule(local_lr=0.01, local_steps=1, direction=quiet).caution
+    assert not build("pisco-adam", local_lr=0.01, local_steps=1).caution
+
+
+def grows():
+    return optax.GradientTransformation(
+        lambda params: jnp.zeros(()), lambda updates, state, params=None: (updates, jnp.zeros((2,)))
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (optax.adam(0.1), "holds a step size; leave that to local_lr"),
+        ("adm", "unknown optimizer 'adm'; did you mean 'adam'?"),
+        ({"name": "adam", "beta": 1}, "optimizer 'adam' has no option 'beta'"),
+        (3, "the optimizer is 3, expected one of optax"),
+        (["clip", 3], "the optimizer is 3"),
+    ],
+)
+def test_nonsense_is_refused_in_a_sentence(given, said):
+    with pytest.raises(pisco.InputError, match=said):
+        dsgd(local_lr=0.1, direction=given)
+
+
+def test_a_memory_that_does_not_fit_is_refused():
+    with pytest.raises(pisco.InputError, match="changes its shapes"):
+        pisco.run(dsgd(local_lr=0.1, direction=grows()), Quadratics().problem(), RING, rounds=2)
+
+
+def test_what_is_told_of_an_optimizer_is_the_same_in_every_process():
+    assert repr(dsgd(local_lr=0.1)) == "dsgd(local_lr=0.1, comm_lr=1.0, local_steps=1, combine_first=False)"
+    assert "direction=Optimizer(trace(None, 0.8, False))" in repr(dsgd(local_lr=0.1, direction=optax.trace(0.8)))
+    assert Optimizer.read(["clip", "adam"]) is Optimizer.read(["clip", "adam"])
+
+
+def test_an_experiment_file_names_optimizers(tmp_path):
+    text = (
+        '[algorithm]\nname = "dsgd"\nlocal_lr = 0.1\ndirection = [{ name = "clip", max_norm = 0.5 }, "momentum"]\n'
+        'outer = "momentum"\n[problem]\ndataset = "a9a"\n[network]\nagents = 4\n[run]\nrounds = 3\n'
+    )
+    (tmp_path / "own.toml").write_text(text)
+    config = pisco.experiments.load(tmp_path / "own.toml")
+    (tmp_path / "again.toml").write_text(config.to_toml())
+    assert pisco.experiments.load(tmp_path / "again.toml") == config
+    assert "clip(max_norm=0.5), momentum" in repr(config.algorithm.build())
