@@ -145,8 +145,7 @@ def judge(case: Case, setting: Setting, prices: Prices, rounds: int) -> tuple[fl
         eval_every=case.eval_every,
     )
     column, bound = case.target
-    paid = prices.server * result.at_target(column, "messages_server", bound=bound)
-    paid += prices.gossip * result.at_target(column, "messages_gossip", bound=bound)
+    paid = prices.paid(lambda name: result.at_target(column, name, bound=bound), result.history)
     missed = int(np.isnan(paid).sum())
     return float(np.median(np.where(np.isnan(paid), math.inf, paid))), missed, result.diverged
 

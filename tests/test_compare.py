@@ -186,11 +186,11 @@ COMPARE = ("compare", "tiny.toml", "--grid", "0.1,0.3", "--targets", "grad_norm_
 
 
 def test_the_command_writes_a_table_a_picture_and_applies_prices(tiny):
-    words = (*COMPARE, "--algorithms", "pisco,dsgd,fedavg", "--out", "here", "--json")
+    words = (*COMPARE, "--algorithms", "pisco,dsgd,fedavg", "--out", "here", "--json", "--set", "clock.compute=1.5")
     done = pisco_(*words, "--price-server", "7", "--price-gossip", "2")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
-    assert said["prices"] == {"server": 7, "gossip": 2} and said["rule"] == tuning.RULE
+    assert said["prices"] == {"server": 7, "gossip": 2, "gradient": 0} and said["rule"] == tuning.RULE
     assert Path(said["plot"]).exists() and Path("here/compare.csv").read_text().count("\n") == 4
     pisco_row, dsgd_row, fedavg_row = said["methods"]
     edges, agents = 8, 4
@@ -203,6 +203,11 @@ def test_the_command_writes_a_table_a_picture_and_applies_prices(tiny):
 
     cheaper = json.loads(pisco_(*words, "--price-server", "0", "--price-gossip", "1").stdout)["methods"]
     assert cheaper[2]["price to grad_norm_sq_mean"] == 0
+    # By a clock that counts gradients alone, and with a price for gradients alone.
+    assert dsgd_row["seconds to grad_norm_sq_mean"] == 1.5 * dsgd_row["rounds to grad_norm_sq_mean"]
+    free = ("--price-server", "0", "--price-gossip", "0", "--price-gradient", "3")
+    worked = json.loads(pisco_(*words, *free).stdout)["methods"][1]
+    assert worked["price to grad_norm_sq_mean"] == 3 * agents * dsgd_row["rounds to grad_norm_sq_mean"]
     assert cheaper[1]["bytes to grad_norm_sq_mean"] == dsgd_row["bytes to grad_norm_sq_mean"]
 
 

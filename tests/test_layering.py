@@ -24,7 +24,7 @@ ORDER = {
         {"metrics"},
         {"problems"},
         {"costs", "theory", "settings"},
-        {"targets"},
+        {"targets", "clock"},
         {"results"},
         {"interop"},
         {"engines"},

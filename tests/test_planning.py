@@ -17,6 +17,8 @@ from pisco.experiments import load, presets
 from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
 from pisco.planning.pilot import values_of
+from pisco.planning.planner import round_prices
+from pisco.planning.settings import Setting
 from pisco.problems.subsample import subsample
 from pisco.targets import Target
 
@@ -51,6 +53,14 @@ def test_a_plan_does_what_it_says():
     assert found.price < price[0]
 
 
+def test_dear_gradients_keep_local_steps_few():
+    """The parts of a price add up, and T_o > 1 has to pay for its gradients."""
+    dear = small_plan(prices=Prices(10.0, 1.0, gradient=1000.0), probabilities=(0.1,))
+    (row,) = (row for row in dear.by_probability if row.setting == dear.setting)
+    assert dear.setting.local_steps == 1 and 0.9 < row.gradients / row.price < 1
+    assert dear.price == pytest.approx(dear.rounds * 6 * 2 * 1000, rel=0.1)
+
+
 @pytest.mark.slow
 def test_prices_decide():
     few = {"probabilities": (0.0, 1.0)}
@@ -60,13 +70,16 @@ def test_prices_decide():
 
 def test_round_prices_agree_with_what_runs_count():
     graph = graphs.ring(6)
-    for one, sent in ((False, [16, 16]), (True, [32])):
-        rule = pisco.algorithms.pisco(local_lr=0.01, local_steps=1, one_exchange=one)
+    prices = Prices(10.0, 1.0, 0.25)
+    for one, steps in ((False, 1), (True, 3)):
+        setting = Setting("metropolis", one, steps, 0.25, 0.01)
         network = pisco.Network(graph, server=pisco.every(4))
-        result = pisco.run(rule, WORLD.problem(), network, rounds=8)
-        each = Prices(10.0, 1.0).of_round(sent, graph)
+        result = pisco.run(setting.algorithm, WORLD.problem(), network, rounds=8)
+        each = round_prices(WORLD.problem(), network, prices)(setting)
         counted = 10 * result.history["messages_server"][-1] + result.history["messages_gossip"][-1]
-        assert counted == 6 * each.gossip + 2 * each.server
+        assert result.history["gradients"].tolist() == [6 * (1 + k * (steps + 1)) for k in range(9)]  # and the start's
+        assert counted + 0.25 * np.ptp(result.history["gradients"]) == 6 * each.gossip + 2 * each.server
+        assert prices.paid(result.final, result.history)[0] == counted + 0.25 * result.history["gradients"][-1]
     time = LinkTimes(0.1, 0.01, 1e6, 1e6)
     assert time.of_round([16, 16], graph).server > time.of_round([32], graph).server  # two trips
 
@@ -297,7 +310,7 @@ def test_the_command_shows_theory(experiment):
     [
         (["--target", "grad_norm_sq=0.1,loss=1"], "a plan needs one"),
         (["--latency-server", "1"], "needs all of"),
-        (["--price-server", "0", "--price-gossip", "0"], "both prices are 0"),
+        (["--price-server", "0", "--price-gossip", "0"], "all prices are 0"),
         (["--plot", "x.pdf"], "neither .png nor .html"),
         (["-o", "plan.png"], "does not end in .toml"),
         (["--theory", "-o", "plan.toml"], "--theory plans nothing"),

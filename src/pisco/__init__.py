@@ -13,6 +13,7 @@ An *algorithm* trains a *problem* over a *network*, run by an *engine*:
 
 from pisco import algorithms, data, metrics, networks, problems, testing, theory
 from pisco._version import __version__
+from pisco.clock import Clock
 from pisco.engines import run, sweep
 from pisco.errors import InputError
 from pisco.metrics import Metric
@@ -28,6 +29,7 @@ from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
 
 __all__ = [
     "Algorithm",
+    "Clock",
     "Grad",
     "Graph",
     "InputError",

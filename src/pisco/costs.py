@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from pisco.errors import check_number
+from pisco.errors import InputError, check_number
 from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix, Told
 from pisco.tree import num_bytes
@@ -16,10 +16,11 @@ from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
 
 class RoundPrices(NamedTuple):
-    """What a gossip round and a server round cost."""
+    """What a gossip round and a server round cost, in each of them `work` for gradients."""
 
     gossip: float
     server: float
+    work: float = 0.0
 
     def expected(self, server_prob: float) -> float:
         """The mean price of a round that reaches the server with probability p."""
@@ -27,27 +28,37 @@ class RoundPrices(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """What a message costs, to or from the server and between agents."""
+    """What a message costs, to or from the server and between agents, and a gradient of one agent."""
 
     server: float = 10.0
     gossip: float = 1.0
+    gradient: float = 0.0
     unit = "price"
 
     def check(self) -> None:
         """Refuse prices that are negative or not finite."""
         for name, value in self._asdict().items():
-            check_number(f"the price of a {name} message", value, low=0)
+            check_number(f"the price of a {name}{' message' * (name != 'gradient')}", value, low=0)
 
-    def of_round(self, exchange_bytes: Sequence[int], graph: Graph) -> RoundPrices:
-        """Every exchange is one message per directed edge, or one up and one down per agent.
+    def paid(self, column: Callable[[str], Any], held: Container[str]) -> Any:
+        """The price of what a history counts: `column` gives a column by its name, `held` are those that there are."""
+        if self.gradient and "gradients" not in held:
+            raise InputError("a result does not count its gradients, so they cannot be priced; leave out their price")
+        work = self.gradient * column("gradients") if self.gradient else 0.0
+        return self.server * column("messages_server") + self.gossip * column("messages_gossip") + work
+
+    def of_round(self, exchange_bytes: Sequence[int], graph: Graph, gradients: int = 0) -> RoundPrices:
+        """Every exchange is one message per directed edge, or one up and one down per agent, who takes `gradients`.
 
         >>> from pisco.networks.graphs import ring
-        >>> Prices().of_round([8, 8], ring(10))
-        RoundPrices(gossip=40.0, server=400.0)
+        >>> Prices(gradient=0.5).of_round([8, 8], ring(10), gradients=2)
+        RoundPrices(gossip=50.0, server=410.0, work=10.0)
         """
-        exchanges = len(exchange_bytes)
+        exchanges, work = len(exchange_bytes), self.gradient * graph.num_agents * gradients
         return RoundPrices(
-            self.gossip * 2.0 * graph.num_edges * exchanges, self.server * 2.0 * graph.num_agents * exchanges
+            self.gossip * 2.0 * graph.num_edges * exchanges + work,
+            self.server * 2.0 * graph.num_agents * exchanges + work,
+            work,
         )
 
 
@@ -65,12 +76,12 @@ class LinkTimes(NamedTuple):
         for name, value in self._asdict().items():
             check_number(name, value, low=0, open_low=name.endswith("bandwidth"))
 
-    def of_round(self, exchange_bytes: Sequence[int], graph: Graph) -> RoundPrices:
-        """Seconds: agents send at once, the busiest one to all its neighbours; the server serves all agents in turn.
+    def of_round(self, exchange_bytes: Sequence[int], graph: Graph, gradients: int = 0) -> RoundPrices:
+        """Seconds of messages: agents send at once, the busiest to all its neighbours; the server serves all in turn.
 
         >>> from pisco.networks.graphs import ring
         >>> LinkTimes(0.1, 0.01, 1e6, 1e6).of_round([1000], ring(10))
-        RoundPrices(gossip=0.012, server=0.22)
+        RoundPrices(gossip=0.012, server=0.22, work=0.0)
         """
         busiest, agents = int(graph.degrees.max(initial=0)), graph.num_agents
         gossip = sum(self.gossip_latency + busiest * size / self.gossip_bandwidth for size in exchange_bytes)
@@ -89,8 +100,16 @@ class MessageSizes(NamedTuple):
     whole: list[int]
     start_server: list[int]
     start_gossip: list[int]
-    gradients: int = 0
-    """What is computed beside it: gradients of every agent in a round."""
+    work: Sequence[int] = ()
+    """Gradients of every agent before, between and after the exchanges of a round; empty where that is not known."""
+    start_work: Sequence[int] = (0,)
+    start_kinds: Sequence[str] = ()
+    """The exchanges before the first round in their order: "server" or "gossip"."""
+
+    @property
+    def gradients(self) -> int:
+        """Gradients of every agent in a round."""
+        return sum(self.work)
 
 
 class _Recorder(RoundMix):
@@ -106,7 +125,7 @@ class _Recorder(RoundMix):
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
         self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(one))
         self.sizes.whole.append(whole)
-        return tree
+        return _exchange(tree)
 
 
 def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> MessageSizes:
@@ -115,16 +134,18 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> Mess
     They are traced, not run: every call of `mix` is one exchange that carries its whole tree. A gradient has
     the shapes of its parameters, so the loss is not even traced.
     """
+    kinds: list[str] = []
     sizes = MessageSizes(num_agents, [], [], [], [])
 
-    def note(into: list[int]) -> Any:
-        return lambda tree: (into.append(num_bytes(tree) // num_agents), tree)[1]
+    def note(kind: str, into: list[int]) -> Any:
+        return lambda tree: (kinds.append(kind), into.append(num_bytes(tree) // num_agents), _exchange(tree))[-1]
 
-    start = StartMix(note(sizes.start_server), note(sizes.start_gossip))
+    start = StartMix(note("server", sizes.start_server), note("gossip", sizes.start_gossip))
     key, mix = jax.random.key(0), _Recorder(sizes)
-    state = jax.eval_shape(lambda params, key: algorithm.init(params, key, _gradient, start), params, key)
+    trace = jax.make_jaxpr(lambda params, key: algorithm.init(params, key, _gradient, start), return_shape=True)
+    began, state = trace(params, key)
     traced = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, _gradient, mix))(state, key)
-    return sizes._replace(gradients=_calls(traced.jaxpr))
+    return sizes._replace(work=_work(traced.jaxpr), start_work=_work(began.jaxpr), start_kinds=kinds)
 
 
 @jax.jit
@@ -132,17 +153,23 @@ def _gradient(params: Params, key: Key) -> Params:
     return params
 
 
-def _calls(jaxpr: Any) -> int:
-    """Calls of `_gradient` in a program: in the longer branch, and as often as a loop of known length turns."""
-    total = 0
+@jax.jit
+def _exchange(tree: Any) -> Any:
+    return tree
+
+
+def _work(jaxpr: Any) -> list[int]:
+    """Calls of `_gradient` between those of `_exchange`: of the longer branch, and as often as a loop turns."""
+    work = [0]
     for step in jaxpr.eqns:
-        if step.params.get("name") == "_gradient":
-            total += 1
+        name = step.params.get("name")
+        if name in ("_gradient", "_exchange"):
+            work = [*work[:-1], work[-1] + 1] if name == "_gradient" else [*work, 0]
             continue
         inner = [getattr(each, "jaxpr", each) for each in jax.tree.leaves(list(step.params.values()))]
-        within = [_calls(each) for each in inner if hasattr(each, "eqns")]
-        total += max(within, default=0) * step.params.get("length", 1)
-    return total
+        first, *more = max((_work(each) for each in inner if hasattr(each, "eqns")), key=sum, default=[0])
+        work = [*work[:-1], work[-1] + first * step.params.get("length", 1), *more]
+    return work
 
 
 def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:
@@ -153,7 +180,8 @@ def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray)
     total = Links(*(np.cumsum(np.asarray(column, np.int64), axis=-1) for column in links))
     exchanges, sent, whole = len(sizes.sent), sum(sizes.sent), sum(sizes.whole)
     edges, before = np.asarray(start_edges)[:, None], 2 * sizes.agents
-    return {
+    work = total.present * sizes.gradients + sizes.agents * sum(sizes.start_work)
+    return ({"gradients": work} if sizes.work else {}) | {
         "server": np.asarray(links.server, np.int64),
         "server_rounds": total.server,
         "gossip_rounds": total.gossip,

@@ -41,7 +41,7 @@ class Metric:
       of: "test" or "state" ("training" and "cost" are measured by the library itself).
       title: for axes and tables; the column's name without.
       log: whether it is drawn on a logarithmic axis, which needs positive values.
-      unit: "%" for shares of one, "B" for bytes.
+      unit: "%" for shares of one, "B" for bytes, "s" for seconds.
       usual: whether plots and tables show it unasked.
 
     >>> Metric("error", lambda params, batch: abs(batch["y"] - params), rising=False).column
@@ -95,11 +95,13 @@ METRICS: dict[str, Metric] = {
         Metric("present", of=COST, title="agents present, on average since the previous row", usual=False),
         Metric("server_rounds", of=COST),
         Metric("gossip_rounds", of=COST),
+        Metric("gradients", of=COST, title="gradients of all agents", usual=False),
         Metric("exchanges", of=COST, title="sequential exchanges", usual=False),
         Metric("messages_server", of=COST, title="messages to and from the server", usual=False),
         Metric("messages_gossip", of=COST, title="messages between agents", usual=False),
         Metric("bytes_server", of=COST, title="bytes to and from the server", unit="B"),
         Metric("bytes_gossip", of=COST, title="bytes between agents", unit="B"),
+        Metric("seconds", of=COST, title="seconds by the clock", unit="s"),
     )
 }
 """What the library measures itself, in the order in which it is shown."""

@@ -22,7 +22,7 @@ Targets = Mapping[str, float]
 """Columns and their bounds."""
 
 USUAL: Targets = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
-PAID = ("rounds", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip", "bytes", "price")
+PAID = ("rounds", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip", "bytes", "price", "seconds")
 
 
 def parse_targets(text: str | None) -> Targets:
@@ -133,13 +133,18 @@ class Reached(NamedTuple):
 
     def price(self, prices: Prices) -> np.ndarray:
         """What had been paid."""
-        return prices.server * self.at("messages_server") + prices.gossip * self.at("messages_gossip")
+        return prices.paid(self.at, self.result.history)
+
+    @property
+    def seconds(self) -> np.ndarray:
+        """What the clock showed; nothing where there was none."""
+        return self.at("seconds") if "seconds" in self.result.history else np.zeros(0)
 
     def means(self, prices: Prices) -> dict[str, float]:
         """What had been paid in every respect, the means over seeds; nothing where one missed the target."""
         paid = {"rounds": self.rounds, "bytes": self.bytes, "price": self.price(prices)}
-        paid |= {name: self.at(name) for name in PAID if name not in paid}
-        return {name: float(values.mean()) for name, values in paid.items()} if self.by_all else {}
+        paid |= {"seconds": self.seconds} | {name: self.at(name) for name in PAID[:-1] if name not in paid}
+        return {name: float(values.mean()) for name, values in paid.items() if len(values)} if self.by_all else {}
 
 
 def reached(results: Sequence[Result], targets: Targets) -> list[list[Reached]]:

@@ -9,7 +9,17 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import cell, note, print_table, progress_bar, say, say_json, size, use_compilation_cache
-from pisco.cli.options import Experiment, Goals, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
+from pisco.cli.options import (
+    Experiment,
+    Goals,
+    Json,
+    PriceGossip,
+    PriceGradient,
+    PriceServer,
+    Rounds,
+    Set,
+    load_experiment,
+)
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -77,12 +87,14 @@ def compare(
     ] = False,
     price_server: PriceServer = 10.0,
     price_gossip: PriceGossip = 1.0,
+    price_gradient: PriceGradient = 0.0,
     folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; finished methods are kept there.")] = None,
     as_json: Json = False,
 ) -> None:
     """Compare methods: each tuned on one grid, then rounds, bytes and price to the targets.
 
-    Every method runs on the network it is published on; PISCO and its forms on the experiment's.
+    Every method runs on the network it is published on; PISCO and its forms on the experiment's. With a clock, as in
+    `--set clock.preset=campus`, seconds to the targets as well.
 
     Example:
 
@@ -97,7 +109,7 @@ def compare(
     base, goals = load_experiment(experiment, settings, rounds), parse_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
     methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
-    prices, chosen = comparing.Prices(price_server, price_gossip), _numbers(grid) or GRID
+    prices, chosen = comparing.Prices(price_server, price_gossip, price_gradient), _numbers(grid) or GRID
     for method in methods:
         _ = ALGORITHMS[method]
     writable(folder)
@@ -145,17 +157,15 @@ def _numbers(text: str | None) -> tuple[float, ...]:
 
 
 def _print(records: list[dict[str, Any]], goals: Targets, first: Result) -> None:
-    headers = [
-        f"{what} to {first.metric(goal).title} {bound:g}"
-        for goal, bound in goals.items()
-        for what in ("rounds", "bytes", "price")
-    ]
+    shown = ("rounds", "bytes", "price", *(("seconds",) if "seconds" in first.history else ()))
+    headers = [f"{what} to {first.metric(goal).title} {bound:g}" for goal, bound in goals.items() for what in shown]
     rows = []
     for record in records:
         cells = [record["method"] + (" (diverged)" if record["diverged"] else ""), f"{record['local_lr']:g}"]
         for goal in goals:
-            cells += [cell(record[f"rounds to {goal}"], ".0f"), size(record[f"bytes to {goal}"])]
-            cells.append(cell(record[f"price to {goal}"], ".0f"))
+            for what in shown:
+                value = record[f"{what} to {goal}"]
+                cells.append(size(value) if what == "bytes" else cell(value, ".3g" if what == "seconds" else ".0f"))
         rows.append([*cells, cell(record["final grad_norm_sq"], ".2g")])
     title, columns = "Means over seeds; – where a seed did not get there", ("method", "η_l", *headers)
     print_table(title, (*columns, "final ‖∇f‖²"), rows, right=range(1, 20))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.console import cell, err, note, print_table, say, say_json, use_compilation_cache
-from pisco.cli.options import Experiment, Json, PriceGossip, PriceServer, Rounds, Set, load_experiment
+from pisco.cli.options import Experiment, Json, PriceGossip, PriceGradient, PriceServer, Rounds, Set, load_experiment
 
 if TYPE_CHECKING:
     from pisco.costs import LinkTimes, Prices
@@ -26,6 +26,7 @@ def plan(
     ] = "grad_norm_sq_mean=0.05",
     price_server: PriceServer = 10.0,
     price_gossip: PriceGossip = 1.0,
+    price_gradient: PriceGradient = 0.0,
     latency_server: Annotated[
         float | None, typer.Option(min=0, help="Seconds to the server; with the next three, plan for time.")
     ] = None,
@@ -64,7 +65,8 @@ def plan(
     if len(goals) != 1:
         raise InputError(f"--target {target!r} names {len(goals)} targets; a plan needs one")
     (goal,) = goals.items()
-    prices = _prices(price_server, price_gossip, latency_server, latency_gossip, bandwidth_server, bandwidth_gossip)
+    links = latency_server, latency_gossip, bandwidth_server, bandwidth_gossip
+    prices = _prices((price_server, price_gossip, price_gradient), *links)
     if theory and (toml is not None or picture is not None):
         raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
     if toml is not None and toml.suffix != ".toml":
@@ -103,13 +105,13 @@ def plan(
         note("the search was cut short; this is the best so far (more --seconds may find better)")
 
 
-def _prices(server: float, gossip: float, *links: float | None) -> Prices | LinkTimes:
+def _prices(prices: tuple[float, float, float], *links: float | None) -> Prices | LinkTimes:
     """Prices of messages, or how fast links are where that is given."""
     from pisco.costs import LinkTimes, Prices
     from pisco.errors import InputError
 
     if all(value is None for value in links):
-        return Prices(server, gossip)
+        return Prices(*prices)
     known = [value for value in links if value is not None]
     if len(known) < len(links):
         raise InputError(

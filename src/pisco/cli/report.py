@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pisco.cli.console import say
-from pisco.cli.options import Goals, PriceGossip, PriceServer
+from pisco.cli.options import Goals, PriceGossip, PriceGradient, PriceServer
 from pisco.cli.results import Folders, read_results
 
 
@@ -18,6 +18,7 @@ def report(
     targets: Goals = None,
     price_server: PriceServer = 10.0,
     price_gossip: PriceGossip = 1.0,
+    price_gradient: PriceGradient = 0.0,
     title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
 ) -> None:
     """Write one page about results: curves, the network playing back, labels, targets, settings, and words.
@@ -35,7 +36,7 @@ def report(
 
     if page.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")
-    goals, prices = parse_targets(targets), Prices(price_server, price_gossip)
+    goals, prices = parse_targets(targets), Prices(price_server, price_gossip, price_gradient)
     prices.check()
     write_page(read_results(folders), page, targets=goals, prices=prices, title=title)
     say(f"report: {page}")

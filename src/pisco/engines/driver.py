@@ -16,12 +16,14 @@ from typing import Any
 import jax
 import numpy as np
 
+from pisco.clock import Clock
 from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
 from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.engines.sizes import check_sizes
+from pisco.engines.stopwatch import Stopwatch
 from pisco.errors import InputError, check_number
 from pisco.metrics import with_running_mean
 from pisco.networks.rounds import Links
@@ -194,6 +196,7 @@ def drive(
     resume: bool = False,
     progress: Callable[[Progress], None] | None = None,
     watched: Sequence[int] = (0,),
+    clock: Clock | None = None,
 ) -> Outcome:
     """Run a job to its last round, or to Ctrl-C; what was computed is always returned.
 
@@ -211,6 +214,7 @@ def drive(
     check_state_metrics(job.problem, shapes.state)
     check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
+    stopwatch = None if clock is None else Stopwatch(clock, job.network, job.runs, sizes)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
     def description() -> dict[str, Any]:
@@ -251,6 +255,7 @@ def drive(
 
     def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)
+        columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()
         return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames)

@@ -40,13 +40,14 @@ class Carry(NamedTuple):
 
 
 class Streams(NamedTuple):
-    """The random streams of a seed: the start, the batches, the server's coin, links that vary, and who is there."""
+    """The random streams of a seed: the start, batches, the server's coin, links that vary, who is there, the clock."""
 
     start: jax.Array
     batches: jax.Array
     coins: jax.Array
     links: jax.Array
     presence: jax.Array
+    clock: jax.Array
 
     def batch_key(self, k: Any) -> jax.Array:
         """The key of round k's batches; round −1 is the start."""
@@ -55,7 +56,7 @@ class Streams(NamedTuple):
 
 def streams(key: jax.Array) -> Streams:
     """The streams of one run."""
-    return Streams(*(jax.random.fold_in(key, stream) for stream in range(5)))
+    return Streams(*(jax.random.fold_in(key, stream) for stream in range(6)))
 
 
 def seed_key(seed: int) -> jax.Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pisco.clock import Clock
 from pisco.engines.agents import about_agents
 from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
@@ -49,6 +50,7 @@ def run(
     checkpoint: str | Path | None = None,
     resume: bool = False,
     progress: bool | Callable[[Progress], None] | None = None,
+    clock: Clock | str | Path | Mapping[str, Any] | None = None,
 ) -> Result:
     """Train `problem` with `algorithm` over `network`.
 
@@ -68,6 +70,8 @@ def run(
       resume: continue from the newest checkpoint there, if there is one.
       progress: True shows the rounds and the loss, in a terminal and in a notebook; a function is called with a
         `Progress` after every chunk.
+      clock: how long gradients and messages take, for the column `seconds`: a `Clock`, a preset ("datacenter",
+        "campus", "continents", "phones"), a JSON or TOML file, or a table of its fields.
 
     Divergence is no error: see `Result.diverged_at`. After Ctrl-C the rounds so far come back with
     `Result.interrupted` set.
@@ -93,6 +97,7 @@ def run(
         chunk_rounds=chunk_rounds,
         checkpoints=None if checkpoint is None else Path(checkpoint),
         resume=resume,
+        clock=None if clock is None else Clock.of(clock),
     )[0]
 
 
@@ -108,6 +113,7 @@ def sweep(
     engine: str | Engine = "scan",
     chunk_rounds: int = 100,
     progress: bool | Callable[[Progress], None] | None = None,
+    clock: Clock | str | Path | Mapping[str, Any] | None = None,
 ) -> list[Result]:
     """Many runs of one program: every (algorithm, server schedule) with every seed, one result per point.
 
@@ -128,6 +134,7 @@ def sweep(
         _check_kinds(point[0], problem, network)
     job = Job(problem, network, _runs(points, seeds), batch_size)
     options: Any = {"rounds": rounds, "eval_every": eval_every, "chunk_rounds": chunk_rounds}
+    options["clock"] = None if clock is None else Clock.of(clock)
     return _run(job, engine, progress, len(points), **options)
 
 
@@ -173,7 +180,8 @@ def _run(
                 "problem": job.problem.name,
                 "network": repr(job.network.with_server(first.server)),
                 "run": {name: options[name] for name in ("rounds", "eval_every")} | {"batch_size": job.batch_size},
-            },
+            }
+            | ({} if options["clock"] is None else {"clock": options["clock"].facts()}),
             diverged_at=outcome.diverged_at[which],
             rounds=outcome.done,
             interrupted=outcome.interrupted,

@@ -52,8 +52,7 @@ class Entry(NamedTuple):
 
     def spent(self, prices: Prices) -> np.ndarray:
         """The price paid by every row, seeds first."""
-        column = self.result.column
-        return prices.server * column("messages_server") + prices.gossip * column("messages_gossip")
+        return prices.paid(self.result.column, self.result.history)
 
     def record(self, targets: Targets, prices: Prices) -> dict[str, Any]:
         """The row of the table: means over seeds at every target, None where a seed missed it."""
@@ -72,7 +71,7 @@ def write(
 
 
 def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
-    """Training above, test accuracy below where it is known; against rounds, megabytes and price."""
+    """Training above, test accuracy below where it is known; against rounds, megabytes, price and, by a clock, time."""
     against: dict[str, Callable[[Entry], np.ndarray]] = {
         "communication rounds": lambda entry: entry.result.column("round"),
         "MB sent by all": lambda entry: (
@@ -80,6 +79,8 @@ def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
         ),
         "price paid": lambda entry: entry.spent(prices),
     }
+    if all("seconds" in entry.result.history for entry in entries):
+        against["seconds by the clock"] = lambda entry: entry.result.column("seconds")
     rows = []
     for column in ("grad_norm_sq_mean", "test_accuracy"):
         row = []

@@ -5,7 +5,8 @@
     local_lr = 0.05             dataset = "a9a"          agents = 10          batch_size = 256
     local_steps = 1             partition = "sorted"     server_prob = 0.1    seeds = 3
 
-The other keys (hyperparameters, a graph's options) are the keywords of the thing that is named.
+The other keys (hyperparameters, a graph's options) are the keywords of the thing that is named. A fifth table, [clock],
+may say how long things take (`pisco.Clock`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pisco import registry
+from pisco.clock import Clock
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.driver import Progress
@@ -99,6 +101,27 @@ class RunTable(Table):
         return self.seed if count == 1 else list(range(self.seed, self.seed + count))
 
 
+class ClockTable(Table):
+    """`[clock]`: a preset or a file of how long things take, and what is given beside it (`pisco.Clock`)."""
+
+    preset: str | None = None
+    file: str | None = None
+    compute: Any = None
+    latency_gossip: Any = None
+    bandwidth_gossip: Any = None
+    latency_server: Any = None
+    bandwidth_server: Any = None
+
+    def build(self) -> Clock:
+        """The clock."""
+        return Clock.of(self.model_dump(exclude_none=True))
+
+    @model_validator(mode="after")
+    def _known(self) -> ClockTable:
+        self.build()
+        return self
+
+
 class Config(Table):
     """A whole experiment."""
 
@@ -108,6 +131,7 @@ class Config(Table):
     problem: ProblemTable
     network: NetworkTable
     run: RunTable
+    clock: ClockTable | None = None
 
     def problem_and_network(self) -> tuple[Problem, Network]:
         """What is trained, and over which network."""
@@ -177,6 +201,7 @@ class Config(Table):
             checkpoint=checkpoint,
             resume=resume,
             progress=progress,
+            clock=None if self.clock is None else self.clock.build(),
             **options,
         )
         result.label = self.name

@@ -16,7 +16,7 @@ from pisco.experiments.loading import replace
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import USUAL_PRICES, Plan, plan
 from pisco.planning.settings import PROBABILITIES, Setting
-from pisco.report.panels import COLOURS, Bars, Curve, Level, Panel
+from pisco.report.panels import COLOURS, GOSSIP, SERVER, Bars, Curve, Level, Panel
 from pisco.report.picture import draw
 from pisco.targets import Target
 from pisco.theory.paper import network_dependency
@@ -110,8 +110,11 @@ def panels(planned: Planned) -> list[Panel]:
     known = [choice for choice in found.by_probability if math.isfinite(choice.price)]
     parts = {
         "between agents": np.array([choice.gossip for choice in known]),
-        "to and from the server": np.array([choice.price - choice.gossip for choice in known]),
+        "to and from the server": np.array([choice.price - choice.gossip - choice.gradients for choice in known]),
+        "gradients": np.array([choice.gradients for choice in known]),
     }
+    if not parts["gradients"].any():
+        del parts["gradients"]
     labels = [f"{choice.setting.server_prob:.3g}" + " *" * (not choice.measured) for choice in known]
     probs = np.geomspace(1e-3, 1, 61)
     expected = network_dependency(planned.config.network.build().mixing_rate, probs)
@@ -120,7 +123,7 @@ def panels(planned: Planned) -> list[Panel]:
             f"{words} to {found.target.column} {found.target.bound:g}, best setting for each p",
             "p (* predicted, not measured)",
             words,
-            bars=Bars(labels, parts),
+            bars=Bars(labels, parts, (GOSSIP, SERVER, COLOURS[3])),
             levels=[Level("the plan", found.price, COLOURS[0])] if math.isfinite(found.price) else [],
         ),
         Panel(

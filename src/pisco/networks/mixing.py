@@ -135,11 +135,16 @@ def choose_operator(weights: csr_array) -> Operator:
         return Dense(jnp.asarray(weights.toarray().T))
     incoming = weights.T.tocsr()
     incoming.sort_indices()
-    counts = np.diff(incoming.indptr)
-    slots = int(counts.max())
-    shifted = circulant_steps(incoming) if slots <= GATHER_DEGREE else None
+    shifted = circulant_steps(incoming) if np.diff(incoming.indptr).max() <= GATHER_DEGREE else None
     if shifted is not None:
         return Circulant(jnp.asarray(shifted[1]), tuple((-shifted[0] % n).tolist()))
+    return by_link(incoming)
+
+
+def by_link(incoming: csr_array) -> Gather | Edges:
+    """The operator of Wᵀ that holds its links one by one: by agent where all have about as many, else in one list."""
+    n, counts = incoming.shape[0], np.diff(incoming.indptr)  # pyright: ignore[reportOptionalSubscript]
+    slots = int(counts.max())
     if slots <= GATHER_DEGREE and n * slots <= 3 * incoming.nnz:
         used = np.arange(slots)[None, :] < counts[:, None]
         neighbours = np.broadcast_to(np.arange(n, dtype=np.int32)[:, None], (n, slots)).copy()

@@ -134,7 +134,7 @@ class Track:
         *,
         batch_size: int | None,
         target: Target,
-        prices: Mapping[bool, RoundPrices],
+        prices: Callable[[Setting], RoundPrices],
         rounds: int,
         eval_every: int = 1,
         deadline: float = math.inf,
@@ -157,7 +157,7 @@ class Track:
         return Pilot(
             setting,
             tuple(seeds),
-            self.prices[setting.one_exchange],
+            self.prices(setting),
             [self._starts[seed][0] for seed in seeds],
             [{name: [value] for name, value in self._starts[seed][1].items()} for seed in seeds],
             met_at=[None] * len(seeds),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 import warnings
@@ -33,6 +34,8 @@ class Choice:
     measured: bool
     gossip: float
     """The part of the price that messages between agents cost."""
+    gradients: float = 0.0
+    """The part that gradients cost."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ def plan(
       rounds: the most rounds that a run may take.
       batch_size: samples per gradient, None for all.
       target: a column of the history and its bound.
-      prices: of messages (`Prices`) or how fast links are (`LinkTimes`).
+      prices: of messages and gradients (`Prices`) or how fast links are (`LinkTimes`).
       eval_every: rounds between two measurements.
       local_steps: a T_o to try besides 1, 4 and 10.
       probabilities: the p to try.
@@ -112,7 +115,7 @@ def plan(
     check_number("eval_every", eval_every, low=1, integer=True)
     prices.check()
     if not any(prices):
-        raise InputError("both prices are 0, so all plans cost the same; give at least one")
+        raise InputError("all prices are 0, so all plans cost the same; give at least one")
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")
     for p in probabilities:
@@ -213,14 +216,21 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
         best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))
         # A pilot that was stopped will cost more than it had paid by then.
         price = max(best.predicted(search.track.target), best.floor)
-        share = (1 - p) * best.prices.gossip / best.unit if best.unit else 0.0
-        rows.append(Choice(best.setting, price, math.isfinite(best.cost), share * price))
+        work, each = best.prices.work, price / best.unit if best.unit else 0.0
+        gossip = (1 - p) * (best.prices.gossip - work)
+        rows.append(Choice(best.setting, price, math.isfinite(best.cost), gossip * each, work * each))
     return rows
 
 
-def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> dict[bool, RoundPrices]:
-    """What a gossip round and a server round of PISCO cost, with one exchange (True) and with two (False)."""
-    return {one: prices.of_round(Setting("", one, 1, 0.0, 1.0).sent(problem), network.graph) for one in (True, False)}
+def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> Callable[[Setting], RoundPrices]:
+    """What a gossip round and a server round of a setting cost."""
+
+    @functools.cache
+    def of(one_exchange: bool, local_steps: int) -> RoundPrices:
+        sizes = Setting("", one_exchange, local_steps, 0.0, 1.0).sizes(problem)
+        return prices.of_round(sizes.sent, network.graph, sizes.gradients)
+
+    return lambda setting: of(setting.one_exchange, setting.local_steps)
 
 
 def networks_to_try(network: Network) -> dict[str, Network]:

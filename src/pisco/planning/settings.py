@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from pisco.algorithms.pisco import pisco
-from pisco.costs import message_sizes
+from pisco.costs import MessageSizes, message_sizes
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
 from pisco.problems.problem import Problem
@@ -53,10 +53,10 @@ class Setting(NamedTuple):
         """When the server is reached."""
         return bernoulli(self.server_prob)
 
-    def sent(self, problem: Problem) -> list[int]:
-        """Bytes of an agent's message in every exchange of a round."""
+    def sizes(self, problem: Problem) -> MessageSizes:
+        """What an agent sends and computes in a round."""
         params = jax.eval_shape(lambda key: stack_agents(problem.init(key), 1), jax.random.key(0))
-        return message_sizes(self.algorithm, params, 1).sent
+        return message_sizes(self.algorithm, params, 1)
 
     def describe(self) -> str:
         """In words, for progress and tables."""

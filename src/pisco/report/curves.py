@@ -54,9 +54,10 @@ def _curves(result: Result, names: Iterable[str]) -> dict[str, Any]:
     if {"bytes_gossip", "bytes_server"} <= result.history.keys():
         sent = result.column("bytes_gossip") + result.column("bytes_server")
         x["megabytes"] = rounded(sent.mean(axis=0)[rows] / 1e6, 6)
-    for kind in ("server", "gossip"):
-        if f"messages_{kind}" in result.history:
-            x[kind] = rounded(result.column(f"messages_{kind}").mean(axis=0)[rows], 7)
+    counts = {"server": "messages_server", "gossip": "messages_gossip", "gradient": "gradients", "seconds": "seconds"}
+    for kind, name in counts.items():
+        if name in result.history:
+            x[kind] = rounded(result.column(name).mean(axis=0)[rows], 7)
     curves = {}
     for name in names:
         if name not in result.history:

@@ -88,6 +88,7 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
         settings=html.get("settings-table", ""),
         price_server=f"{data['prices']['server']:g}",
         price_gossip=f"{data['prices']['gossip']:g}",
+        price_gradient=f"{data['prices']['gradient']:g}",
         version=__version__,
         # No text in the data can end the element that holds it.
         data=encode(numbers).replace("<", "\\u003c"),

@@ -1,10 +1,12 @@
-"""Curves of one or several results, against rounds and against bytes."""
+"""Curves of one or several results, against rounds, bytes and, by a clock, seconds."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from pisco.errors import InputError, suggest
 from pisco.report.panels import Curve, Panel
@@ -18,7 +20,12 @@ if TYPE_CHECKING:
     from pisco.results import Result
 
 
-SENT = ("bytes_gossip", "bytes_server")
+AGAINST = {
+    "rounds": ("round",),
+    "megabytes sent, all links": ("bytes_gossip", "bytes_server"),
+    "seconds by the clock": ("seconds",),
+}
+"""The columns whose sum is along an axis."""
 
 
 def plot_results(
@@ -30,7 +37,7 @@ def plot_results(
       results: curves are labelled with `Result.label`.
       path: file to write, in the format its ending names; None writes none.
       columns: what to draw against rounds; None draws the usual ones, where some result has them, and the
-        first of them against bytes as well.
+        first of them against bytes and against seconds as well.
 
     >>> import pisco
     >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
@@ -53,22 +60,20 @@ def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Pa
     if not chosen:
         raise InputError(f"the results hold nothing usual; choose among {', '.join(sorted(known))}")
     panels = [_panel(results, known[name]) for name in chosen]
-    if columns is None and known.keys() >= set(SENT):
-        panels.append(_panel(results, known[chosen[0]], against_bytes=True))
+    for axis in list(AGAINST)[1:]:
+        if columns is None and known.keys() >= set(AGAINST[axis]):
+            panels.append(_panel(results, known[chosen[0]], axis))
     return panels
 
 
-def _panel(results: Sequence[Result], metric: Metric, *, against_bytes: bool = False) -> Panel:
-    """A column against rounds, or against the megabytes sent by then."""
-    needed = {metric.column, *SENT} if against_bytes else {metric.column}
-    curves = []
+def _panel(results: Sequence[Result], metric: Metric, axis: str = "rounds") -> Panel:
+    """A column against rounds, or against the megabytes or seconds by then."""
+    curves, unit = [], 1e6 if axis.startswith("megabytes") else 1
     for index, (result, label) in enumerate(zip(results, labels_of(results), strict=True)):
-        if needed <= result.history.keys():
-            x = result.column("round")
-            if against_bytes:
-                x = (result.column("bytes_gossip") + result.column("bytes_server")) / 1e6
-            curves.append(Curve(label, x, result.column(metric.column).astype(float), index))
-    return column_panel(metric, curves, "megabytes sent, all links" if against_bytes else "rounds")
+        if {metric.column, *AGAINST[axis]} <= result.history.keys():
+            x = sum(result.column(name) for name in AGAINST[axis]) / unit
+            curves.append(Curve(label, np.asarray(x), result.column(metric.column).astype(float), index))
+    return column_panel(metric, curves, axis)
 
 
 def column_panel(metric: Metric, curves: Sequence[Curve], x_title: str) -> Panel:

@@ -45,7 +45,7 @@ def about_one(result: Result, name: str, targets: Targets, prices: Prices) -> st
 
 
 def about_all(results: Sequence[Result], names: Sequence[str], targets: Targets, prices: Prices) -> str:
-    """Who reached each target with the fewest rounds, bytes and price, and whether the seeds leave that open."""
+    """Who reached each target with the fewest rounds, bytes, price and seconds, and whether seeds leave that open."""
     sentences = [f"{len(results)} results are compared."]
     differing = differing_settings(results)
     if differing:
@@ -86,6 +86,7 @@ def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
         ("rounds", "fewest", lambda row: row.rounds, number),
         ("bytes", "fewest", lambda row: row.bytes, size),
         ("price", "lowest", lambda row: row.price(prices), number),
+        ("seconds", "fewest", lambda row: row.seconds, number),
     ):
         if not all(values(row).any() for _, row in there):
             continue
@@ -172,6 +173,8 @@ def _target(each: Reached, prices: Prices) -> str:
     sentence = f"It first reached {target} after {spread(each.rounds)} rounds"
     if each.bytes.any():
         sentence += f" and {spread(each.bytes, size)}, at a price of {spread(each.price(prices))}"
+    if each.seconds.any():
+        sentence += f", {spread(each.seconds)} seconds by the clock"
     if not each.by_all:
         sentence += f", with {len(each.rounds)} of its {len(each.result.seeds)} seeds only"
     return sentence + "."
@@ -200,14 +203,15 @@ def _traffic(result: Result, prices: Prices) -> list[str]:
     if not total:
         return []
     paid = prices.server * result.final("messages_server").mean()
-    price = paid + prices.gossip * result.final("messages_gossip").mean()
+    price = prices.paid(result.final, result.history).mean()
     if not server.any():
         return [f"No round reached the server; {size(total)} went between agents."]
     share = f" and {paid / price:.0%} of the price" if price else ""
     return [
         f"{spread(server)} of the {number(result.rounds)} rounds reached the server and carried "
         f"{sent / total:.0%} of the {size(total)} sent{share} "
-        f"(at {prices.server:g} a server message and {prices.gossip:g} a gossip message)."
+        f"(at {prices.server:g} a server message and {prices.gossip:g} a gossip message"
+        f"{f', {prices.gradient:g} a gradient' if prices.gradient else ''})."
     ]
 
 

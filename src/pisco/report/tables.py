@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -> str:
-    """Rounds, bytes and price to every target."""
-    heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price")
+    """Rounds, bytes, price and, where some result has a clock, seconds to every target."""
+    timed = any("seconds" in result.history for result in results)
+    heads = ("Result", "Target", "Seeds", "Rounds", "Server rounds", "Sent", "Price", *["Seconds"] * timed)
     rows = []
     for name, found in zip(labels_of(results), reached(results, targets), strict=True):
         for each in found:
@@ -29,11 +31,12 @@ def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -
             cells.append(_cell(f"{len(each.rounds)} of {len(each.result.seeds)}", "number"))
             if not len(each.rounds):
                 best = escape(writing(each.target.metric)(each.best))
-                cells.append(f'<td colspan="4">not reached; the best was {best}</td>')
+                cells.append(f'<td colspan="{len(heads) - 3}">not reached; the best was {best}</td>')
             else:
                 cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.at("server_rounds")), "number")]
                 cells.append(_cell(spread(each.bytes, size), "number"))
-                cells.append(_price(each.at("messages_server"), each.at("messages_gossip"), prices))
+                cells.append(_price(each.at, each.result, prices))
+                cells += [_cell(spread(each.seconds) if len(each.seconds) else "–", "number")] * timed
             rows.append(cells)
     if not rows:
         return "<p>No result measures any of the targets.</p>"
@@ -44,7 +47,8 @@ def endings_table(results: Sequence[Result], prices: Prices) -> str:
     """Where every result ended, and what it had sent by then."""
     shown = {name: metric for name, metric in measured(results).items() if metric.usual}
     titles = (metric.title[:1].upper() + metric.title[1:] for metric in shown.values())
-    heads = ("Result", "Rounds", *titles, "Server rounds", "Sent", "Price", "Time")
+    timed = any("seconds" in result.history for result in results)
+    heads = ("Result", "Rounds", *titles, "Server rounds", "Sent", "Price", *["Seconds by the clock"] * timed, "Time")
     rows = []
     for name, result in zip(labels_of(results), results, strict=True):
         cells = [_head(name), _cell(number(result.rounds), "number")]
@@ -55,7 +59,9 @@ def endings_table(results: Sequence[Result], prices: Prices) -> str:
         sent = _final(result, "bytes_server") + _final(result, "bytes_gossip")
         cells.append(_cell(spread(_final(result, "server_rounds")), "number"))
         cells.append(_cell(spread(sent, size), "number"))
-        cells.append(_price(_final(result, "messages_server"), _final(result, "messages_gossip"), prices))
+        cells.append(_price(partial(_final, result), result, prices))
+        showed = spread(_final(result, "seconds")) if "seconds" in result.history else "–"
+        cells += [_cell(showed, "number")] * timed
         cells.append(_cell(f"{result.seconds:.1f} s", "number"))
         rows.append(cells)
     return _table("The last measured round: means over seeds, and from where to where they differ", heads, rows)
@@ -89,10 +95,12 @@ def _cell(words: str, kind: str = "") -> str:
     return f'<td class="{kind}">{escape(words)}</td>' if kind else f"<td>{escape(words)}</td>"
 
 
-def _price(server: np.ndarray, gossip: np.ndarray, prices: Prices) -> str:
-    now = spread(prices.server * server + prices.gossip * gossip)
-    listed = [",".join(f"{value:.0f}" for value in values) for values in (server, gossip)]
-    return f'<td class="number" data-server="{listed[0]}" data-gossip="{listed[1]}">{escape(now)}</td>'
+def _price(column: Callable[[str], np.ndarray], result: Result, prices: Prices) -> str:
+    now = spread(prices.paid(column, result.history))
+    counts = {"server": "messages_server", "gossip": "messages_gossip", "gradient": "gradients"}
+    listed = {kind: ",".join(f"{value:.0f}" for value in column(name)) for kind, name in counts.items()}
+    data = " ".join(f'data-{kind}="{values}"' for kind, values in listed.items())
+    return f'<td class="number" {data}>{escape(now)}</td>'
 
 
 def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:

@@ -116,7 +116,7 @@ def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], 
 
 
 def moved(tables: Mapping[str, Any], where: Callable[[Path], Path]) -> dict[str, Any]:
-    """The same tables with every file that they name put elsewhere: Python, graphs and weights."""
+    """The same tables with every file that they name put elsewhere: Python, graphs, weights and clocks."""
 
     def each(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -130,6 +130,9 @@ def moved(tables: Mapping[str, Any], where: Callable[[Path], Path]) -> dict[str,
         table = out.get(choice.table)
         if isinstance(table, dict) and choice.registry.is_data(table.get(choice.key)):
             table[choice.key] = registry.move(table[choice.key], where)
+    clock = out.get("clock")
+    if isinstance(clock, dict) and isinstance(clock.get("file"), str):
+        clock["file"] = str(where(Path(clock["file"])))
     return out
 
 

@@ -1,11 +1,13 @@
-// Curves against rounds, bytes and price.
+// Curves against rounds, bytes, price and seconds.
 const measure = () => data.measures.find((each) => each.name === byId("measure").value) ?? data.measures[0];
 const price = (kind) => Math.max(0, Number(byId(`price-${kind}`).value) || 0);
 function along(result, kind) {
   if (kind === "round") return result.x.round;
   if (kind === "bytes") return result.x.megabytes;
-  const { server, gossip } = result.x;
-  return server && gossip && server.map((count, at) => price("server") * count + price("gossip") * gossip[at]);
+  if (kind === "seconds") return result.x.seconds;
+  const { server, gossip, gradient } = result.x;
+  if (!server || !gossip || (price("gradient") && !gradient)) return undefined;
+  return server.map((count, at) => price("server") * count + price("gossip") * gossip[at] + price("gradient") * (gradient?.[at] ?? 0));
 }
 function traces(result, index, kind, name, log) {
   const x = along(result, kind), curve = result.y[name], tone = colour(index);
@@ -40,7 +42,7 @@ function drawCurves() {
   if (!data.results.length) return;
   const chosen = measure(), log = byId("log-y").checked, logX = byId("log-x").checked;
   const shown = data.results.map((result, index) => [result, index]).filter(([, index]) => !hidden.has(index));
-  for (const [kind, id] of [["round", "by-round"], ["bytes", "by-bytes"], ["price", "by-price"]]) {
+  for (const [kind, id] of [["round", "by-round"], ["bytes", "by-bytes"], ["price", "by-price"], ["seconds", "by-seconds"]]) {
     const known = data.results.some((result) => along(result, kind));
     byId(id).parentElement.hidden = !known;
     if (!known) continue;
@@ -53,7 +55,7 @@ function drawCurves() {
       const values = result.y[chosen.name].mean.filter((value) => value !== null);
       return `${result.label} from ${number(values[0] ?? null)} to ${number(values.at(-1) ?? null)}`;
     });
-    const against = { round: "rounds", bytes: "megabytes sent", price: "the price paid" }[kind];
+    const against = { round: "rounds", bytes: "megabytes sent", price: "the price paid", seconds: "seconds by the clock" }[kind];
     byId(`cap-${kind}`).textContent = `${chosen.title[0].toUpperCase()}${chosen.title.slice(1)} against ${against}`;
     byId(id).setAttribute("aria-label", `Chart of ${chosen.title} against ${against}: ${said.join("; ")}. The table below has numbers.`);
   }

@@ -2,8 +2,8 @@
 // ---- prices, theme, everything together
 function reprice() {
   for (const cell of document.querySelectorAll("td[data-server]")) {
-    const list = (name) => cell.dataset[name].split(",").map(Number), gossip = list("gossip");
-    const paid = list("server").map((count, at) => price("server") * count + price("gossip") * gossip[at]);
+    const list = (name) => cell.dataset[name].split(",").map(Number), gossip = list("gossip"), gradient = list("gradient");
+    const paid = list("server").map((count, at) => price("server") * count + price("gossip") * gossip[at] + price("gradient") * gradient[at]);
     const mean = number(paid.reduce((a, b) => a + b, 0) / paid.length), low = number(Math.min(...paid)), high = number(Math.max(...paid));
     cell.textContent = low === high ? mean : `${mean} (${low} to ${high})`;
   }
@@ -33,7 +33,7 @@ function listen() {
   byId("measure").addEventListener("change", () => { touched = false; scaleOf(); drawCurves(); });
   byId("log-y").addEventListener("change", () => { touched = true; drawCurves(); });
   for (const id of ["log-x", "band"]) byId(id).addEventListener("change", drawCurves);
-  for (const kind of ["server", "gossip"]) byId(`price-${kind}`).addEventListener("input", () => { reprice(); drawCurves(); });
+  for (const kind of ["server", "gossip", "gradient"]) byId(`price-${kind}`).addEventListener("input", () => { reprice(); drawCurves(); });
   byId("which").addEventListener("change", () => { pause(); frame = 0; drawNetwork(); drawLabels(); });
   byId("play").addEventListener("click", toggle);
   byId("back").addEventListener("click", () => step(-1));

@@ -1,0 +1,234 @@
+"""The seconds of a run: a recursion of maxima over the links that its coins chose.
+
+Every agent has a clock. A gradient adds its seconds. The message of j is at i at t_j + bytes/bandwidth + latency, and i
+goes on at the latest of its own time and of what it waits for: its neighbours, or the average of all who report. Time
+changes no trajectory, so it is computed beside the run, from the same draws, on the host and in double precision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax, random
+
+from pisco.clock import Clock, Quantity
+from pisco.costs import MessageSizes
+from pisco.engines.job import Run, seed_key, streams
+from pisco.errors import InputError
+from pisco.networks.mixing import Circulant, Dense, Edges, Operator, by_link
+from pisco.networks.network import Network
+from pisco.networks.rounds import Gossip, draw, tell
+
+CHUNK, NUMBERS = 256, 2**20
+"""Rounds of one compiled stretch, or fewer where all its links would be more numbers than this."""
+
+OWN = ("compute", "latency_server", "bandwidth_server")
+LINKS = ("latency_gossip", "bandwidth_gossip")
+
+
+class _Heard(NamedTuple):
+    """Who hears whom: sources by agent, or one list with targets; and which of these links are there."""
+
+    sources: Any
+    targets: Any
+    there: Any
+
+
+def _heard(operator: Operator, agents: int) -> _Heard:
+    own, targets = jnp.arange(agents)[:, None], None
+    if isinstance(operator, Edges):
+        own = targets = operator.targets
+        sources, weights = operator.sources, operator.weights
+    elif isinstance(operator, Dense):
+        sources, weights = jnp.broadcast_to(own.T, (agents, agents)), operator.matrix
+    elif isinstance(operator, Circulant):
+        sources, weights = (own - jnp.asarray(operator.shifts)) % agents, operator.coefficients
+    else:
+        sources, weights = operator.neighbours, operator.weights
+    return _Heard(sources, targets, (weights != 0) & (sources != own))
+
+
+def _no_loss() -> Any:
+    raise InputError("the server's schedule depends on the loss, so a clock cannot follow it; leave out one of them")
+
+
+@partial(jax.jit, static_argnames=("agents", "start", "varying"))
+def _draws(run: Any, memory: Any, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool):
+    """Who reaches the server, who reports, who is present and who hears whom, in every round; at the `start` too."""
+    (server, keys), present = run, None
+    if gossip.presence is not None and not start:
+        decide = gossip.presence.decide
+        memory, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], memory, rounds)
+
+    def one(k, present):
+        drawn = draw(gossip, server.decide((), keys.coins, k, _no_loss)[0], keys.links, k, present)
+        told, operator = tell(drawn, agents), gossip.rule.draw(keys.links, k)[0] if start else drawn.operator
+        heard = _heard(operator, agents) if varying else None
+        return told.server, told.participates & told.server, present, heard
+
+    return memory, jax.vmap(one)(rounds, present)
+
+
+class _Exchange(NamedTuple):
+    """The gradients before an exchange, and its bytes; the last of a round is none, and has only gradients."""
+
+    work: int
+    kind: str = ""  # "mix" as the round's coin has it; at the start "server" or "gossip"
+    up: int = 0
+    down: int = 0
+
+
+class _Round(NamedTuple):
+    """What a round does."""
+
+    exchanges: tuple[_Exchange, ...]
+    steps: int
+    gossips_always: bool  # also before the server's average, or among those whom it leaves out
+
+
+@partial(jax.jit, static_argnames="do")
+def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, draws: Any, fixed: Any, *, do: _Round):
+    """The agents' clocks after these rounds, and the latest after each, for every run."""
+
+    def one(times, key, draws):
+        agents, (between, at_times) = times.shape[0], random.split(key)
+
+        def settled(names: tuple[str, ...], z: Callable[[], Any], median: Callable[[Any], Any]) -> dict[str, Any]:
+            """All but what changes from one time to the next; `z()` gives normal numbers for each name."""
+            rows = z() if any(clock[name].sigma for name in names) else [0.0] * len(names)
+            factors = {name: jnp.exp(clock[name].sigma * row) for name, row in zip(names, rows, strict=True)}
+            return {name: median(jnp.asarray(clock[name].median)) * factor for name, factor in factors.items()}
+
+        def of_links(heard: _Heard) -> dict[str, Any]:
+            ends = heard.sources, jnp.arange(agents)[:, None] if heard.targets is None else heard.targets
+            both = [jnp.broadcast_to(of(*ends), ends[0].shape).ravel() for of in (jnp.minimum, jnp.maximum)]
+
+            def z():  # of a link, whichever way: so of its ends in order
+                along = jax.vmap(lambda a, b: random.normal(random.fold_in(random.fold_in(between, a), b), (2,)))
+                return along(*both).T.reshape(2, *ends[0].shape)
+
+            return settled(LINKS, z, lambda median: median[ends[: median.ndim]] if median.ndim else median)
+
+        own = settled(OWN, lambda: random.normal(between, (3, agents)), lambda m: jnp.broadcast_to(m, (agents,)))
+        known = None if fixed is None else of_links(fixed)
+        # What changes: factors for all rounds and times, drawn at once; none where there is no jitter.
+        links = draws[-1].sources.shape[1:] if fixed is None else fixed.sources.shape
+        sent, work = (sum(count) for count in zip(*((bool(e.kind), e.work) for e in do.exchanges), strict=True))
+        shapes = dict.fromkeys(OWN, (sent, 2, agents)) | {name: (sent, max(do.steps, 1), *links) for name in LINKS}
+        shapes = {name: shape for name, shape in (shapes | {"compute": (work, agents)}).items() if clock[name].jitter}
+        ends = [0, *np.cumsum([math.prod(shape) for shape in shapes.values()], dtype=int)]
+        z = jax.vmap(lambda k: random.normal(random.fold_in(at_times, k + 1), (ends[-1],), jnp.float32))(rounds)
+        noise = {
+            name: jnp.exp(clock[name].jitter * z[:, ends[i] : ends[i + 1]].reshape(len(rounds), *shape))
+            for i, (name, shape) in enumerate(shapes.items())
+        }
+
+        def one_round(t, now):
+            served, reports, present, varying, noise = now
+            heard, took = varying if fixed is None else fixed, 0
+            value = own | (known or of_links(heard))
+            if present is not None:  # the absent neither compute nor send nor wait
+                to = present[:, None] if heard.targets is None else present[heard.targets]
+                heard = heard._replace(there=heard.there & present[heard.sources] & to)
+
+            def delay(kind, size, *at):
+                latency, bandwidth = (
+                    value[name] * noise[name][at] if name in noise else value[name]
+                    for name in (f"latency_{kind}", f"bandwidth_{kind}")
+                )
+                return latency + size / bandwidth
+
+            for at, each in enumerate(do.exchanges):
+                spent = each.work * value["compute"]
+                if "compute" in noise:
+                    spent = (value["compute"] * noise["compute"][took : took + each.work]).sum(axis=0)
+                t, took = t + (spent if present is None else present * spent), took + each.work
+                to_server = served if each.kind in ("mix", "") else jnp.full(agents, each.kind == "server")
+                before = t
+                for step in range({"mix": do.steps, "gossip": 1}.get(each.kind, 0)):
+                    arrival = t[heard.sources] + delay("gossip", each.up, at, step)
+                    arrival = jnp.where(heard.there, arrival, -jnp.inf)
+                    if heard.targets is None:
+                        t = jnp.maximum(t, arrival.max(axis=1, initial=-jnp.inf))
+                    else:
+                        t = jnp.maximum(t, jax.ops.segment_max(arrival, heard.targets, num_segments=agents))
+                t = t if do.gossips_always else jnp.where(to_server, before, t)
+                if each.kind in ("mix", "server"):
+                    heard_from = reports if each.kind == "mix" else to_server
+                    average = jnp.where(heard_from, t + delay("server", each.up, at, 0), -jnp.inf).max()
+                    t = jnp.where(to_server, jnp.maximum(t, average + delay("server", each.down, at, 1)), t)
+            return t, t.max()
+
+        return lax.scan(one_round, times, (*draws, noise))
+
+    return jax.vmap(one)(times, keys, draws)
+
+
+class Stopwatch:
+    """The seconds of every run of a job after any of its rounds. Nothing of it is in a checkpoint: it starts anew."""
+
+    def __init__(self, clock: Clock, network: Network, runs: Sequence[Run], sizes: MessageSizes):
+        clock.check(network.num_agents)
+        if jax.tree.leaves(runs[0].server.start()):
+            raise InputError(
+                f"server={runs[0].server!r} depends on the run, so a clock cannot follow it; leave out one of them"
+            )
+        self.clock, self.network = {f.name: getattr(clock, f.name) for f in fields(clock)}, network
+        self.runs = [(run.server, streams(seed_key(run.seed))) for run in runs]
+        self.keys = jnp.stack([keys.clock for _, keys in self.runs])
+        presence = network.gossip.presence
+        self.memory = [() if presence is None else presence.start(network.num_agents)] * len(runs)
+        incoming = network.weights.T.tocsr()
+        incoming.setdiag(0)
+        incoming.eliminate_zeros()
+        steady = network.varying is None and not network.splits_rounds
+        self.fixed = _heard(by_link(incoming), network.num_agents) if steady else None
+        mixes = zip(sizes.work, sizes.sent, sizes.whole, strict=False)  # work has one more
+        self.exchanges = (*(_Exchange(work, "mix", *size) for work, *size in mixes), _Exchange(sizes.work[-1]))
+        sent, begins = {"server": iter(sizes.start_server), "gossip": iter(sizes.start_gossip)}, []
+        for work, kind in zip(sizes.start_work, sizes.start_kinds, strict=False):
+            size = next(sent[kind])
+            begins.append(_Exchange(work, kind, size, size))
+        self.times: Any = np.zeros((len(runs), network.num_agents))
+        numbers = len(runs) * (incoming.nnz + network.num_agents)
+        self.done, self.chunk = 0, max(1, min(CHUNK, NUMBERS // numbers))
+        self.latest = self._next((*begins, _Exchange(sizes.start_work[-1])), np.zeros(1, np.int32), start=True)
+        self.known = {0: self.latest[:, 0]}
+
+    def at(self, rounds: Sequence[int]) -> np.ndarray:
+        """The seconds after each of these rounds, runs first; later calls ask for the same ones, or later ones."""
+        for k in sorted(set(rounds) - self.known.keys()):
+            while k > self.done:  # whole chunks, so that one program does for all
+                self.latest = self._next(self.exchanges, self.done + np.arange(self.chunk, dtype=np.int32))
+                self.done += self.chunk
+            self.known[k] = self.latest[:, k - self.done - 1]
+        return np.stack([self.known[k] for k in rounds], axis=1)
+
+    def _next(self, exchanges: tuple[_Exchange, ...], rounds: np.ndarray, *, start: bool = False) -> np.ndarray:
+        network, gossip = self.network, self.network.gossip
+        do = _Round(exchanges, gossip.steps, not start and (gossip.before_server or network.splits_rounds))
+        how: Any = {"agents": network.num_agents, "start": start, "varying": self.fixed is None}
+        with _host():
+            # In the user's precision and run by run, as the engines draw: coins are the same to the last bit.
+            drawn = [_draws(*each, gossip, rounds, **how) for each in zip(self.runs, self.memory, strict=True)]
+            self.memory, drawn = (list(part) for part in zip(*drawn, strict=True))
+            draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
+            with jax.enable_x64(True):
+                given = self.times, self.clock, self.keys, rounds - start, draws, self.fixed
+                self.times, latest = _advance(*given, do=do)
+        return np.asarray(latest)
+
+
+def _host() -> Any:
+    """The processor, where time is computed beside an accelerator; the default device where it cannot be had."""
+    with contextlib.suppress(RuntimeError):
+        return jax.default_device(jax.local_devices(backend="cpu")[0])
+    return contextlib.nullcontext()

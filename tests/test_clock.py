@@ -1,0 +1,328 @@
+"""Time by the clock: the same as a simulation that passes every message by hand."""
+
+import json
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco import InputError
+from pisco.algorithms import build
+from pisco.costs import message_sizes
+from pisco.engines.job import Run, attendance, seed_key, streams
+from pisco.engines.stopwatch import Stopwatch
+from pisco.networks.rounds import draw
+
+DIM, FLOAT = 5, 4
+VECTOR = DIM * FLOAT
+
+
+def stopwatch(rule, network, given, seed=0):
+    sizes = message_sizes(rule, jnp.zeros((network.num_agents, DIM)), network.num_agents)
+    return Stopwatch(pisco.Clock.of(given), network, [Run(rule, network.server, seed)], sizes)
+
+
+def matrix(network, keys, k):
+    """Round k's gossip as a matrix [sender, receiver], by applying it, for those who do not split the round."""
+    operator, _ = network.gossip.rule.draw(keys.links, k)
+    return np.asarray(operator(jnp.eye(network.num_agents))).T
+
+
+def by_hand(network, steps, given, rounds, seed=0, start=()):
+    """One agent and one message after the other; `steps` are gradients (True), or the bytes of an exchange."""
+    n, keys = network.num_agents, streams(seed_key(seed))
+    compute, lat, bw = (np.broadcast_to(given[x], s) for x, s in (("compute", n), ("lat", (n, n)), ("bw", (n, n))))
+    server_lat, server_bw = np.broadcast_to(given["server_lat"], n), np.broadcast_to(given["server_bw"], n)
+    times, latest = [0.0] * n, []
+
+    def pass_on(times, W, size):
+        new = list(times)
+        for i in range(n):
+            for j in range(n):
+                if i != j and W[j, i]:
+                    new[i] = max(new[i], times[j] + size / bw[j, i] + lat[j, i])
+        return new
+
+    def average(times, at_server, reporters, size):
+        there = [times[i] + size / server_bw[i] + server_lat[i] for i in range(n) if reporters[i]]
+        back = [max(there) + size / server_bw[i] + server_lat[i] if there else 0 for i in range(n)]
+        return [max(times[i], back[i]) if at_server[i] else times[i] for i in range(n)]
+
+    for what in start:
+        if what is True:
+            times = [times[i] + compute[i] for i in range(n)]
+        elif what == "server":
+            times = average(times, [True] * n, [True] * n, VECTOR)
+        else:
+            times = pass_on(times, matrix(network, keys, 0), VECTOR)
+    latest.append(max(times))
+    for k in range(rounds):
+        who = np.broadcast_to(np.asarray(network.server.participants(keys.coins, k)), n)
+        reporters = np.ones(n, bool)
+        if network.sampling is not None:
+            reporters = np.asarray(draw(network.gossip, jnp.asarray(True), keys.links, k).weights) > 0
+        here = np.ones(n, bool) if network.presence is None else attendance(network, rounds=rounds, seed=seed)[k]
+        who, reporters = who & here, reporters & here
+        if network.splits_rounds:
+            links = network.graph.adjacency().toarray() * np.outer(~who, ~who)
+        else:
+            links = matrix(network, keys, k)
+        links = links * np.outer(here, here)
+        for what in steps:
+            if what is True:
+                times = [times[i] + compute[i] * here[i] for i in range(n)]
+                continue
+            gossiped = times
+            for _ in range(network.gossip_steps):
+                gossiped = pass_on(gossiped, links, what)
+            if not who.any() or network.splits_rounds or network.gossip_before_server:
+                times = gossiped  # in a split round those at the server have no links
+            times = average(times, who, reporters & who, what)
+        latest.append(max(times))
+    return np.asarray(latest)
+
+
+def speeds(n, seed=0):
+    """Everything unlike everything else, agent 1 ten times slower."""
+    rng = np.random.default_rng(seed)
+    compute = rng.uniform(0.5, 1.5, n)
+    compute[1] *= 10
+    given = {"compute": compute, "lat": rng.uniform(0, 2, (n, n)), "bw": rng.uniform(5, 50, (n, n))}
+    given |= {"server_lat": rng.uniform(0, 3, n), "server_bw": rng.uniform(5, 50, n)}
+    names = {"compute": "compute", "lat": "latency_gossip", "bw": "bandwidth_gossip"}
+    names |= {"server_lat": "latency_server", "server_bw": "bandwidth_server"}
+    return given, {names[name]: values.tolist() for name, values in given.items()}
+
+
+PISCO = [True, True, VECTOR, True, VECTOR]
+ONE_EXCHANGE, DSGD = [True, True, 2 * VECTOR, True], [True, VECTOR]
+random = {"prob": 0.4, "seed": 3}
+CASES = {
+    "pisco": ("pisco", PISCO, pisco.Network.erdos_renyi(9, **random, server=pisco.bernoulli(0.2)), [True]),
+    "one exchange": (
+        "pisco-one-exchange",
+        ONE_EXCHANGE,
+        pisco.Network.erdos_renyi(9, **random, server=pisco.every(4)),
+        [True],
+    ),
+    "dsgd": ("dsgd", DSGD, pisco.Network.erdos_renyi(9, **random, server=pisco.bernoulli(0.2)), []),
+    "sampled reports": (
+        "dsgd",
+        DSGD,
+        pisco.Network.ring(8, server=pisco.bernoulli(0.5), sampling=pisco.sample(3, agents=8)),
+        [],
+    ),
+    "split rounds": ("dsgd", DSGD, pisco.Network.ring(7, server=pisco.per_agent([0.3] * 7)), []),
+    "links that fail": (
+        "dsgd",
+        DSGD,
+        pisco.Network.ring(7, varying=pisco.edge_dropout(0.4), server=pisco.every(5)),
+        [],
+    ),
+    "one peer": ("dsgd", DSGD, pisco.Network.complete(8, varying=pisco.one_peer_exponential()), []),
+    "gossip before the server": (
+        "dsgd",
+        DSGD,
+        pisco.Network.ring(6, server=pisco.every(3), gossip_steps=2, gossip_before_server=True),
+        [],
+    ),
+    "agents that come and go": (
+        "pisco",
+        PISCO,
+        pisco.Network.erdos_renyi(9, **random, server=pisco.every(4), presence=pisco.churn(0.3, 0.4)),
+        [True],
+    ),
+    "a star": ("dsgd", DSGD, pisco.Network.star(70, server=pisco.every(9)), []),
+    "a start at the server": ("kgt", [True, 2 * VECTOR], pisco.Network.ring(5), [True, "server"]),
+    "a start by gossip": ("kgt", [True, 2 * VECTOR], pisco.Network.ring(5), [True, "gossip"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_agrees_with_messages_passed_by_hand(name):
+    method, steps, network, start = CASES[name]
+    options = {"local_lr": 0.1} | ({"local_steps": 2} if method.startswith("pisco") else {})
+    if method == "kgt":
+        options |= {"local_steps": 1, "start": {"server": "central"}.get(start[1], "gossip")}
+    given, fields = speeds(network.num_agents)
+    expected = by_hand(network, steps, given, 30, start=start)
+    found = stopwatch(build(method, **options), network, fields).at(range(31))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9)
+    assert (np.diff(expected) >= 0).all() and expected[-1] > expected[1]
+
+
+def test_gossip_waits_for_neighbours_only():
+    """What a slow agent costs travels one link a round; a server round makes everybody wait."""
+    n, rule = 8, build("dsgd", local_lr=0.1)
+    slow = {"compute": [10.0] + [1.0] * (n - 1)}
+    for server, reached in ((pisco.never(), 3), (pisco.every(3), n - 1)):
+        watch = stopwatch(rule, pisco.Network.path(n, server=server), slow)
+        watch.chunk = 1
+        watch.at([3])
+        late = np.flatnonzero(np.asarray(watch.times)[0] > 3.5)
+        assert late.tolist() == list(range(reached + 1))
+
+
+def test_a_run_has_seconds_of_its_own_stream(tmp_path):
+    """The same for the same seed, however it is chunked, measured, resumed or batched; and nothing else changes."""
+    problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
+    rule, network = build("dsgd", local_lr=0.1), pisco.Network.ring(4, server=pisco.bernoulli(0.3))
+
+    def run(**options):
+        return pisco.run(rule, problem, network, **({"rounds": 300, "clock": "phones", "seed": [0, 1]} | options))
+
+    whole, without = run(), run(clock=None)
+    seconds = whole.history["seconds"]
+    assert seconds.shape == (2, 301) and (np.diff(seconds) > 0).all() and seconds.dtype == np.float64
+    assert "seconds" not in without.history and seconds[0, -1] != seconds[1, -1]
+    np.testing.assert_array_equal(without.params, whole.params)
+    run(rounds=120, checkpoint=tmp_path)
+    resumed = run(checkpoint=tmp_path, resume=True, eval_every=1)
+    np.testing.assert_array_equal(resumed.history["seconds"], seconds)
+    sparse = run(seed=1, eval_every=2, chunk_rounds=3, rounds=4)
+    np.testing.assert_allclose(sparse.history["seconds"], seconds[1, [0, 2, 4]], rtol=1e-12)
+    assert whole.settings["clock"]["compute"] == {"median": 0.1, "sigma": 0.6, "jitter": 0.2}
+    (swept,) = pisco.sweep([(rule, network.server)], problem, network, rounds=100, seeds=[1], clock="phones")
+    np.testing.assert_allclose(swept.history["seconds"], seconds[1:, :101], rtol=1e-12)
+
+
+def test_units_are_seconds_and_bytes_a_second():
+    """100 MB over 12.5 MB/s and back, 0.25 s either way, and 2 s of work: 18.5 s a round."""
+    rule, network = build("dsgd", local_lr=0.1), pisco.Network.complete(2, server=pisco.always())
+    sizes = message_sizes(rule, jax.ShapeDtypeStruct((2, 25_000_000), jnp.float32), 2)
+    table = {"compute": 2, "latency_server": 0.25, "bandwidth_server": 12.5e6}
+    watch = Stopwatch(pisco.Clock(**table), network, [Run(rule, network.server, 0)], sizes)
+    np.testing.assert_allclose(watch.at([1, 2]), [[18.5, 37]])
+
+
+def test_spread_is_lognormal():
+    """sigma stays with an agent, jitter does not; a link is as far in both directions."""
+    rule, n, k = build("dsgd", local_lr=0.1), 2000, 200
+    alone = pisco.Network.path(n, gossip_steps=0)
+    watch = stopwatch(rule, alone, {"compute": {"median": 3.0, "sigma": 0.5}})
+    watch.chunk = k
+    watch.at([k])
+    logs = np.log(np.asarray(watch.times)[0] / (3 * k))
+    assert abs(logs.mean()) < 0.05 and abs(logs.std() - 0.5) < 0.03
+    watch = stopwatch(rule, alone, {"compute": {"median": 3.0, "jitter": 0.5}})
+    watch.chunk = k
+    watch.at([k])
+    means = np.asarray(watch.times)[0] / (3 * k)
+    assert abs(means.mean() - np.exp(0.125)) < 0.01 and means.std() < 0.1
+    pair = stopwatch(rule, pisco.Network.path(2), {"latency_gossip": {"median": 1.0, "sigma": 1.0}})
+    pair.at([1])
+    times = np.asarray(pair.times)[0]
+    assert times[0] == times[1] > 0
+
+
+def test_files_and_tables(tmp_path):
+    fields = {"compute": [1, 2, 3], "latency_gossip": {"median": 0.5, "sigma": 0.25}, "bandwidth_gossip": 1e6}
+    (tmp_path / "measured.json").write_text(json.dumps(fields))
+    read = pisco.Clock.of(tmp_path / "measured.json")
+    assert read.facts()["latency_gossip"] == fields["latency_gossip"] | {"jitter": 0}
+    assert read.facts()["compute"] == [1, 2, 3]
+    (tmp_path / "measured.toml").write_text("compute = [1, 2, 3]\nlatency_server = { median = 0.1, jitter = 0.2 }\n")
+    experiment = tmp_path / "mine.toml"
+    experiment.write_text('base = "quick"\n[clock]\nfile = "measured.toml"\nlatency_gossip = 0.5\n')
+    from pisco.experiments import load
+    from pisco.settings import options
+
+    config = load(experiment)
+    assert config.clock.build().compute.median.tolist() == [1, 2, 3]
+    assert config.clock.build().latency_server.jitter == 0.2
+    assert tmp_path / "measured.toml" in options.files(config.to_dict())  # what is kept of a comparison depends on it
+    assert pisco.experiments.Config.from_dict(config.to_dict()).clock == config.clock
+    assert load("quick", ["clock.preset=campus", "clock.compute=7"]).clock.build().compute.median == 7
+    assert load("quick").clock is None
+    result = load("quick", ["clock.preset=campus", "run.rounds=4", "run.eval_every=2"]).execute()
+    assert (np.diff(result.history["seconds"]) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("campsu", "unknown clock 'campsu'; did you mean 'campus'?"),
+        ({"compute": -1}, "compute has a -1, expected numbers of at least 0"),
+        ({"bandwidth_gossip": 0}, "bandwidth_gossip has a 0, expected numbers above 0"),
+        ({"compute": [1, 2]}, "compute has 2 numbers, expected one, or one for each of the 3 agents"),
+        ({"latency_server": np.ones((3, 3))}, "latency_server has 3 by 3 numbers, expected one, or one"),
+        ({"compute": {"sigma": 1}}, "expected a number, several, or a table of median, sigma and jitter"),
+        ({"compute": {"median": 1, "sigma": -1}}, "the sigma of compute is -1, expected a number at least 0"),
+        ({"compute": "fast"}, "compute is 'fast', expected a number, several, or a table"),
+        ({"latency": 1}, "clock.latency is not a setting"),
+        ({"preset": "campus", "file": "none.json"}, "cannot read the clock none.json"),
+        (7, "clock is 7, expected a pisco.Clock, a preset's name, a file or a table"),
+    ],
+)
+def test_refusals(given, words):
+    with pytest.raises(InputError) as error:
+        stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3), given)
+    assert words in str(error.value) and str(error.value).count(". ") == 0
+
+
+def test_a_schedule_that_watches_the_loss_is_refused():
+    with pytest.raises(InputError, match="depends on the run, so a clock cannot follow it"):
+        stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus")
+
+
+@pytest.fixture(scope="module")
+def timed():
+    """Two methods by a clock, and one without."""
+    problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
+    network, rule = pisco.Network.ring(4, server=pisco.every(4)), build("dsgd", local_lr=0.1)
+    given = {"compute": [1, 1, 1, 5], "latency_server": 2}
+    made = [pisco.run(rule, problem, network, rounds=20, clock=table) for table in (given, {"compute": 1}, None)]
+    for result, label in zip(made, ("slow", "fast", "untimed"), strict=True):
+        result.label = label
+    return made
+
+
+def test_seconds_are_paid_like_bytes_and_price(timed, tmp_path):
+    from pisco.costs import Prices
+    from pisco.report.html import write_page
+    from pisco.report.plots import plot_results
+    from pisco.report.summary import paragraphs
+
+    target, prices = {"grad_norm_sq": 0.5}, Prices(0, 0, gradient=2.0)
+    records = pisco.compare(timed, target, prices)
+    k = int(records[0]["rounds to grad_norm_sq"])
+    paid = [record["seconds to grad_norm_sq"] for record in records]
+    assert paid == [timed[0].history["seconds"][k], timed[1].history["seconds"][k], None]
+    assert [record["price to grad_norm_sq"] for record in records] == [2 * 4 * k] * 3
+    with pytest.raises(InputError, match="no measure of training"):
+        pisco.compare(timed, {"seconds": 3})
+    assert "fast took the fewest seconds" in paragraphs(timed[:2], target, prices)[0]
+    titles = [ax.get_xlabel() for ax in plot_results(timed).axes]
+    assert "seconds by the clock" in titles and "seconds by the clock" not in [
+        ax.get_xlabel() for ax in plot_results(timed[2:]).axes
+    ]
+    page = write_page(timed, tmp_path / "r.html", targets=target, prices=prices).read_text()
+    assert 'id="price-gradient" min="0" step="any" value="2"' in page and ">Seconds by the clock</th>" in page
+    assert f'data-gradient="{4 * k}"' in page
+    lone = write_page(timed[2:], tmp_path / "lone.html").read_text()
+    assert ">Seconds by the clock</th>" not in lone
+    saved = pisco.Result.load(timed[0].save(tmp_path / "kept"))
+    np.testing.assert_array_equal(saved.history["seconds"], timed[0].history["seconds"])
+    del saved.history["gradients"]
+    assert pisco.compare([saved], target)[0]["price to grad_norm_sq"] > 0
+    with pytest.raises(InputError, match="does not count its gradients"):
+        pisco.compare([saved], target, prices)
+
+
+@pytest.mark.slow
+def test_it_costs_at_most_a_twentieth_of_a_round():
+    """With the preset that draws most: a9a's rounds are the shortest of the paper's problems."""
+    problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10, partition="sorted", rho=0.01)
+    network, rounds = pisco.Network.ring(10, server=pisco.bernoulli(0.1)), 2048
+    rule = build("pisco", local_lr=0.03, local_steps=1)
+    spent = []
+    for _ in range(4):  # the first compiles
+        result = pisco.run(rule, problem, network, rounds=rounds, batch_size=256, eval_every=rounds)
+        watch = stopwatch(rule, network, "phones")
+        began = time.perf_counter()
+        watch.at([rounds])
+        spent.append((time.perf_counter() - began) / result.seconds)
+    assert min(spent[1:]) < 0.05
