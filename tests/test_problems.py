@@ -270,5 +270,5 @@ def test_quadratic_shapes_are_checked():
 
 def test_logistic_wants_two_classes():
     three = pisco.data.Dataset("three", np.eye(3), np.arange(3))
-    with pytest.raises(pisco.InputError, match=r"needs 2 classes, three has 3; use problems\.mlp"):
+    with pytest.raises(pisco.InputError, match=r"needs 2 classes, three has 3; use problems\.softmax"):
         pisco.problems.logistic(three, agents=1)
