@@ -407,7 +407,7 @@ def test_a_file_that_is_no_result_is_called_a_file(tiny):
 # -------------------------------------------------------------------------------------- what is printed
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("encoding", ["cp1252", pytest.param("ascii", marks=pytest.mark.slow)])
 def test_a_poor_encoding_loses_signs_and_nothing_else(tiny, encoding):
     environment = os.environ | {"PYTHONIOENCODING": encoding, "PISCO_CACHE": str(tiny / "cache")}
     done = subprocess.run(

@@ -25,7 +25,7 @@ TOP = [ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-SLOW = {"compare_schedules.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs to compile
+SLOW = {"compare_schedules.py", "karate_club.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs
 NEEDS = {"federate_torch.py": ("torch", "torch")}
 
 

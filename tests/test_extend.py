@@ -258,7 +258,7 @@ def test_entry_points_of_other_packages(installed):
 # ------------------------------------------------------------------------------------- experiment files
 
 
-@pytest.mark.parametrize("prefix", ["mine.py:", "my-"])
+@pytest.mark.parametrize("prefix", ["mine.py:", pytest.param("my-", marks=pytest.mark.slow)])
 def test_an_experiment_of_ones_own_things(here, installed, prefix):
     """Run, resumed elsewhere, tuned, compared with ours, and reported."""
     file = here / "mine.toml"
@@ -297,6 +297,7 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     assert pisco_("report", "result", "--out", "later.html").exit_code == 0  # a result needs no code
 
 
+@pytest.mark.slow
 def test_a_comparison_forgets_what_another_file_computed(here):
     command = ("compare", here / "mine.toml", "--algorithms", "work/mine.py:descent", "--grid", "0.1", "--out", "c")
     command += ("--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--rounds", 3)

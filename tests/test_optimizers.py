@@ -72,11 +72,8 @@ def test_every_engine_and_a_resumed_run_agree(tmp_path, x64):
     problem = Quadratics().problem()
     rule = kgt(local_lr=0.02, local_steps=2, direction=["clip", "adam"], outer="momentum")
     options = {"rounds": 4, "batch_size": 1, "eval_every": 4}
-    scan, sharded, debug = (
-        pisco.run(rule, problem, RING, engine=engine, **options).params for engine in ("scan", "sharded", "debug")
-    )
+    scan, sharded = (pisco.run(rule, problem, RING, engine=engine, **options).params for engine in ("scan", "sharded"))
     np.testing.assert_allclose(sharded, scan, atol=1e-12)
-    np.testing.assert_allclose(debug, scan, atol=1e-12)
     half = options | {"rounds": 2, "checkpoint": tmp_path, "chunk_rounds": 1}
     pisco.run(rule, problem, RING, **half)
     again = kgt(local_lr=0.02, local_steps=2, direction=["clip", "adam"], outer="momentum")

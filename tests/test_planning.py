@@ -114,6 +114,7 @@ def test_nonsense_is_refused():
         plan(WORLD.problem(), pisco.Network.ring(5), rounds=10)
 
 
+@pytest.mark.slow
 def test_rounds_that_cost_nothing_do_not_stop_a_plan():
     free = small_plan(prices=Prices(server=10, gossip=0), probabilities=(0.0, 0.1))
     assert free.price == 0 and free.setting.server_prob == 0 and 0 < free.rounds <= 300
@@ -139,6 +140,7 @@ def test_what_fails_later_is_not_planned(monkeypatch):
     assert small_plan(probabilities=(0.0, 0.1)).setting not in failed
 
 
+@pytest.mark.slow
 def test_short_runs_are_planned_for_their_own_length():
     found = plan(
         WORLD.problem(),
@@ -158,6 +160,7 @@ def test_targets_read_the_history_as_results_do():
     assert accuracy.met(values_of(accuracy, rows)).tolist() == [False, True, True]
 
 
+@pytest.mark.slow
 def test_a_thinned_problem_is_a_fair_draw():
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     few = subsample(problem, 3000)

@@ -212,6 +212,7 @@ def test_a_log_replays_the_run_that_drew_it(tmp_path):
     np.testing.assert_array_equal(longer[29:], np.tile(masks[29], (4, 1)))
 
 
+@pytest.mark.slow
 def test_every_engine_agrees_and_seeds_differ(x64):
     problem, options = Quadratics().problem(), {"rounds": 3, "seed": [0, 1]}
     scan = pisco.run(RULE, problem, ring(), **options)

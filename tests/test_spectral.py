@@ -138,6 +138,7 @@ def test_large_graphs_stay_sparse(build):
     assert peak < 200e6  # n × n float64 would be 80 GB
 
 
+@pytest.mark.slow
 def test_random_regular_is_an_expander():
     low, second = spectral.eigenvalue_extremes(weights.max_degree(graphs.random_regular(LARGE, 4, seed=1)))
     edge = 2 * math.sqrt(3)  # where the bulk of the adjacency spectrum ends
