@@ -104,6 +104,17 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def kept(figure: Figure, folder: Path, *, quick: bool) -> list[Verdict] | None:
+    """The verdicts of a figure that was written before by this version and at this size, if it was."""
+    try:
+        made = json.loads((folder / f"{figure.name}-settings.json").read_text())
+        verdicts = json.loads((folder / f"{figure.name}-verdicts.json").read_text())
+        same = made["pisco"] == __version__ and made["quick"] == quick
+        return [Verdict(**verdict) for verdict in verdicts] if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
     """Write the picture, the page, the numbers, settings and verdicts of what was computed."""
     shown, stem = figure.present(found), folder / figure.name

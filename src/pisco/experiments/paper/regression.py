@@ -76,7 +76,9 @@ def present_iter_p(found: Found) -> Shown:
                         sample = cell.to_target(column, target, name)
                         record[f"{name} median (95% interval)"] = str(sample.median)
                         by_seed = zip(sample.values, sample.missed, strict=True)
-                        record[f"{name} by seed"] = " ".join(f"{'>' * miss}{value:g}" for value, miss in by_seed)
+                        record[f"{name} by seed"] = " ".join(
+                            f"{'>' if miss else ''}{value:g}" for value, miss in by_seed
+                        )
                     table.append(record)
         rows.append(row)
     verdicts = [verdict for form, each in found.items() for verdict in a9a.judge_iter_p(each, form)]
@@ -100,31 +102,27 @@ def _bars(cells: Sequence[Cell], column: str, target: float) -> Bars:
     return Bars([cell.label for cell in cells], parts, interval=interval, capped=capped)
 
 
-def compute_different_p(quick: bool = False, work: Work = QUIET) -> dict[int, Found]:
-    """T_o = 1, which `iter-p` has computed as well, and T_o = 10 for four p; the paper's form alone when quick."""
-    forms, labels = list(a9a.FORMS)[: 1 if quick else 3], {1: SOME if quick else ALL, 10: FEW}
-    return {steps: _compute(forms, steps, labels[steps], quick, work) for steps in labels}
+def compute_different_p(quick: bool = False, work: Work = QUIET) -> dict[int, Study]:
+    """The paper's form with T_o = 1, which `iter-p` has computed as well, and with T_o = 10 for four p."""
+    labels = {1: SOME if quick else ALL, 10: FEW}
+    return {steps: _compute([a9a.PAPERS_FORM], steps, labels[steps], quick, work)[a9a.PAPERS_FORM] for steps in labels}
 
 
-def present_different_p(found: dict[int, Found]) -> Shown:
-    """Curves of four p, a row per form and T_o, the two protocols side by side."""
-    rows, table, verdicts = [], [], []
-    for form in found[1]:
-        for steps in found:
-            row = []
-            for protocol in a9a.PROTOCOLS:
-                cells = getattr(found[steps][form], protocol)
-                training, accuracy = (curves(cells, column, FEW) for column in (TRAINING, ACCURACY))
-                title = f"{form}\nT_o = {steps}, {protocol}"
-                row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
-                row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
-                same = {"form": form, "T_o": steps, "protocol": protocol}
-                if form == a9a.PAPERS_FORM:
-                    table += records(cells, (TRAINING, ACCURACY), FEW, **same)
-            rows.append(row)
-        verdicts += a9a.judge_different_p(found[1][form], found[10][form], form)
-    settings = {each.name: each.settings() for forms in found.values() for each in forms.values()}
-    return Shown(rows, table, verdicts, settings)
+def present_different_p(found: dict[int, Study]) -> Shown:
+    """Curves of four p, a row per T_o, the two protocols side by side."""
+    rows, table = [], []
+    for steps, each in found.items():
+        row = []
+        for protocol in a9a.PROTOCOLS:
+            cells = getattr(each, protocol)
+            training, accuracy = (curves(cells, column, FEW) for column in (TRAINING, ACCURACY))
+            title = f"T_o = {steps}, {protocol}"
+            row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
+            row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
+            table += records(cells, (TRAINING, ACCURACY), FEW, T_o=steps, protocol=protocol)
+        rows.append(row)
+    settings = {each.name: each.settings() for each in found.values()}
+    return Shown(rows, table, a9a.judge_different_p(found[1], found[10]), settings)
 
 
 ITER_P = Figure("iter-p", "a9a: gossip and server rounds to both targets for nine p", compute_iter_p, present_iter_p)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pisco.engines.run import sweep
-from pisco.experiments.paper.work import QUIET, Work
+from pisco.experiments.paper.work import QUIET, Work, uncut
 from pisco.experiments.tune import GRID, RULE, TUNING_SEEDS, Tuned, pick
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
@@ -128,10 +128,7 @@ def study(
     def runs(cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int]) -> list[Result]:
         points = [(rule(local_lr=lr), bernoulli(probabilities[label])) for label, lr in cells]
         with work.stage(f"{name}: {words}", how["rounds"]) as progress:
-            results = sweep(points, problem, network, seeds=seeds, progress=progress, **how)
-        if any(result.interrupted for result in results):
-            raise KeyboardInterrupt
-        return results
+            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **how))
 
     trials = {}
     if grid:

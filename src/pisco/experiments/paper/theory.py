@@ -15,7 +15,7 @@ from pisco.experiments.paper.network_dependency import slope
 from pisco.experiments.paper.speed_up import MOVE, USUAL, mean_gradient, noise_floor
 from pisco.experiments.paper.study import SEEDS
 from pisco.experiments.paper.verdict import Verdict, outcome
-from pisco.experiments.paper.work import QUIET, Work
+from pisco.experiments.paper.work import QUIET, Work, uncut
 from pisco.networks import graphs
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
@@ -79,7 +79,7 @@ def _paths(n: int, helped: bool, rounds: int, seeds: tuple[int, ...], progress: 
         progress=progress,
     )
     found = []
-    for lr, result in zip(STEPS, results, strict=True):
+    for lr, result in zip(STEPS, uncut(results), strict=True):
         taken = _settled(result.column("grad_norm_sq"))
         found.append((np.inf if np.isnan(taken).any() else float(np.mean(taken)), lr, taken))
     best = min(found, key=lambda each: each[:2])

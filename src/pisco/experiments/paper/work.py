@@ -29,6 +29,13 @@ def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def uncut(results: list[Result]) -> list[Result]:
+    """The same results, unless Ctrl-C cut them short: a part of a study is none."""
+    if any(result.interrupted for result in results):
+        raise KeyboardInterrupt
+    return results
+
+
 class Keeper(NamedTuple):
     """Where one study is kept, if anywhere, and the key of what it was computed from."""
 
