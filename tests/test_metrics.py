@@ -170,8 +170,8 @@ def test_the_worst_agent_and_the_spread_are_those_of_a_loop_over_agents(engine):
 
 def test_agents_are_not_measured_unless_asked_for():
     def program(metrics):
-        state = DsgdState(jnp.zeros((4, 3)))
-        return str(jax.make_jaxpr(lambda s: round_metrics(problem(metrics), s))(state))
+        state, told = DsgdState(jnp.zeros((4, 3))), problem(metrics)
+        return str(jax.make_jaxpr(lambda s: round_metrics(told, s))(state))
 
     assert program([ERROR]) == program([])
     assert program([ERROR, *each_agent(ERROR)]).count("scan[") == 1, "the worst and the spread share one pass"

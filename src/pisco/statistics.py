@@ -34,6 +34,10 @@ class Estimate(NamedTuple):
         middle, low, high = (f"more than {write(self.cap)}" if v == math.inf else write(v) for v in self[:3])
         return middle if low == middle == high else f"{middle} ({low} to {high})"
 
+    def alone(self) -> Estimate:
+        """The value without its interval."""
+        return self._replace(low=self.value, high=self.value)
+
     def __str__(self) -> str:
         return self.words()
 

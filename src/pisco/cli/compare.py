@@ -175,7 +175,10 @@ def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
         cells = [entry.method + (" (diverged)" if entry.result.diverged else ""), f"{entry.tuned.local_lr:g}"]
         paid = {each.target.column: each.paid(prices) for each in found}
         for goal in goals:
-            cells += [paid[goal][what].words(writing[what]) if what in paid.get(goal, {}) else "–" for what in shown]
+            known = paid.get(goal, {})
+            # One interval is enough to see what chance does.
+            known = {what: each if what == "rounds" else each.alone() for what, each in known.items()}
+            cells += [known[what].words(writing[what]) if what in known else "–" for what in shown]
         rows.append([*cells, cell(float(np.median(entry.result.final("grad_norm_sq"))), ".2g")])
         if entry.tuned.failed:
             note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")

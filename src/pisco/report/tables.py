@@ -109,9 +109,9 @@ def _price_at(each: Reached, prices: Prices) -> str:
     """The median price at a target; a script that changes prices must know which seeds missed it."""
     samples = {name: each.sample(lambda column, name=name: column(name)) for name in COUNTS.values()}
     missed = next(iter(samples.values())).missed
-    now = each.sample(lambda column: prices.paid(column, each.result.history)).median._replace(low=np.nan, high=np.nan)
-    middle = f"more than {number(now.cap)}" if np.isinf(now.value) else number(now.value)
-    return _priced(lambda name: samples[name].values, middle, f' data-missed="{",".join("01"[m] for m in missed * 1)}"')
+    now = each.sample(lambda column: prices.paid(column, each.result.history)).median.alone().words(number)
+    flags = ",".join(str(int(each)) for each in missed)
+    return _priced(lambda name: samples[name].values, now, f' data-missed="{flags}"')
 
 
 def _priced(column: Callable[[str], np.ndarray], now: str, more: str = "") -> str:
