@@ -97,6 +97,7 @@ class Study(NamedTuple):
             "at the edge of the grid": [cell.label for cell in self.tuned if cell.local_lr in (grid[0], grid[-1])],
             "common local_lr": self.common[0].local_lr,
             "run": self.tuned[0].result.settings,
+            "computed with": self.tuned[0].result.versions,
         }
 
 
