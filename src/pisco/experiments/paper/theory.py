@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ from pisco.experiments.paper.speed_up import MOVE, USUAL, mean_gradient, noise_f
 from pisco.experiments.paper.study import SEEDS
 from pisco.experiments.paper.verdict import Verdict, outcome
 from pisco.experiments.paper.work import QUIET, Work, uncut
+from pisco.experiments.tune import TUNING_SEEDS
 from pisco.networks import graphs
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
@@ -66,24 +68,26 @@ def _settled(values: np.ndarray) -> np.ndarray:
     return np.where(within[:, -1], above, np.nan)
 
 
-def _paths(n: int, helped: bool, rounds: int, seeds: tuple[int, ...], progress: Any) -> tuple[float, np.ndarray]:
-    """The step size with the fewest mean rounds on the path, and the rounds for every seed."""
-    problem = _slope_problem(n)
-    results = sweep(
-        [(algorithms.pisco(local_lr=lr, local_steps=1), bernoulli(1 / n if helped else 0.0)) for lr in STEPS],
-        problem,
-        Network.path(n),
-        rounds=rounds,
-        seeds=seeds if helped else seeds[:1],
-        chunk_rounds=1000,
-        progress=progress,
-    )
-    found = []
-    for lr, result in zip(STEPS, uncut(results), strict=True):
-        taken = _settled(result.column("grad_norm_sq"))
-        found.append((np.inf if np.isnan(taken).any() else float(np.mean(taken)), lr, taken))
-    best = min(found, key=lambda each: each[:2])
-    return best[1], best[2]
+def _paths(
+    n: int, helped: bool, rounds: int, seeds: tuple[int, ...], tuning_seeds: tuple[int, ...], progress: Any
+) -> tuple[float, np.ndarray]:
+    """The step size with the fewest mean rounds on the path, over tuning seeds, and its rounds for every seed."""
+
+    def settled(steps: Sequence[float], seeds: tuple[int, ...]) -> list[np.ndarray]:
+        results = sweep(
+            [(algorithms.pisco(local_lr=lr, local_steps=1), bernoulli(1 / n if helped else 0.0)) for lr in steps],
+            _slope_problem(n),
+            Network.path(n),
+            rounds=rounds,
+            seeds=seeds if helped else seeds[:1],  # full gradients: without the coin nothing is random
+            chunk_rounds=1000,
+            progress=progress,
+        )
+        return [_settled(result.column("grad_norm_sq")) for result in uncut(results)]
+
+    tried = [np.inf if np.isnan(taken).any() else float(np.mean(taken)) for taken in settled(STEPS, tuning_seeds)]
+    best = STEPS[int(np.argmin(tried))]
+    return best, settled([best], seeds)[0]
 
 
 def _contraction(network: Network, probabilities: np.ndarray, draws: int, seeds: int) -> np.ndarray:
@@ -112,7 +116,7 @@ def compute(quick: bool = False, work: Work = QUIET) -> Found:
         for n in sizes:
             for helped in (False, True):
                 with work.stage(f"path of {n}, p = {f'1/{n}' if helped else 0}", length) as progress:
-                    paths[n, helped] = _paths(n, helped, length, seeds, progress)
+                    paths[n, helped] = _paths(n, helped, length, seeds, TUNING_SEEDS[: len(seeds)], progress)
         for name, make in NETWORKS.items():
             network = make()
             contraction[name] = network.mixing_rate, _contraction(network, probabilities, 4000, len(SEEDS))
