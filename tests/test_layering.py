@@ -17,7 +17,7 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "display", "errors", "files"},
+        {"_version", "display", "errors", "files", "statistics"},
         {"registry", "memory"},
         {"types", "tree"},
         {"algorithms", "networks", "data", "convolutions"},
@@ -63,7 +63,7 @@ ORDER = {
     ],
     "pisco.report": [REST, {"html"}, {"live"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],
-    "pisco.experiments.paper": [{"study", "verdict"}, REST, {"figures"}],
+    "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
     "pisco.cli": [{"console"}, REST, {"main"}],
 }
 """What stands in a package, from below; modules of one set do not know each other."""
