@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pisco.algorithms.pisco import pisco
 from pisco.engines.driver import ABSURD
 from pisco.engines.job import Job, Run, even_chunk, next_segment
 from pisco.engines.run import sweep
@@ -25,7 +24,7 @@ from pisco.engines.scan import ScanEngine
 from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
-from pisco.planning.settings import Setting
+from pisco.planning.settings import rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import agent_curvatures, smoothness
@@ -91,26 +90,24 @@ def check_step(
     p = network.server.probability
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
     odd = odd or network.presence is not None
-    if algorithm.factory is not pisco.__wrapped__ or p is None or odd:  # type: ignore[attr-defined]
+    rule = None if p is None or odd else rule_of(algorithm, p)
+    if rule is None:
         return None
     if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
         return None
     look = _affordable(problem)
     if look is None:
         return None
-    taken = ("local_lr", "comm_lr", "local_steps", "one_exchange")
-    chosen = {name: algorithm.hyperparameters[name] for name in taken}
-    setting = Setting(network.weights_name, server_prob=p, **chosen)
-    lr = float(setting.local_lr)
+    lr = float(algorithm.hyperparameters["local_lr"])
     few, flops = look
     curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
     if not curvatures.max() > 0:
         return None
-    worst = agents_growth(curvatures, network.weights, local_lr=lr, **setting.rule)
+    worst = agents_growth(curvatures, network.weights, local_lr=lr, **rule)
     if worst <= 1:
         return None
     # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
-    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **setting.rule)
+    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **rule)
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
@@ -122,19 +119,19 @@ def check_step(
     )
     if seen is None:
         return None
-    limit = largest_safe_step(curvatures, network.weights, **setting.rule)
+    limit = largest_safe_step(curvatures, network.weights, **rule)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         others = {name: Network(network.graph, weights=name) for name in ("pisco-step", "metropolis")}
-    changes = {f"network.weights={name}": (other, setting.rule) for name, other in others.items()}
-    changes["algorithm.name=pisco-one-exchange"] = network, setting._replace(one_exchange=True).rule
-    for change, (other, rule) in changes.items():
-        if agents_growth(curvatures, other.weights, local_lr=lr, **rule) < 1:
-            allowed = largest_safe_step(curvatures, other.weights, **rule)
+    changes = {f"network.weights={name}": (other, rule) for name, other in others.items()}
+    changes["algorithm.name=pisco-one-exchange"] = network, {**rule, "one_exchange": True}
+    for change, (other, changed) in changes.items():
+        if agents_growth(curvatures, other.weights, local_lr=lr, **changed) < 1:
+            allowed = largest_safe_step(curvatures, other.weights, **changed)
             remedies.append(f"{change} (stable up to {allowed:.2g})")
-    if p < 1:
+    if p is not None and p < 1:
         remedies.append("a larger network.server_prob")
     return Doubt(lr, seeming if seeming > 1 else worst, limit, seen[0], seen[1], tuple(remedies))
 
