@@ -121,6 +121,7 @@ def test_forecasts_know_linear_convergence_and_floors():
     assert rows_to(noise * (0.01 + 0.9**k), 1e-3) == math.inf == rows_to(noise, 0.5)
     # A running mean goes on falling as 1/k when what it is the mean of is long at 0.
     assert rows_to(0.5**k, 0.001, running=True) == pytest.approx(2000, rel=0.01)
+    assert rows_to(0.001 * noise + (k == 0), 0.0015, running=True) == pytest.approx(2000, rel=0.3)
 
 
 def test_a_target_out_of_reach_is_said_to_be():
@@ -153,6 +154,27 @@ def test_what_is_best_so_far_survives_an_interrupt_and_a_short_budget():
     assert found.interrupted and math.isfinite(found.setting.local_lr)
     with pytest.raises(pisco.InputError, match="no time to try"):
         small_plan(seconds=1e-6)
+
+
+def test_a_search_keeps_its_time(monkeypatch):
+    """A stretch of a pilot takes two seconds and a program five to compile, by a clock of ours; 60 seconds are 60."""
+    from types import SimpleNamespace
+
+    from pisco.planning import planner, track
+
+    now, seen, real = [0.0], set(), track.Track._stretch
+
+    def slow(self, members, done):
+        s = members[0].setting
+        now[0] += 2.0 * len(members) + 5.0 * ((s.method, s.local_steps) not in seen)
+        seen.add((s.method, s.local_steps))
+        real(self, members, done)
+
+    monkeypatch.setattr(track.Track, "_stretch", slow)
+    for module in (planner, track):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found = small_plan(seconds=60, probabilities=(0.0, 0.1))
+    assert found.interrupted and 40 < found.seconds <= 60
 
 
 def test_nonsense_is_refused():

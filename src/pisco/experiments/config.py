@@ -152,7 +152,7 @@ class Config(Table):
         """The same experiment with a number in place of `local_lr = "auto"`."""
         if not self.algorithm.is_auto:
             return self
-        from pisco.planning.steps import auto_step
+        from pisco.planning.automatic import auto_step
 
         problem, network = self.problem_and_network()
         step = auto_step(

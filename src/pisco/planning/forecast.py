@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -14,6 +15,8 @@ FLOORS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 
 HORIZON = 1000.0
 """No forecast goes further than this many times the rounds that were run."""
+
+Curve = Callable[[np.ndarray], np.ndarray]
 
 FALLS, ENDS = 1.5, 1.2
 """A curve is flat unless one that falls fits this many times as well, and falls to 0 unless one with a floor does."""
@@ -42,8 +45,8 @@ def rows_to(values: np.ndarray, bound: float, *, running: bool = False) -> float
     return float(k[met.argmax()]) if met.any() else math.inf
 
 
-def _fitted(values: np.ndarray):
-    """The curve through the later half, a function of the row; None where nothing falls."""
+def _fitted(values: np.ndarray) -> Curve | None:
+    """The curve through the later half, a function of the row; None where there is too little to tell."""
     k = np.arange(len(values))
     use = (k >= (len(values) // 2 if len(values) > 2 * BINS else 1)) & np.isfinite(values) & (values > 0)
     if use.sum() < 3:
@@ -51,7 +54,7 @@ def _fitted(values: np.ndarray):
     parts = np.array_split(np.flatnonzero(use), min(BINS, int(use.sum())))
     at, seen = (np.array([series[part].mean() for part in parts]) for series in (k.astype(float), values))
     height, least = np.log(seen), seen.min()
-    best, error = None, float(np.sqrt(np.mean((height - height.mean()) ** 2))) / FALLS
+    best, error = _level(float(seen.mean())), float(np.sqrt(np.mean((height - height.mean()) ** 2))) / FALLS
     for share in FLOORS:
         floor = share * least
         for shape in (_same, np.log):
@@ -64,6 +67,10 @@ def _fitted(values: np.ndarray):
             if slope < 0 and misses < error:
                 best, error = curve, misses
     return best
+
+
+def _level(value: float) -> Curve:
+    return lambda k: np.full_like(k, value)
 
 
 def _same(k: np.ndarray) -> np.ndarray:

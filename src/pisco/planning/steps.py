@@ -1,4 +1,4 @@
-"""Step sizes before a run: is this one safe, and which one is?
+"""A step size before a run: is it safe?
 
 Theory alone warns too often. At the curvature of x⁰, tuned steps on a9a lie two to five times above the mean-square
 limit and do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
@@ -11,23 +11,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from pisco.engines.driver import ABSURD
 from pisco.engines.job import Job, Run, even_chunk, next_segment
-from pisco.engines.run import sweep
 from pisco.engines.scan import ScanEngine
-from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
 from pisco.planning.settings import rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import agent_curvatures, smoothness
+from pisco.theory.estimates import agent_curvatures
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
@@ -204,81 +201,3 @@ def _trial(
     if apart > ABSURD:
         return done, f"agents are {math.sqrt(apart):.3g} apart"
     return None
-
-
-def auto_step(
-    rule: Callable[[float], Algorithm],
-    problem: Problem,
-    network: Network,
-    *,
-    rounds: int,
-    batch_size: int | None = None,
-    local_steps: int = 1,
-    seeds: Sequence[int] = (600, 601),
-    seconds: float = 30.0,
-) -> float:
-    """A step size that is safe and fast: the fastest of a pilot that also survives a long run, by trying.
-
-    Steps from gradient descent's limit 2/(L·(T_o + 1)) downwards by halves are tried for up to 100 rounds; the one with
-    the lowest mean of ‖∇f(x̄)‖² is run longer, up to 1000 rounds, and halved until it ends below where it began.
-
-    Args:
-      rule: from η_l to an update rule.
-      problem: loss and data.
-      network: graph, weights and server schedule.
-      rounds: of the run to come.
-      batch_size: samples per gradient, None for all.
-      local_steps: T_o of the rule, for the first step to try.
-      seeds: of the pilot.
-      seconds: after this time nothing more is tried.
-
-    >>> import numpy as np, pisco
-    >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
-    >>> network = pisco.Network.ring(10, weights="fdla")
-    >>> auto_step(lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), problem, network, rounds=200) < 0.02
-    True
-    """
-    began = time.monotonic()
-    few = subsample(problem, 5000, test=False)
-    curvature = max(smoothness(few, iterations=HESSIANS), 1e-12)
-    start = 2 / (curvature * (local_steps + 1))
-    grid = [float(f"{start / 2**k:.2g}") for k in range(10)]
-    trial = min(rounds, 100)
-    options: dict[str, Any] = {"batch_size": batch_size, "chunk_rounds": 50}
-
-    def ran(steps: Sequence[float], count: int) -> list[Any]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the run itself warns of a disconnected graph
-            every = max(1, count // 20)
-            points = [(rule(step), network.server) for step in steps]
-            found = sweep(points, few, network, rounds=count, seeds=seeds, eval_every=every, **options)
-        if any(result.interrupted for result in found):
-            raise KeyboardInterrupt
-        return found
-
-    def fine(result: Any) -> bool:
-        loss = result.column("loss")
-        return not result.diverged and bool((loss[:, -1] < loss[:, 0]).all())
-
-    results = ran(grid, trial)
-    order = sorted(
-        (k for k, result in enumerate(results) if fine(result)),
-        key=lambda k: float(np.median(results[k].final("grad_norm_sq_mean"))),
-    )
-    if not order:
-        raise InputError(
-            f"no step size from {grid[-1]:g} to {grid[0]:g} lowers the loss in {trial} rounds; "
-            "give algorithm.local_lr a number, or check the problem"
-        )
-    step, long = grid[order[0]], min(rounds, 1000)
-    for _ in range(30):
-        if long <= trial or time.monotonic() - began > seconds:
-            return step
-        (result,) = ran([step], long)
-        if fine(result):
-            return step
-        step = float(f"{step / 2:.2g}")
-    raise InputError(
-        f"no step size down to {2 * step:g} lowers the loss over {long} rounds on this network; use "
-        "network.weights=metropolis, one exchange, or a server now and then"
-    )
