@@ -88,7 +88,7 @@ def plan(
         raise InputError(f"-o {toml} does not end in .toml; a plan is an experiment file, give it that ending")
     for path in (toml, picture):
         if path is not None:
-            _probe(path)
+            probe(path)
     if picture is not None and picture.suffix not in (".png", ".html"):
         raise InputError(f"--plot {picture} ends in neither .png nor .html; give it one of these endings")
     use_compilation_cache()
@@ -135,7 +135,7 @@ def _prices(*given: float | None) -> Prices | None:
     return Prices(*(usual if price is None else price for price, usual in zip(given, Prices(), strict=True)))
 
 
-def _probe(path: Path) -> None:
+def probe(path: Path) -> None:
     """Refuse a file that could not be written, before the search."""
     from pisco.errors import InputError
     from pisco.experiments.folders import writable

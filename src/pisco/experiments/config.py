@@ -111,6 +111,7 @@ class ClockTable(Table):
     bandwidth_gossip: Any = None
     latency_server: Any = None
     bandwidth_server: Any = None
+    asked: bool | None = None
 
     def build(self) -> Clock:
         """The clock."""
