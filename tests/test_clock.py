@@ -273,8 +273,26 @@ def test_refusals(given, words):
 
 
 def test_a_schedule_that_watches_the_loss_is_refused():
-    with pytest.raises(InputError, match="depends on the run, so a clock cannot follow it"):
+    with pytest.raises(InputError, match="depends on the loss, so a clock cannot follow it"):
         stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus")
+
+
+def test_a_schedule_that_keeps_a_memory_is_followed():
+    """Every second, then every third round, … by counting: in another chunk than it began."""
+
+    class Rarer(pisco.Schedule):
+        def start(self):
+            return jnp.array([0, 2])
+
+        def decide(self, memory, key, round_index, observe):
+            count, period = memory
+            reached = count + 1 >= period
+            return reached, jnp.where(reached, jnp.array([0, period + 1]), jnp.array([count + 1, period]))
+
+    watch = stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=Rarer()), {"latency_server": 1.0})
+    watch.chunk = 4
+    at = np.flatnonzero(np.diff(watch.at(range(21))[0]))
+    assert at.tolist() == [1, 4, 8, 13, 19]
 
 
 @pytest.fixture(scope="module")

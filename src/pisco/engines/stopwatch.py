@@ -63,18 +63,26 @@ def _no_loss() -> Any:
 @partial(jax.jit, static_argnames=("agents", "start", "varying"))
 def _draws(run: Any, memory: Any, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool):
     """Who reaches the server, who reports, who is present and who hears whom, in every round; at the `start` too."""
-    (server, keys), present = run, None
+    (server, keys), present, (attendance, kept) = run, None, memory
     if gossip.presence is not None and not start:
         decide = gossip.presence.decide
-        memory, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], memory, rounds)
+        attendance, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], attendance, rounds)
 
-    def one(k, present):
-        drawn = draw(gossip, server.decide((), keys.coins, k, _no_loss)[0], keys.links, k, present)
+    def coin(memory, k):
+        return server.decide(memory, keys.coins, k, _no_loss)[::-1]
+
+    if jax.tree.leaves(kept) and not start:
+        kept, reached = lax.scan(coin, kept, rounds)
+    else:
+        reached = jax.vmap(lambda k: coin(kept, k)[1])(rounds)
+
+    def one(k, present, reached):
+        drawn = draw(gossip, reached, keys.links, k, present)
         told, operator = tell(drawn, agents), gossip.rule.draw(keys.links, k)[0] if start else drawn.operator
         heard = _heard(operator, agents) if varying else None
         return told.server, told.participates & told.server, present, heard
 
-    return memory, jax.vmap(one)(rounds, present)
+    return (attendance, kept), jax.vmap(one)(rounds, present, reached)
 
 
 class _Exchange(NamedTuple):
@@ -189,15 +197,12 @@ class Stopwatch:
 
     def __init__(self, clock: Clock, network: Network, runs: Sequence[Run], sizes: MessageSizes):
         clock.check(network.num_agents)
-        if jax.tree.leaves(runs[0].server.start()):
-            raise InputError(
-                f"server={runs[0].server!r} depends on the run, so a clock cannot follow it; leave out one of them"
-            )
         self.clock, self.asked, self.network = clock.quantities, clock.asked, network
         self.runs = [(run.server, streams(seed_key(run.seed))) for run in runs]
         self.keys = jnp.stack([keys.clock for _, keys in self.runs])
         presence = network.gossip.presence
-        self.memory = [() if presence is None else presence.start(network.num_agents)] * len(runs)
+        attendance = () if presence is None else presence.start(network.num_agents)
+        self.memory = [(attendance, run.server.start()) for run in runs]
         incoming = network.weights.T.tocsr()
         incoming.setdiag(0)
         incoming.eliminate_zeros()
