@@ -51,7 +51,7 @@ ORDER = {
         {"sharded"},
         {"run"},
     ],
-    "pisco.planning": [{"settings"}, REST, {"search"}, {"planner"}, {"formulas"}],
+    "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
     "pisco.federation": [{"roster", "authority"}, {"plan"}, {"kits"}, {"runtime"}],
     "pisco.federation.runtime": [
         {"wire_pb2", "routes", "cut"},

@@ -119,6 +119,7 @@ class ClockTable(Table):
     bandwidth_gossip: Any = None
     latency_server: Any = None
     bandwidth_server: Any = None
+    asked: bool | None = None
 
     def build(self) -> Clock:
         """The clock."""
@@ -160,7 +161,7 @@ class Config(Table):
         """The same experiment with a number in place of `local_lr = "auto"`."""
         if not self.algorithm.is_auto:
             return self
-        from pisco.planning.steps import auto_step
+        from pisco.planning.automatic import auto_step
 
         problem, network = self.problem_and_network()
         step = auto_step(

@@ -22,6 +22,7 @@ from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, weigh
+from pisco.federation.runtime.timing import Timing
 from pisco.metrics import by_column
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -69,6 +70,7 @@ class Agent(MemberProcess):
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
             log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
+        self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.found.state(self.programs.state_like) if self.found else None
 
@@ -166,6 +168,7 @@ class Agent(MemberProcess):
         if self.done % self.plan.eval_every == 0 or self.done == self.plan.rounds:
             self._measure()
         self._save()
+        self.timing.round_over()
         if self.progress:
             self.progress(self.done)
 
@@ -180,6 +183,8 @@ class Agent(MemberProcess):
     # The exchanges
 
     def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+        jax.block_until_ready(leaves)  # so that work counts as work
+        self.timing.stop()
         hops: list[Hop]
         if kind == MIX:
             hops = self._hops
@@ -191,6 +196,7 @@ class Agent(MemberProcess):
         for hop in hops:
             arrays = self._hop(hop, arrays)
             self._phase += 1
+        self.timing.go()
         return arrays
 
     def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -204,7 +210,9 @@ class Agent(MemberProcess):
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
             self.offer(where.round, where.phase, layout, layout.join(arrays), readers)
-            others = {p: self.peer(names[p], self._k) for p in hop.incoming if p != self.place}
+            # Waited for in turn, every round from another one on: the first is timed.
+            turn = sorted(hop.incoming, key=lambda place: (place + self._k) % len(names))
+            others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
             received = self.mailroom.pull(others, where, layout=layout, limit=layout.size)
             parts = {place: message.arrays for place, message in received.items()}
             return weigh(parts | {self.place: arrays}, hop.incoming)

@@ -89,6 +89,10 @@ class Ledger:
                 "bytes_received": report.bytes_received,
                 "waiting_for": report.waiting_for if report.waiting_for in (SERVER, *self.plan.names) else "",
             }
+            timed = {
+                key: value for key, value in report.times.items() if METRIC.fullmatch(key) and math.isfinite(value)
+            }
+            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
         if due:

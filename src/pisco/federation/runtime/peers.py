@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 import threading
 import time
@@ -16,6 +17,7 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import SERVER, host_of
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
+from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Receipt, Report, Request
 
@@ -90,7 +92,8 @@ class Peer:
 
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
-        return self._overview(question, timeout=timeout)
+        # The first attempts to connect are short: over a long link only later ones succeed.
+        return self._overview(question, timeout=timeout, wait_for_ready=True)
 
     def close(self) -> None:
         self.channel.close()
@@ -101,7 +104,8 @@ class Call:
 
     def __init__(self, peer: Peer, call: Any, trouble: str = ""):
         self.peer, self.call, self.trouble = peer, call, trouble
-        self.heard = time.monotonic()
+        self.heard = self.asked = self.began = time.monotonic()
+        self.first = 0
 
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """What the call brings, as long as `go_on` does not raise."""
@@ -110,6 +114,8 @@ class Call:
         try:
             for chunk in self.call:
                 self.heard = time.monotonic()
+                if not self.first:
+                    self.began, self.first = self.heard, len(chunk.data)
                 go_on()
                 yield chunk
         except grpc.RpcError as error:
@@ -155,6 +161,7 @@ class Mailroom:
         self.stopping = threading.Event()
         self.waiting_for = ""
         self.bytes_received = 0
+        self.timing: Timing | None = None
         self._peers: dict[str, Peer] = {}
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
@@ -184,7 +191,11 @@ class Mailroom:
         calls = {place: self._ask(peer, where) for place, peer in peers.items()}
         began = time.monotonic()
         try:
-            return {place: self._one(call, where, layout, limit, began, patience) for place, call in calls.items()}
+            first = next(iter(calls), None)
+            return {
+                place: self._one(call, where, layout, limit, began, patience, timed=place == first)
+                for place, call in calls.items()
+            }
         except Stopped:
             for call in calls.values():
                 call.stop()
@@ -197,7 +208,15 @@ class Mailroom:
         return call
 
     def _one(
-        self, call: Call, where: Where, layout: MessageLayout | None, limit: int, began: float, patience: float
+        self,
+        call: Call,
+        where: Where,
+        layout: MessageLayout | None,
+        limit: int,
+        began: float,
+        patience: float,
+        *,
+        timed: bool,
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
 
@@ -216,6 +235,10 @@ class Mailroom:
                 if found is not None:
                     self.waiting_for = ""
                     self.bytes_received += found[0].size
+                    if timed and self.timing is not None:
+                        # The server has to hear all others first: its reports tell how far it is.
+                        waited = math.inf if peer.name == SERVER else call.began - call.asked
+                        self.timing.answered(peer.name, waited, found[0].size - call.first, call.heard - call.began)
                     return Received(*found)
                 trouble, pause = "it has not got there yet", 0.0
             except BadMessage as error:
