@@ -24,9 +24,9 @@ def understood(flags):
 if "XLA_FLAGS" not in os.environ:  # asked once: the workers inherit it
     os.environ["XLA_FLAGS"] = " ".join(QUICKLY) if understood(" ".join(QUICKLY)) else ""
 
-import jax
-import pytest
-from hypothesis import settings
+import jax  # noqa: E402
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
 
 settings.register_profile("pisco", deadline=None, max_examples=12, derandomize=True)
 settings.load_profile("pisco")
