@@ -13,9 +13,9 @@ from pisco.cli.federation.loopback import free_ports
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
-from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
-from pisco.federation.runtime.server import Server
+from pisco.federation.runtime.rolled_agent import AGENTS
+from pisco.federation.runtime.rolled_server import SERVERS
 
 from waiting import wait_until
 from worlds import Quadratics
@@ -108,9 +108,9 @@ class Running:
     def build(self, name):
         folder = self.home / "state" / name
         if name == "server":
-            return Server(self.kits[name], folder)
+            return SERVERS[self.plan.presence](self.kits[name], folder)
         index = self.plan.names.index(name)
-        return Agent(self.kits[name], self.problem_of(index), folder, **self.options)
+        return AGENTS[self.plan.presence](self.kits[name], self.problem_of(index), folder, **self.options)
 
     def rounds(self):
         """How far everybody is: this moves as long as the federation does."""
@@ -166,9 +166,9 @@ def _member_process(kit_folder, state, module_problem, cache, log_file):
         kit = kits.Kit.load(kit_folder)
         kit.federation.use_precision()
         if kit.name == "server":
-            member = Server(kit, state)
+            member = SERVERS[kit.federation.presence](kit, state)
         else:
-            member = Agent(kit, module_problem(kit.federation.names.index(kit.name)), state)
+            member = AGENTS[kit.federation.presence](kit, module_problem(kit.federation.names.index(kit.name)), state)
         member.run().save(state / "result")
     except Stopped as stopped:
         print(f"stopped: {stopped}", flush=True)

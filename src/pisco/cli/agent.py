@@ -60,7 +60,7 @@ def agent(
     opened = _open(kit)
     problem = _problem(opened, data, module)
 
-    from pisco.federation.runtime.agent import Agent
+    from pisco.federation.runtime.rolled_agent import AGENTS
 
     folder = state or kit / "state"
     rounds, every = opened.federation.rounds, _Every(5.0)
@@ -72,7 +72,8 @@ def agent(
             logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
     with _speaking(opened):
-        made = Agent(opened, problem, folder, listen=listen, durable=durable, progress=progress)
+        kind = AGENTS[opened.federation.presence]
+        made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
             note(f"{made.name} continues after round {made.done} of {rounds}")
         result = _run(made, made.run)
@@ -92,7 +93,7 @@ def server(
     """
     opened = _open(kit)
 
-    from pisco.federation.runtime.server import Server
+    from pisco.federation.runtime.rolled_server import SERVERS
 
     every = _Every(5.0)
 
@@ -101,7 +102,7 @@ def server(
             logging.getLogger("pisco.federation").info("%s", ledger.line())
 
     with _speaking(opened):
-        made = Server(opened, state or kit / "state", listen=listen, durable=durable)
+        made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
         result = _run(made, lambda: made.run(progress))
     _keep(result, out or kit / "result")
 
