@@ -54,6 +54,7 @@ class RollCall:
         self._heard: dict[int, float] = {}
         self._rests: dict[int, float] = {}
         self._paces: dict[int, deque[float]] = {}
+        self._noted = 0  # rolls whose paces are noted
         for roll in rolls:
             self._add(roll)
         if self.chain.count:
@@ -75,8 +76,6 @@ class RollCall:
         if self.chain.count and roll.round == before.round:
             for index in set(before.present) - set(roll.present):
                 self._rests[index] = now + REST * min(waited, self.plan.deadline or 0.0)  # longer: for want of a quorum
-        elif before.present:
-            self._note_paces(before.present, now)
         self._add(roll)
         self.opened = now
 
@@ -87,7 +86,10 @@ class RollCall:
         self.hashes.append(self.chain.hash)
 
     def _note_paces(self, present: Sequence[int], now: float) -> None:
-        """Let those rest who are slow round after round."""
+        """Let those rest who are slow round after round, before the next roll is called."""
+        if self._noted == self.chain.count:
+            return
+        self._noted = self.chain.count
         for index in present:
             self._paces.setdefault(index, deque(maxlen=ROUNDS)).append(self._words[index].seconds)
         usual = sorted(self._words[index].seconds for index in present)[(len(present) - 1) // 2]
@@ -109,6 +111,7 @@ class RollCall:
             called = self._ready(0, now)
             return self._roll(0, 0, called, now) if late or len(called) == len(plan.roster) else None
         if all(self._done(index) for index in head.present):
+            self._note_paces(head.present, now)
             return self._roll(head.round + 1, 0, head.present, now)
         if not late:
             return None
