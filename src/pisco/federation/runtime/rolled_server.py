@@ -45,7 +45,7 @@ class RolledServer(Server):
         self.call = RollCall(self.plan, self.file.rolls, time.monotonic())
         self.signature = b""
         self._calls: dict[int, object] = {}  # the newest question of every member
-        self._said = 0.0
+        self._said, self._began = 0.0, time.monotonic()
         self.ledger.attend(self.attended)
 
     @property
@@ -215,7 +215,8 @@ class RolledServer(Server):
 
     def over(self, missing: list[str]) -> bool:
         """All rounds are done, and who has not said goodbye has been silent for too long; a quorum must be there."""
-        silent = self.ledger.silent(missing)
+        began = time.monotonic() - self._began > self.plan.patience  # by then everybody has said a word
+        silent = self.ledger.silent(missing, unknown=began)
         if self.chain.head.round >= self.plan.rounds:
             return len(silent) == len(missing)
         members = self.plan.epoch_at(self.reached).names
