@@ -2,6 +2,7 @@
 
 import multiprocessing
 import threading
+import time
 
 import jax
 import numpy as np
@@ -147,7 +148,15 @@ class Running:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
 
 
-def _member_process(kit_folder, state, module_problem, cache, log_file):
+def _slowed(work, seconds):
+    def slowly(*args):
+        time.sleep(seconds)
+        return work(*args)
+
+    return slowly
+
+
+def _member_process(kit_folder, state, module_problem, cache, log_file, listen=None, seconds=0.0):
     """The life of one member as a process of its own; ends with `os._exit`, whatever threads still run."""
     import logging
     import os
@@ -168,7 +177,9 @@ def _member_process(kit_folder, state, module_problem, cache, log_file):
         if kit.name == "server":
             member = SERVERS[kit.federation.presence](kit, state)
         else:
-            member = AGENTS[kit.federation.presence](kit, module_problem(kit.federation.names.index(kit.name)), state)
+            own = module_problem(kit.federation.names.index(kit.name))
+            member = AGENTS[kit.federation.presence](kit, own, state, listen=listen)
+            member.programs.round = _slowed(member.programs.round, seconds)
         member.run().save(state / "result")
     except Stopped as stopped:
         print(f"stopped: {stopped}", flush=True)
@@ -183,7 +194,8 @@ def _member_process(kit_folder, state, module_problem, cache, log_file):
 class Processes:
     """Members as processes that can be killed: forked from one that has already imported everything."""
 
-    def __init__(self, home, plan, problem_of):
+    def __init__(self, home, plan, problem_of, options=None):
+        self.options = options or {}  # of single agents: where they listen, and how long they compute
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["federations"])
         self.home, self.plan, self.problem_of = home, plan, problem_of
@@ -200,7 +212,8 @@ class Processes:
                 self.home / "xla",
                 self.home / f"{name}.log",
             )
-            self.processes[name] = self.context.Process(target=_member_process, args=args, daemon=True)
+            more = self.options.get(name, {})
+            self.processes[name] = self.context.Process(target=_member_process, args=args, kwargs=more, daemon=True)
             self.processes[name].start()
 
     def state(self, name):

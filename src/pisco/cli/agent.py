@@ -57,8 +57,8 @@ def agent(
 
       pisco agent --kit kits/agent-0 --data my.npz
     """
-    opened = _open(kit)
-    problem = _problem(opened, data, module)
+    opened = open_kit(kit)
+    problem = read_problem(opened, data, module)
 
     from pisco.federation.runtime.rolled_agent import AGENTS
 
@@ -91,7 +91,7 @@ def server(
 
       pisco server --kit kits/server
     """
-    opened = _open(kit)
+    opened = open_kit(kit)
 
     from pisco.federation.runtime.rolled_server import SERVERS
 
@@ -107,7 +107,7 @@ def server(
     _keep(result, out or kit / "result")
 
 
-def _problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
+def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     from pisco.errors import InputError
 
     if module is not None:
@@ -158,7 +158,7 @@ def _keep(result: Result, folder: Path) -> None:
     say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
 
 
-def _open(folder: Path) -> Kit:
+def open_kit(folder: Path) -> Kit:
     """A kit, and jax in its precision. Agents on one machine compile the same programs: even fast ones are kept."""
     import jax
 

@@ -319,6 +319,18 @@ class Federation(Table):
         tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
         return checked(Federation, tables, "the federation")
 
+    def cancel(self, name: str) -> Federation:
+        """The plan without its last change of the roster, which must be one of `name`."""
+        if not self.changes:
+            raise InputError("no change is planned, so there is none to cancel")
+        last = self.changes[-1]
+        if last.name != name:
+            raise InputError(
+                f"the last change is to {last.action} {last.name!r} at round {last.round}; cancel that one first"
+            )
+        tables = self.model_dump(exclude_none=True)
+        return checked(Federation, tables | {"changes": tables["changes"][:-1]}, "the federation")
+
     @model_validator(mode="after")
     def _fits_together(self) -> Federation:
         if self.network.agents != len(self.roster):

@@ -15,7 +15,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,6 +49,12 @@ class Roll(NamedTuple):
     plan: str
     present: tuple[int, ...]
 
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Roll:
+        """A roll as it was written."""
+        present = tuple(int(index) for index in said["present"])
+        return cls(int(said["round"]), int(said["attempt"]), str(said["plan"]), present)
+
     def hash(self, before: bytes) -> bytes:
         """Of this roll and all before it."""
         return hashlib.sha256(before + json.dumps(self, separators=(",", ":")).encode()).digest()
@@ -80,12 +86,17 @@ class Chain:
         self.hashes: dict[int, bytes] = {}  # after each of the newest few rolls
         if kept is not None:
             self.count, self.hash = kept["count"], bytes.fromhex(kept["hash"])
-            self.head, self.joined = _roll(*kept["head"]), frozenset(kept["joined"])
+            self.head, self.joined = Roll.of(kept["head"]), frozenset(kept["joined"])
             self.hashes[self.count - 1] = self.hash
 
     def facts(self) -> dict[str, Any]:
         """What `kept` takes back."""
-        return {"count": self.count, "hash": self.hash.hex(), "head": self.head, "joined": sorted(self.joined)}
+        return {
+            "count": self.count,
+            "hash": self.hash.hex(),
+            "head": self.head._asdict(),
+            "joined": sorted(self.joined),
+        }
 
     def add(self, roll: Roll, plan: Federation) -> bool | None:
         """One more roll, refused where it does not follow; returns whether the attempt before it counts."""
@@ -145,7 +156,7 @@ class RollFile:
     def __init__(self, folder: Path, kit: Kit, *, durable: bool = False):
         self.path, self.kit, self.durable = folder / FILE, kit, durable
         plan = kit.federation
-        self.rolls = list(read(self.path, plan)) if self.path.exists() else []
+        self.rolls = read(self.path, plan) if self.path.exists() else []
         whole = self.path.read_bytes() if self.path.exists() else b""
         self._file = self.path.open("r+b" if whole else "wb")
         self._file.seek(whole.rfind(b"\n") + 1)
@@ -169,29 +180,32 @@ class RollFile:
         self._file.close()
 
 
-def read(path: Path, plan: Federation, authority: bytes | None = None) -> Iterable[Roll]:
-    """The rolls of a log, checked: each follows on the one before it, and the server's key signed it.
+def read(path: Path, plan: Federation, authority: bytes | None = None) -> list[Roll]:
+    """The rolls of a log, checked: each follows on the one before it, and the server's key signed them all.
 
     authority: the certificate that must have signed the server's; None takes the one in the log.
     """
-    chain, certificate = Chain(plan), b""
+    chain, certificate, signature = Chain(plan), b"", b""
     try:
         lines = path.read_text().split("\n")[:-1]
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}); give the server's {FILE}") from None
+    rolls: list[Roll] = []
     for number, line in enumerate(lines, 1):
         try:
             said = json.loads(line)
             if "certificate" in said:
                 certificate = _signer(said, plan, authority)
                 continue
-            roll = _roll(said["round"], said["attempt"], said["plan"], said["present"])
+            roll, signature = Roll.of(said), base64.b64decode(said["signature"])
             chain.add(roll, plan)
-            check_signature(certificate, chain.hash, base64.b64decode(said["signature"]))
+            rolls.append(roll)
+            if number == len(lines) or "certificate" in lines[number]:
+                check_signature(certificate, chain.hash, signature)  # of all rolls until here
         except (BadRoll, ValueError, KeyError, TypeError) as error:
             why = error if isinstance(error, BadRoll) else "it is not a roll"
             raise InputError(f"line {number} of {path} cannot be used: {why}; bring back the whole log") from None
-        yield roll
+    return rolls
 
 
 def counted(rolls: Sequence[Roll]) -> list[Roll]:
@@ -208,7 +222,3 @@ def _signer(said: dict[str, Any], plan: Federation, authority: bytes | None) -> 
     if not signed or ca.common_name(known) != "server":
         raise BadRoll("the certificate in it is not the server's")
     return certificate
-
-
-def _roll(round_: Any, attempt: Any, plan: Any, present: Sequence[Any]) -> Roll:
-    return Roll(int(round_), int(attempt), str(plan), tuple(int(each) for each in present))

@@ -3,7 +3,7 @@
 A round is attempted by those on its roll, and counts once all of them have said that they are done. If some have not
 when the deadline is over, those who hold it up are left out, and the others attempt it again. Who is not on the roll is
 not waited for: it is called for the next one once it says that it is there. Who makes the others wait, by vanishing or
-by being slow, rests for twice that time, so that waiting takes at most a third of it, whatever a member does.
+by being slow, rests for three times as long, so that waiting for a member takes at most a quarter of the time.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from pisco.federation.rolls import Chain, Roll, plan_mark
 SLOW, ROUNDS, JITTER = 2.0, 3, 0.02
 """A member is slow that computes so many times as long as the median, in so many rounds on end, by so many seconds."""
 
-REST = 2.0
-"""How long a member rests, in units of the time for which it made the others wait."""
+REST, LONGEST = 3.0, 32.0
+"""How long a member rests, in units of the time for which it made the others wait. Who makes an attempt fail rests
+twice as long each time on end, up to so many times: it may be cut off from the others for long, and not from us."""
 
 
 class Word(NamedTuple):
@@ -53,6 +54,7 @@ class RollCall:
         self._words: dict[int, Word] = {}
         self._heard: dict[int, float] = {}
         self._rests: dict[int, float] = {}
+        self._failures: dict[int, float] = {}
         self._paces: dict[int, deque[float]] = {}
         self._noted = 0  # rolls whose paces are noted
         for roll in rolls:
@@ -74,8 +76,13 @@ class RollCall:
         """A decision that is on disk."""
         before, waited = self.chain.head, now - (now if self.opened is None else self.opened)
         if self.chain.count and roll.round == before.round:
+            waited = min(waited, self.plan.deadline or 0.0)  # longer: for want of a quorum
             for index in set(before.present) - set(roll.present):
-                self._rests[index] = now + REST * min(waited, self.plan.deadline or 0.0)  # longer: for want of a quorum
+                again = self._failures[index] = min(LONGEST, 2 * self._failures.get(index, 0.5))
+                self._rests[index] = now + REST * waited * again
+        else:
+            for index in before.present:
+                self._failures.pop(index, None)
         self._add(roll)
         self.opened = now
 
