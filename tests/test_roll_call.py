@@ -190,6 +190,16 @@ def test_a_round_waits_for_its_deadline_and_then_goes_on_without_the_missing():
     assert call.decide(2.2)[:2] == (1, 0)  # who is absent is not waited for
 
 
+def test_who_died_is_not_waited_for_till_the_deadline():
+    call = begun(plan_of(4), 4)
+    call.lose(3, now=0.2)
+    words(call, 0.6, 0, done=0)  # still computes
+    words(call, 0.6, 1, 2, done=0, waits_for=3)
+    assert call.decide(0.6) is None and call.decide(0.8).present == (0, 1, 2)
+    words(call, 0.6, 3, done=0)  # back in time
+    assert call.decide(0.8) is None
+
+
 def test_a_quorum_is_needed_and_the_missing_may_still_come():
     call = begun(plan_of(4, quorum=3), 4)
     words(call, 2.5, 0, 1, done=0, waits_for=3)

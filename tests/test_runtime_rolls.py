@@ -1,6 +1,7 @@
 """Federations that go on without the absent: who is gone, slow, cut off or back, and what the log says of it."""
 
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -164,6 +165,10 @@ def finished(tmp_path_factory):
     ran = Running(home, plan, lambda i: load_problem(home / "model.py", home / f"agent-{i}.npz")).join()
     for name in plan.names:
         ran.results[name].save(home / "results" / name)
+    other = dataclasses.replace(
+        ran.results["agent-1"], params=np.nextafter(ran.results["agent-1"].params, np.float32(9))
+    )
+    other.save(home / "results" / "other")
     return SimpleNamespace(home=home, plan=plan, kits=ran.kits, state=home / "state")
 
 
@@ -181,11 +186,11 @@ def test_the_command_repeats_a_run_from_its_log(finished, tmp_path):
     same = ["--compare", f"agent-1={home / 'results' / 'agent-1'}"]
     said = CliRunner().invoke(app, given + files + same)
     assert said.exit_code == 0 and "12 rounds again" in said.output and "agent-1: the same to the bit" in said.output
-    other = CliRunner().invoke(app, given + files + ["--compare", f"agent-1={home / 'results' / 'agent-2'}"])
+    other = CliRunner().invoke(app, given + files + ["--compare", f"agent-1={home / 'results' / 'other'}"])
     assert other.exit_code == 1
     for more, why in ((files[:4], "data of agent-2 is missing"), ([*files, "--data", "x=y"], "no agent 'x'")):
         refused = CliRunner().invoke(app, given + more)
-        assert refused.exit_code != 0 and why in str(refused.exception or refused.output)
+        assert refused.exit_code != 0 and why in refused.output
 
 
 def restarted(finished, tmp_path, name):
@@ -403,7 +408,7 @@ def weather_the_storm(tmp_path, *, disturbances, longest, rounds, seed=0):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("disturbances", "longest", "rounds"), [(30, 15.0, 1000), (200, 60.0, 20_000)])
+@pytest.mark.parametrize(("disturbances", "longest", "rounds"), [(30, 15.0, 1500), (200, 60.0, 20_000)])
 def test_nobody_waits_for_the_absent(tmp_path, x64, disturbances, longest, rounds):
     ran = weather_the_storm(tmp_path, disturbances=disturbances, longest=longest, rounds=rounds)
     rolls, gaps = rolls_of(ran.home, ran.plan), []

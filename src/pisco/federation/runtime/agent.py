@@ -84,6 +84,7 @@ class Agent(MemberProcess):
         """Refuse a plan that tells rounds otherwise that our state has behind it."""
         past = self.found.job.get("plan") if self.found else None
         if past is not None and past != self.plan.hash_at(self.done - 1):
+            self.store.close()
             raise InputError(
                 f"the state in {self.store.folder} comes from {self.done} rounds of another plan than the one in "
                 f"{self.kit.folder}; copy the coordinator's newest federation.toml there, whose past is ours"

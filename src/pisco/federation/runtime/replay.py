@@ -119,10 +119,10 @@ class _Again:
         present, names = roll_mask(epoch, roll), epoch.names
         there = np.flatnonzero(present).tolist()
         stay = [place for place in there if names[place] in self.states]
-        for place in stay:
-            if crossings(self.plan, self.rounds[names[place]], k):
+        for name in names:  # the absent too: they do it when they are back, and nothing else happens to them until then
+            if name in self.states and crossings(self.plan, self.rounds[name], k):
                 assert self.algorithm.rebase is not None
-                self.states[names[place]] = self.algorithm.rebase(self.states[names[place]])
+                self.states[name], self.rounds[name] = self.algorithm.rebase(self.states[name]), k
         for place in set(there) - set(stay):
             leaves = {i: [np.asarray(x) for x in jax.tree.leaves(self.states[names[i]].params)] for i in stay}
             program = self.programs[names[place]]

@@ -53,6 +53,7 @@ class RollCall:
         self.counted: dict[int, int] = {}  # the last roll of each that counts: it must not be before that
         self._words: dict[int, Word] = {}
         self._heard: dict[int, float] = {}
+        self._lost: dict[int, float] = {}  # since when each has been without a connection
         self._rests: dict[int, float] = {}
         self._failures: dict[int, float] = {}
         self._paces: dict[int, deque[float]] = {}
@@ -65,12 +66,14 @@ class RollCall:
     def hear(self, index: int, word: Word, now: float) -> None:
         """A member says how far it is."""
         self._words[index], self._heard[index] = word, now
+        self._lost.pop(index, None)
         if self.opened is None and word.ready:
             self.opened = now
 
-    def lose(self, index: int) -> None:
+    def lose(self, index: int, now: float) -> None:
         """A member's connection broke."""
         self._heard.pop(index, None)
+        self._lost[index] = now
 
     def add(self, roll: Roll, now: float) -> None:
         """A decision that is on disk."""
@@ -120,9 +123,12 @@ class RollCall:
         if all(self._done(index) for index in head.present):
             self._note_paces(head.present, now)
             return self._roll(head.round + 1, 0, head.present, now)
-        if not late:
+        # Who died need not be waited for: its connection broke, and it has not come back soon.
+        missing = {i for i in head.present if not self._done(i) and now - self._lost.get(i, now) >= plan.deadline / 4}
+        if late:
+            missing |= self._missing(now, server_waits_for)
+        elif not missing:
             return None
-        missing = self._missing(now, server_waits_for)
         return self._roll(head.round, head.attempt + 1, [i for i in head.present if i not in missing], now)
 
     def _done(self, index: int) -> bool:

@@ -56,10 +56,10 @@ def answer_rolled(
         context.abort(grpc.StatusCode.ABORTED, "that attempt is over")
     if request.federation != digest:
         member.door.refuse(context, name, "it was told another roll than we were, or other rolls before it")
-    objection = member.why_not(name, request.round, request.phase)
-    if objection is not None:
-        member.door.refuse(context, name, objection)
     try:
+        objection = member.why_not(name, request.round, request.phase)
+        if objection is not None:
+            member.door.refuse(context, name, objection)
         yield from member._answer(name, request, context)
     except Dropped:
         context.abort(grpc.StatusCode.ABORTED, "that attempt is over")

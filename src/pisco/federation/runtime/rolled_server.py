@@ -19,7 +19,7 @@ from pisco.federation.runtime import transport
 from pisco.federation.runtime.attendance import poll_seconds
 from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.member import BOUNDARY
-from pisco.federation.runtime.peers import Waited
+from pisco.federation.runtime.peers import Dropped, Waited
 from pisco.federation.runtime.roll_call import RollCall, Word
 from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_where
 from pisco.federation.runtime.routes import ServerHop
@@ -121,7 +121,7 @@ class RolledServer(Server):
         with self._work:
             if self._calls.get(index) is call:
                 del self._calls[index]
-                self.call.lose(index)
+                self.call.lose(index, time.monotonic())
                 self._work.notify_all()
 
     def _answer_with(self, known: int) -> Rolls:
@@ -193,6 +193,11 @@ class RolledServer(Server):
             join = np.flatnonzero(np.isin(index, joining)).tolist()
             return (epoch, ServerHop(None, tuple(stay), tuple(join))) if stay and join else None
         return self.hop_of(epoch, roll.round, phase, present)
+
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
+        if not self.wanted(round_):
+            raise Dropped
+        return super().why_not(name, round_, phase)
 
     def patience(self, round_: int, phase: int) -> float | None:
         return math.inf if round_ else None
