@@ -218,6 +218,9 @@ class RolledServer(Server):
             self._work.wait(min(0.1, (self.plan.deadline or 1.0) / 8))
             self._decide()
 
+    def farewell_round(self, name: str) -> int:
+        return GONE
+
     def over(self, missing: list[str]) -> bool:
         """All rounds are done, and who has not said goodbye has been silent for too long; a quorum must be there."""
         began = time.monotonic() - self._began > self.plan.patience  # by then everybody has said a word

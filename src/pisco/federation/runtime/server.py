@@ -220,7 +220,7 @@ class Server(MemberProcess):
                 if progress:
                     progress(self.ledger)
                 floors = self.outbox.floors()
-                missing = [n for n in self.plan.names if floors.get(n, 0) <= self.last_round(n)]
+                missing = [n for n in self.plan.names if floors.get(n, 0) < self.farewell_round(n)]
                 if not missing or self.over(missing):
                     break
         finally:
@@ -236,6 +236,10 @@ class Server(MemberProcess):
         """Until somebody may be done."""
         with self._work:
             self._work.wait(0.5)
+
+    def farewell_round(self, name: str) -> int:
+        """The round that a member asks for, in messages, when it says goodbye."""
+        return self.last_round(name) + 1
 
     def over(self, missing: list[str]) -> bool:
         """Whether to end without those who have not said goodbye; raises where they have been silent for too long."""
