@@ -52,7 +52,7 @@ ORDER = {
         {"run"},
     ],
     "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
-    "pisco.federation": [{"roster", "authority"}, {"plan"}, {"kits"}, {"runtime"}],
+    "pisco.federation": [{"roster", "authority"}, {"plan"}, {"kits"}, {"rolls"}, {"runtime"}],
     "pisco.federation.runtime": [
         {"wire_pb2", "routes", "cut"},
         {"codec"},
@@ -60,6 +60,8 @@ ORDER = {
         {"member"},
         {"membership"},
         {"agent", "server"},
+        {"rolled", "attendance", "roll_call"},
+        {"rolled_agent", "rolled_server", "replay"},
     ],
     "pisco.report": [REST, {"html"}, {"live"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],

@@ -19,7 +19,7 @@ from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Receipt, Report, Request
+from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, Receipt, Report, Request, Rolls
 
 log = logging.getLogger("pisco.federation")
 
@@ -38,6 +38,14 @@ class Waited(Stopped):
     """Patience ended: somebody did not answer for too long."""
 
 
+class Dropped(Exception):
+    """What is pulled is not wanted any more."""
+
+
+def _always() -> bool:
+    return True
+
+
 class Peer:
     """One other member of the federation, at its address."""
 
@@ -47,6 +55,8 @@ class Peer:
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
+        self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self.presented = b""
         self._checked_against: frozenset[int] | None = None
 
     def check(self) -> None:
@@ -71,7 +81,11 @@ class Peer:
             presented = ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"")
         if self.kit.identify(presented.encode()) != self.name:
             raise Refused(f"{self.address} answers with another member's certificate")
-        self._checked_against = revoked
+        self.presented, self._checked_against = presented.encode(), revoked
+
+    def forget(self) -> None:
+        """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
+        self._checked_against = None
 
     def ask(self, where: Where) -> Call:
         """Ask, without waiting for the answer."""
@@ -89,6 +103,11 @@ class Peer:
     def report(self, report: Report, timeout: float) -> Receipt:
         self.check()
         return self._report(report, timeout=timeout)
+
+    def roll(self, ready: Ready, timeout: float) -> Any:
+        """A question that can be waited for and given up."""
+        self.check()
+        return self._roll.future(ready, timeout=timeout)
 
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
@@ -136,7 +155,7 @@ class _Trouble(Exception):
     def of(cls, error: Any, peer: Peer) -> _Trouble:
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
-            peer._checked_against = None  # somebody else may answer there next time
+            peer.forget()
             made = cls(f"cannot reach {peer.address}")
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
@@ -159,12 +178,14 @@ class Mailroom:
     def __init__(self, kit: Kit, patience: float):
         self.kit, self.patience = kit, patience
         self.stopping = threading.Event()
-        self.waiting_for = ""
+        self.waiting_for = ""  # whom we have waited for a while
+        self.asking = ""  # whose message we wait for now
         self.bytes_received = 0
         self.timing: Timing | None = None
         self._peers: dict[str, Peer] = {}
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
+        self._woken = threading.Condition()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def peer(self, name: str, address: str) -> Peer:
@@ -185,21 +206,27 @@ class Mailroom:
         layout: MessageLayout | None,
         limit: int,
         patience: float | None = None,
+        wanted: Callable[[], bool] = _always,
     ) -> dict[int, Received]:
-        """The message of every peer for one exchange. All are asked at once; each is waited for in turn."""
+        """The message of every peer for one exchange. All are asked at once; each is waited for in turn.
+
+        Once they are not `wanted` any more, `Dropped` is raised; `interrupt` makes everybody look.
+        """
         patience = self.patience if patience is None else patience
         calls = {place: self._ask(peer, where) for place, peer in peers.items()}
         began = time.monotonic()
         try:
             first = next(iter(calls), None)
             return {
-                place: self._one(call, where, layout, limit, began, patience, timed=place == first)
+                place: self._one(call, where, layout, limit, began, patience, wanted, timed=place == first)
                 for place, call in calls.items()
             }
-        except Stopped:
+        except (Stopped, Dropped):
             for call in calls.values():
                 call.stop()
             raise
+        finally:
+            self.asking = ""
 
     def _ask(self, peer: Peer, where: Where) -> Call:
         call = peer.ask(where)
@@ -215,14 +242,18 @@ class Mailroom:
         limit: int,
         began: float,
         patience: float,
+        wanted: Callable[[], bool],
         *,
         timed: bool,
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
+        self.asking = peer.name
 
         def go_on() -> None:
             if self.stopping.is_set():
                 raise Stopped("asked to stop")
+            if not wanted():
+                raise Dropped
             if time.monotonic() - began > patience:
                 raise Waited(
                     f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
@@ -257,7 +288,9 @@ class Mailroom:
                 self.waiting_for = peer.name
                 log.info("waiting for %s (round %d): %s", peer.name, where.round, trouble)
                 say_after = 2 * waited
-            self.stopping.wait(min(pause, max(0.0, patience - waited)))
+            go_on()
+            with self._woken:
+                self._woken.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
             call = self._ask(peer, where)
@@ -274,10 +307,16 @@ class Mailroom:
     def stop(self) -> None:
         """Let everybody who waits stop soon."""
         self.stopping.set()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Give up all calls: whoever waits for one looks whether it goes on."""
         with self._lock:
             calls = list(self._calls)
         for call in calls:
             call.stop()
+        with self._woken:
+            self._woken.notify_all()
 
     def close(self) -> None:
         self.stop()

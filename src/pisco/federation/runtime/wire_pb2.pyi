@@ -152,3 +152,43 @@ class Standing(_message.Message):
     loss: float
     times: _containers.ScalarMap[str, float]
     def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("known", "past", "done", "ready", "plan", "seconds", "waits_for", "leaving")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    known: int
+    past: bytes
+    done: int
+    ready: bool
+    plan: str
+    seconds: float
+    waits_for: str
+    leaving: bool
+    def __init__(self, known: _Optional[int] = ..., past: _Optional[bytes] = ..., done: _Optional[int] = ..., ready: _Optional[bool] = ..., plan: _Optional[str] = ..., seconds: _Optional[float] = ..., waits_for: _Optional[str] = ..., leaving: _Optional[bool] = ...) -> None: ...
+
+class Rolls(_message.Message):
+    __slots__ = ("rolls", "signature")
+    ROLLS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    rolls: _containers.RepeatedCompositeFieldContainer[RollCalled]
+    signature: bytes
+    def __init__(self, rolls: _Optional[_Iterable[_Union[RollCalled, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RollCalled(_message.Message):
+    __slots__ = ("round", "attempt", "plan", "present")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    plan: str
+    present: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., plan: _Optional[str] = ..., present: _Optional[_Iterable[int]] = ...) -> None: ...
