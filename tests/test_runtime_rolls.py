@@ -294,30 +294,38 @@ COMPUTE = 0.05
 """Seconds that an agent of the storm computes in a round, on top of its real work; the slow one ten times that."""
 
 
-def storm_plan(rounds, proxied=None):
+@contextlib.contextmanager
+def on_bad_links(home, rounds, slow=None):
+    """Eight agents, each behind a link that can be cut, and one of them slow; not started yet."""
     plan = rolled(8, rounds=rounds, deadline=1.0, quorum=3, patience=90.0, eval_every=50, batch_size=32)
-    if proxied is None:
-        return plan
-    tables = plan.model_dump()
-    for member, proxy in zip(tables["roster"], proxied, strict=True):
-        member["address"] = proxy.address
-    return Federation.model_validate(tables)
+    ports = free_ports(8)
+    with contextlib.ExitStack() as stack:
+        proxies = {
+            name: stack.enter_context(Proxy(f"127.0.0.1:{port}")) for name, port in zip(plan.names, ports, strict=True)
+        }
+        tables = plan.model_dump()
+        for member in tables["roster"]:
+            member["address"] = proxies[member["name"]].address
+        options = {
+            name: {"listen": f"127.0.0.1:{port}", "seconds": COMPUTE * (10 if name == slow else 1)}
+            for name, port in zip(plan.names, ports, strict=True)
+        }
+        members = Processes(home, Federation.model_validate(tables), logistic_of, options)
+        try:
+            yield members, proxies
+        finally:
+            members.stop()
 
 
 def speed_undisturbed(home, rounds):
     """Rounds a second when everybody is well and quick."""
-    plan = storm_plan(rounds)
-    calm = Processes(home, plan, logistic_of, {name: {"seconds": COMPUTE} for name in plan.names})
-    try:
+    with on_bad_links(home, rounds) as (calm, _):
         calm.start()
         calm.wait_for_round("agent-0", 5)
-        began = time.monotonic()
-        first = calm.done("agent-0")
+        began, first = time.monotonic(), calm.done("agent-0")
         calm.wait_for_round("agent-0", rounds)
         speed = (calm.done("agent-0") - first) / (time.monotonic() - began)
         calm.join()
-    finally:
-        calm.stop()
     return speed
 
 
@@ -369,18 +377,10 @@ def _tail(file):
 
 def weather_the_storm(tmp_path, *, disturbances, longest, rounds, seed=0):
     speed = speed_undisturbed(tmp_path / "calm", max(100, rounds // 5))
-    ports = free_ports(8)
-    with contextlib.ExitStack() as stack:
-        proxies = [stack.enter_context(Proxy(f"127.0.0.1:{port}")) for port in ports]
-        plan = storm_plan(rounds, proxies)
-        slow, gone = "agent-7", "agent-4"
-        options = {
-            name: {"listen": f"127.0.0.1:{port}", "seconds": COMPUTE * (10 if name == slow else 1)}
-            for name, port in zip(plan.names, ports, strict=True)
-        }
-        storm = Processes(tmp_path / "storm", plan, logistic_of, options)
-        stay = [name for name in plan.names if name != gone]
-        weather = Weather(storm, dict(zip(plan.names, proxies, strict=True)), stay, longest, seed)
+    slow, gone = "agent-7", "agent-4"
+    with on_bad_links(tmp_path / "storm", rounds, slow) as (storm, proxies):
+        stay = [name for name in storm.plan.names if name != gone]
+        weather = Weather(storm, proxies, stay, longest, seed)
         log = storm.state("server") / "rolls.jsonl"
 
         def front():
@@ -388,10 +388,10 @@ def weather_the_storm(tmp_path, *, disturbances, longest, rounds, seed=0):
                 lines = [] if file is None else _tail(file).split(b"\n")[1:-1]  # the last may be half written
             return json.loads(lines[-1]).get("round", 0) if lines else 0
 
+        storm.start()
+        storm.wait(lambda: front() >= 5)
+        began, first, patience, said = time.monotonic(), front(), Patience(front, say=storm.logs), 0
         try:
-            storm.start()
-            storm.wait(lambda: front() >= 5)
-            began, first, patience, said = time.monotonic(), front(), Patience(front, say=storm.logs), 0
             while (at := front()) < rounds:
                 patience.look()
                 weather.mend()
@@ -408,12 +408,12 @@ def weather_the_storm(tmp_path, *, disturbances, longest, rounds, seed=0):
                     said = at // 100
                     print(f"round {at}, {(at - first) / (time.monotonic() - began):.2f} a second; calm {speed:.2f}")
             reached = (rounds - first) / (time.monotonic() - began)
-            weather.mend(all_=True)
-            storm.join()
         finally:
             weather.mend(all_=True)
-            storm.stop()
-    return SimpleNamespace(plan=plan, home=tmp_path / "storm", stay=stay, weather=weather, speeds=(speed, reached))
+        storm.join()
+    return SimpleNamespace(
+        plan=storm.plan, home=tmp_path / "storm", stay=stay, weather=weather, speeds=(speed, reached)
+    )
 
 
 @pytest.mark.slow
