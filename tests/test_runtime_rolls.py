@@ -298,7 +298,6 @@ COMPUTE = 0.05
 def on_bad_links(home, rounds, slow=None):
     """Eight agents, each behind a link that can be cut, and one of them slow; not started yet."""
     plan = rolled(8, rounds=rounds, deadline=1.0, quorum=3, patience=90.0, eval_every=50, batch_size=32)
-    ports = free_ports(8)
     with contextlib.ExitStack() as stack:
         proxies = {
             name: stack.enter_context(Proxy(f"127.0.0.1:{port}")) for name, port in zip(plan.names, ports, strict=True)
@@ -307,8 +306,7 @@ def on_bad_links(home, rounds, slow=None):
         for member in tables["roster"]:
             member["address"] = proxies[member["name"]].address
         options = {
-            name: {"listen": f"127.0.0.1:{port}", "seconds": COMPUTE * (10 if name == slow else 1)}
-            for name, port in zip(plan.names, ports, strict=True)
+            name: {"listen": target, "seconds": COMPUTE * (10 if name == slow else 1)} for name, target in at.items()
         }
         members = Processes(home, Federation.model_validate(tables), logistic_of, options)
         try:
