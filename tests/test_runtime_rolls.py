@@ -299,9 +299,8 @@ def on_bad_links(home, rounds, slow=None):
     """Eight agents, each behind a link that can be cut, and one of them slow; not started yet."""
     plan = rolled(8, rounds=rounds, deadline=1.0, quorum=3, patience=90.0, eval_every=50, batch_size=32)
     with contextlib.ExitStack() as stack:
-        proxies = {
-            name: stack.enter_context(Proxy(f"127.0.0.1:{port}")) for name, port in zip(plan.names, ports, strict=True)
-        }
+        at = dict(zip(plan.names, (f"127.0.0.1:{port}" for port in free_ports(8)), strict=True))
+        proxies = {name: stack.enter_context(Proxy(target)) for name, target in at.items()}
         tables = plan.model_dump()
         for member in tables["roster"]:
             member["address"] = proxies[member["name"]].address
