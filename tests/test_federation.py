@@ -360,6 +360,10 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
     assert shown["hash"] == kits.Kit.load("kits/west").federation.hash
     text = command("show").stdout
     assert "from round 100" in text and "revoked" in text
+    assert command("change", "cancel", "agent-1").exit_code == 2  # the last change is of another agent
+    done = command("change", "cancel", "west")
+    assert done.exit_code == 0 and "cancelled: to add west at round 100" in done.stdout
+    assert len(json.loads(command("show", "--json").stdout)["epochs"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -386,6 +390,11 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["revoke", "agent-0"], "has no certificate to revoke"),
         (["change", "add", "west", "--round", "5"], "needs the address"),
         (["change", "remove", "agent-0", "--round", "5000"], "cannot be planned"),
+        (["change", "remove", "agent-0"], "give --round"),
+        (["change", "cancel", "agent-0"], "no change is planned"),
+        (["init", "x", "--set", "presence=deadline"], "give both presence"),
+        (["init", "x", "--set", "presence=sometimes"], "presence is 'sometimes'"),
+        (["replay", "nowhere", "--kit", "kit"], "there is no kit"),
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_two(tmp_path, monkeypatch, words, saying):
