@@ -19,7 +19,7 @@ from pisco.planning.meters import priced, timed
 from pisco.planning.pilot import DIVERGED, SLOWER, Pilot, values_of
 from pisco.planning.search import RACE_SEEDS, Search
 from pisco.planning.settings import PISCO, PROBABILITIES, Modes, Setting, first_setting
-from pisco.planning.track import OutOfTime, Track
+from pisco.planning.track import Track
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.targets import Target
@@ -158,7 +158,6 @@ def plan(
         meters=meters,
         rounds=rounds,
         eval_every=eval_every,
-        deadline=began + 0.8 * seconds,
         tell=tell,
     )
     start = track.begin(firsts[0]._replace(weights=next(iter(networks)), server_prob=probabilities[-1]), RACE_SEEDS)
@@ -168,9 +167,7 @@ def plan(
     search = Search(track, Modes.of(networks), estimates, **chosen)
     interrupted = False
     try:
-        search.run(began + 0.95 * seconds)
-    except OutOfTime:
-        interrupted = True
+        search.run(began, seconds)
     except KeyboardInterrupt:
         if not any(pilot.rounds for pilot in track.finished):
             raise  # there is no best so far

@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.planning.pilot import DIVERGED, SLOWER, Pilot, values_of
 from pisco.planning.settings import Modes, Setting, allowed, candidates, first_setting
-from pisco.planning.track import Track
+from pisco.planning.track import OutOfTime, Track
 from pisco.theory.estimates import Estimates
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
 
@@ -28,6 +28,9 @@ CONTENDERS, CLOSE = 4, 1.5
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
 
+
+EXPLORED, DECIDED, CHECKED = 0.6, 0.85, 0.95
+"""Shares of the time by which a stage is over: fresh seeds judge even where there was no time to explore all."""
 
 ROWS_TOLD = 30
 """Fewer measured rounds do not tell that a target is out of reach."""
@@ -57,27 +60,40 @@ class Search:
         self.cut_short = False
         self.checked = 0
 
-    def run(self, deadline: float) -> None:
-        """Race, climb T_o, refine, decide on fresh seeds, check to the last round."""
-        track = self.track
+    def run(self, began: float, seconds: float) -> None:
+        """Explore, decide on fresh seeds, check to the last round; each has its share of the time, and what is left."""
+        for share, stage in ((EXPLORED, self._explore), (DECIDED, self._decide), (CHECKED, self._check)):
+            self.track.deadline = began + share * seconds
+            try:
+                stage()
+            except OutOfTime:
+                self.cut_short = True
+
+    def _explore(self) -> None:
         tried = []
         for first, probabilities in self.firsts.items():
-            gradients = max(1, first.sizes(track.problem).gradients)
+            gradients = max(1, first.sizes(self.track.problem).gradients)
             tried += candidates(first, self.modes, self.estimates, probabilities, gradients)
-        track.race(tried, RACE_SEEDS, words="race at T_o = 1")
+        self.track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()
         self._refine()
-        track.race(self._finalists(), FINAL_SEEDS, halve=False, words="finals on fresh seeds")
-        self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
+
+    def _decide(self) -> None:
+        track = self.track
+        try:
+            track.race(self._finalists(), FINAL_SEEDS, halve=False, words="finals on fresh seeds")
+        finally:
+            self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
         near = CLOSE * track.cheapest(FINAL_SEEDS)
         met = [pilot.setting for pilot in self.final_order() if math.isfinite(pilot.cost) and pilot.cost <= near]
         self.run_off = track.race(met[:CONTENDERS], RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
-        track.deadline = deadline
+
+    def _check(self) -> None:
         while order := self.final_order():
-            end = track.endure(order[0].setting, FINAL_SEEDS[:3])
+            end = self.track.endure(order[0].setting, FINAL_SEEDS[:3])
             if end.status != DIVERGED and all(row["loss"][-1] <= row["loss"][0] for row in end.rows):
                 self.winner, self.checked = order[0], end.rounds
-                self.cut_short = end.rounds < track.rounds
+                self.cut_short |= end.rounds < self.track.rounds
                 return
             self.failed.add(order[0].setting)
 

@@ -80,8 +80,8 @@ class Track:
         self._starts: dict[Any, tuple[Any, dict[str, float]]] = {}
         self._pace: dict[Any, float] = {}
         """Seconds that a pilot's stretch takes, for every program and number of seeds."""
-        self._longest_first = 0.0
-        """The longest that the first call of a program has taken, which compiles it."""
+        self._compiling = 0.0
+        """What the newest first call of a program has taken, which compiles it."""
 
     def begin(self, setting: Setting, seeds: Sequence[int]) -> Pilot:
         """A pilot before its first round."""
@@ -191,13 +191,13 @@ class Track:
             while members:
                 pace = self._pace.get(program)
                 now = time.monotonic()
-                if now + (self._longest_first if pace is None else pace) > self.deadline:
+                if now + (self._compiling if pace is None else pace) > self.deadline:
                     raise OutOfTime
                 at_once = 1 if pace is None else max(1, int(AT_ONCE / max(pace, 1e-6)))
                 self._stretch(members[:at_once], done)
                 took = time.monotonic() - now
                 if pace is None:
-                    self._longest_first = max(self._longest_first, took)
+                    self._compiling = took
                 # The first call compiles, so it is no guide; a guess until the second is made.
                 self._pace[program] = took / min(at_once, len(members)) if pace is not None else took / 4
                 members = members[at_once:]
