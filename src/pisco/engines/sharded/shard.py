@@ -43,7 +43,7 @@ class Shard:
 
     def specs(self) -> Any:
         """Which parts are split over the devices: a tree of specs above this one."""
-        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE)  # as `Problem.tree_flatten` lists its children
+        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE, WHOLE)  # as `Problem.tree_flatten` lists its children
         problem = Problem.tree_unflatten(self.problem.tree_flatten()[1], leading)
         return replace(
             self,
@@ -110,6 +110,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     if problem.scales is not None:
         placed.scales = whole(mesh, np.pad(problem.scales, (0, blocks.padded - blocks.agents)))
     placed.start = problem.start if problem.draws_start else whole(mesh, problem.start)
+    placed.frozen = whole(mesh, problem.frozen)
     placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
     exchange = plan_block_gossip(job.network, blocks)
