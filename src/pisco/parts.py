@@ -112,7 +112,7 @@ class Kinds:
         names, found = names_of(model), {}
         for kind, given in parts.items():
             choose("kind of part", kind, KINDS)
-            test = _predicate(kind, given)
+            test = matcher(kind, given)
             matched = [name for name in names if test(name)]
             if not matched:
                 some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
@@ -183,7 +183,8 @@ class Kinds:
         return "; ".join(f"{kind}: {', '.join(self.of(kind))}" for kind in KINDS if kind in self.kinds)
 
 
-def _predicate(kind: str, given: Any) -> Callable[[str], bool]:
+def matcher(kind: str, given: Any) -> Callable[[str], bool]:
+    """The test of a path that a user's predicate makes."""
     if callable(given):
         return lambda name: bool(given(name))
     patterns = [given] if isinstance(given, str) else given

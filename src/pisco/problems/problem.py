@@ -39,8 +39,8 @@ class Problem:
       metrics: what else to measure: a list of `Metric`, or name to `function(params, batch)`, one value per test
         sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
       weights: qᵢ of every agent, adding up to 1, or "samples" for its share of all samples.
-      parts: leaves of the model that are not trained and sent like the others, by kind (`pisco.parts.KINDS`): a
-        pattern of their paths, several, or a function of a path, as in {"frozen": "encoder/*", "local": "head/*"}.
+      parts: leaves of the model that are not trained and sent like the others, by kind ("frozen", "local", "buffers",
+        "local_buffers"): a pattern of their paths, several, or a function of a path, as in {"frozen": "encoder/*", "local": "head/*"}.
         With "buffers" or "local_buffers" the loss returns a pair: the losses, and the buffers' new values.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
