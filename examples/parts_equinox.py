@@ -1,7 +1,5 @@
 """LoRA on a transformer in Equinox: the transformer is frozen and held once, agents train and send the adapters alone.
-
-Needs Equinox: pip install equinox.
-"""
+(pip install equinox)"""
 
 import equinox as eqx
 import jax
@@ -35,6 +33,6 @@ def loss(model, texts, key):  # texts are rows of 9 tokens out of 16
 
 texts = (np.arange(9) * 3 + np.random.default_rng(0).integers(0, 16, (4, 50, 1))) % 16  # 4 agents
 problem = pisco.Problem(loss, start, texts, parts={"frozen": lambda path: not path.endswith(("/down", "/up"))})
-rule, network = pisco.algorithms.pisco(local_lr=0.5, local_steps=2), pisco.Network.ring(4)
-result = pisco.run(rule, problem, network, rounds=100, batch_size=20, eval_every=25)
+rule, ring = pisco.algorithms.pisco(local_lr=0.5, local_steps=2), pisco.Network.ring(4)
+result = pisco.run(rule, problem, ring, rounds=100, batch_size=20, eval_every=25)
 print(problem.kinds.of("shared"), "are sent; loss:", *result.history["loss"].round(3))

@@ -32,9 +32,7 @@ x = rng.normal(size=(4, 60, 8)).astype(np.float32)  # 4 agents, each with classe
 y = np.stack([np.roll([0, 1, 2], i)[np.argmax(x[i, :, :3], axis=1)] for i in range(4)])
 init = Net().init(jax.random.key(0), x[0], True)
 parts = {"buffers": "batch_stats/*", "local": "params/head/*"}
-problem = pisco.Problem(
-    loss, init, {"x": x, "y": y}, test={"x": x[0], "y": y[0]}, metrics={"accuracy": hits}, parts=parts
-)
+problem = pisco.Problem(loss, init, {"x": x, "y": y}, parts=parts)
 rule, network = pisco.algorithms.pisco(local_lr=0.2, local_steps=2), pisco.Network.ring(4)
 result = pisco.run(rule, problem, network, rounds=60, batch_size=20, eval_every=20)
 own = [float(hits(problem.model(result.params, i), {"x": x[i], "y": y[i]}).mean()) for i in range(4)]

@@ -13,13 +13,8 @@ import pisco.interop.torch
 
 
 def network():
-    net = torch.nn.Sequential(
-        torch.nn.Linear(8, 32),
-        torch.nn.BatchNorm1d(32),
-        torch.nn.Tanh(),
-        torch.nn.Linear(32, 16),
-        torch.nn.Linear(16, 3),
-    )
+    trunk = [torch.nn.Linear(8, 32), torch.nn.BatchNorm1d(32), torch.nn.Tanh()]
+    net = torch.nn.Sequential(*trunk, torch.nn.Linear(32, 16), torch.nn.Linear(16, 3))
     net[0].requires_grad_(False)  # frozen: load pretrained weights here
     return net
 

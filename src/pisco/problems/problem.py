@@ -40,8 +40,9 @@ class Problem:
         sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
       weights: qᵢ of every agent, adding up to 1, or "samples" for its share of all samples.
       parts: leaves of the model that are not trained and sent like the others, by kind ("frozen", "local", "buffers",
-        "local_buffers"): a pattern of their paths, several, or a function of a path, as in {"frozen": "encoder/*", "local": "head/*"}.
-        With "buffers" or "local_buffers" the loss returns a pair: the losses, and the buffers' new values.
+        "local_buffers"): a pattern of their paths, several, or a function of a path, as in
+        {"frozen": "encoder/*", "local": "head/*"}. With buffers the loss returns a pair: the losses, and the
+        buffers' new values.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
