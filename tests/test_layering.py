@@ -38,7 +38,7 @@ ORDER = {
     "pisco.algorithms": [{"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [{"sampling", "arrays", "checks"}, {"problem"}, REST, {"registry"}],
+    "pisco.problems": [{"sampling", "arrays", "checks", "stream"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [
         {"checkpoint"},
         {"process_group"},

@@ -116,6 +116,7 @@ class Job:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
         who = (self.network.sampling, self.network.presence)
+        data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -125,9 +126,10 @@ class Job:
             "loss": identity_of(self.problem.loss),
             "start": identity_of(start) if draws else _digest(start),
             "parts": self.problem.kinds and f"{self.problem.kinds} {_digest(self.problem.frozen)}",
+            "transform": self.problem.transform and identity_of(self.problem.transform),
             "metrics": [metric.column for metric in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
-            "data": _digest(self.problem.data, self.problem.sizes, self.problem.scales),
+            "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
         }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.convolutions.rewrite import has_convolutions
-from pisco.errors import InputError
+from pisco.errors import InputError, brief
 from pisco.metrics import TEST
 from pisco.types import Params
 
@@ -20,8 +20,12 @@ PROBE = 7
 """Samples that functions are tried on, without values: a number that no shape has by chance."""
 
 
-def _some(data: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), data)
+def _some(like: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape), leaf.dtype), like)
+
+
+def _one(data: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
 
 
 def without_buffers(out: Any) -> Any:
@@ -38,7 +42,7 @@ def check_loss(problem: Problem) -> tuple[bool, bool]:
             raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
     try:
         traced = jax.make_jaxpr(lambda p, b: problem.loss(problem.whole(p), b, None), return_shape=True)
-        program, out = traced(params, _some(problem.data))
+        program, out = traced(params, _some(problem.sample_like))
         if problem.renews:
             check_buffers(problem, params)
             out = without_buffers(out)
@@ -60,27 +64,48 @@ def check_loss(problem: Problem) -> tuple[bool, bool]:
     return shape == (PROBE,), has_convolutions(program)
 
 
+def check_transform(problem: Problem) -> None:
+    """Refuse a transformation that fails, or loses samples, or gives what the loss cannot take."""
+    if problem.transform is None:
+        return
+
+    try:
+        params = jax.eval_shape(problem.init, jax.random.key(0))
+        like, key = _some(problem.sample_like), jax.random.key(0)
+        batch = jax.eval_shape(problem.transformed, like, key)
+        jax.eval_shape(lambda p, b: problem.losses(p, b, None), params, batch)
+    except Exception as error:
+        raise InputError(
+            f"transform(batch, key) fails on {PROBE} samples, or the loss of what it returns does ({brief(error)}); "
+            "return a batch like the one it is given"
+        ) from error
+    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
+    if lengths != {(PROBE,)}:
+        raise InputError(f"transform(batch, key) makes {lengths} of {PROBE} samples; return as many as it is given")
+
+
 def check_buffers(problem: Problem, params: Params) -> None:
     """Refuse a loss that trains without returning buffers, or returns others."""
 
     def train(params, batch, key):
-        out = problem.loss(problem.whole(params), batch, key)
+        out = problem.loss(problem.whole(params), problem.transformed(batch, key), key)
         if not isinstance(out, tuple) or len(out) != 2:
             named = ", ".join(str(problem.kinds).split("; "))
             raise InputError(f"the loss returns no buffers ({named}); return (losses, new buffers), or drop them")
         return problem.kinds.renewed(params, out[1])  # type: ignore[union-attr]
 
-    jax.eval_shape(train, params, _some(problem.data), jax.random.key(0))
+    jax.eval_shape(train, params, _some(problem.sample_like), jax.random.key(0))
 
 
 def check_mean(problem: Problem) -> None:
     """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
     rows = np.linspace(0, problem.num_samples - 1, min(problem.num_samples, 4)).astype(int)
     start = problem.init(jax.random.key(0))
+    some = problem.data.gather(rows) if problem.streams else jax.tree.map(lambda leaf: leaf[rows], problem.data)
     loss = jax.jit(lambda params, batch: without_buffers(problem.loss(problem.whole(params), batch, None)))
 
     def at(copies: int) -> float:
-        return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(rows, copies)], problem.data)))
+        return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(np.arange(len(rows)), copies)], some)))
 
     once, twice = at(1), at(2)
     step = twice - once
@@ -104,7 +129,8 @@ def check_metrics(problem: Problem) -> None:
                 "metric of the state with Metric(..., of='state')"
             )
         try:
-            values = jax.eval_shape(lambda p, b, f=metric.function: f(problem.whole(p), b), params, _some(problem.test))
+            like = _some(_one(problem.test))
+            values = jax.eval_shape(lambda p, b, f=metric.function: f(problem.whole(p), b), params, like)
             shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
             leads = all(shape[:1] == (PROBE,) for shape in shapes)
             number = jax.eval_shape(metric.reduce, values) if leads else None

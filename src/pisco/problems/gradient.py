@@ -57,7 +57,8 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
         if batch_size is not None or problem.min_size == most:
             return problem.batch_loss(params, _batch(problem, batch_size, key, agent, at), own_key)
         slots = jnp.arange(most)
-        batch = jax.tree.map(lambda leaf: leaf[problem.offsets[at] + jnp.minimum(slots, size - 1)], problem.data)
+        rows = problem.offsets[at] + jnp.minimum(slots, size - 1)
+        batch = problem.data.batch(key, agent, rows) if problem.streams else problem.take(rows)
         losses = problem.sample_losses(params, batch, own_key)
         return jnp.where(slots < size, losses, 0).sum() / size.astype(losses.dtype)
 
@@ -68,8 +69,12 @@ def _batch(problem: Problem, batch_size: int | None, key: Key, agent: Any, at: A
     """The batch that (key, agent) draws, or all samples where every agent has as many."""
     size, offset = problem.sizes[at], problem.offsets[at]
     if batch_size is None:
+        if problem.streams:
+            return problem.data.batch(key, agent, offset + jnp.arange(problem.max_size))
         return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, offset, problem.max_size), problem.data)
     rows = offset + batch_indices(key, agent, size, batch_size)
+    if problem.streams:
+        return problem.data.batch(key, agent, rows)
     return jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), problem.data)
 
 

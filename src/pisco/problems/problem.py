@@ -18,8 +18,12 @@ from pisco.errors import InputError, check_number, choose
 from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
-from pisco.problems.checks import check_loss, check_metrics, without_buffers
+from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
+from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, piece, stream_of
 from pisco.types import Key, Params
+
+TRANSFORM_STREAM = 2**32 - 1
+"""Apart from the randomness of the loss."""
 
 Batch = Any
 Loss = Callable[[Params, Batch, Key | None], jax.Array]
@@ -34,7 +38,9 @@ class Problem:
         or their mean. `key` is None when the loss is evaluated rather than trained on (no dropout then).
       init: the start x⁰, a pytree of arrays (a module that is one too), or a function of a key that draws one.
       data: a list with one pytree of arrays per agent (sizes may differ), or one pytree whose leaves lead with
-        (agents, samples).
+        (agents, samples). What does not fit into memory stays where it is: memmaps in place of arrays, or for every
+        agent an object with `__len__` and `__getitem__` (a data set of PyTorch or Hugging Face) that gives single
+        samples. Batches are then gathered on the host, one chunk of rounds ahead.
       test: a pytree of test samples, for `metrics`.
       metrics: what else to measure: a list of `Metric`, or name to `function(params, batch)`, one value per test
         sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
@@ -43,6 +49,8 @@ class Problem:
         "local_buffers"): a pattern of their paths, several, or a function of a path, as in
         {"frozen": "encoder/*", "local": "head/*"}. With buffers the loss returns a pair: the losses, and the
         buffers' new values.
+      transform: `transform(batch, key)` changes a batch at random for training (`problems.transforms`); measurements
+        see the samples as they are.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
@@ -63,6 +71,7 @@ class Problem:
         metrics: Mapping[str, Callable[[Params, Batch], Any]] | Sequence[Metric] | None = None,
         weights: Sequence[float] | str | None = None,
         parts: Mapping[str, Any] | None = None,
+        transform: Callable[[Batch, Key], Batch] | None = None,
         eval_batch: int = 65536,
         eval_width: int = 1,
         eval_samples: int | None = None,
@@ -74,8 +83,9 @@ class Problem:
             ("eval_samples", 1 if eval_samples is None else eval_samples),
         ):
             check_number(option, value, low=1, integer=True)
-        flat, sizes = flatten_agents(data)
-        self.loss = loss
+        stream = stream_of(data)
+        flat, sizes = (None, stream.sizes) if stream is not None else flatten_agents(data)
+        self.loss, self.transform = loss, transform
         arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(init))
         self.draws_start = callable(init) and not arrays  # a module may be a tree of arrays and callable
         self.start = init if self.draws_start else as_arrays("the start", init)
@@ -87,7 +97,9 @@ class Problem:
                 self.frozen = jax.jit(lambda key: kinds.split(init(key))[1])(jax.random.key(0))
             else:
                 self.start, self.frozen = kinds.split(self.start)
-        self.data = as_arrays("data", flat)
+        self.data: Any = as_arrays("data", flat) if stream is None else stream
+        if stream is not None:
+            eval_batch = min(eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
         self.num_agents = len(sizes)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
@@ -102,12 +114,29 @@ class Problem:
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
         self.per_sample, self.convolves = check_loss(self)
+        check_transform(self)
         check_metrics(self)
+
+    @property
+    def streams(self) -> bool:
+        """Whether samples stay where they are and are gathered when needed."""
+        return isinstance(self.data, Stream)
 
     @property
     def num_samples(self) -> int:
         """Samples of all agents together."""
-        return jax.tree.leaves(self.data)[0].shape[0]
+        return self.data.total if self.streams else jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def sample_like(self) -> Batch:
+        """Shapes and dtypes of one sample."""
+        if self.streams:
+            return self.data.shapes
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.data)
+
+    def take(self, rows: jax.Array) -> Any:
+        """The samples with these numbers; those of a stream are not gathered yet."""
+        return StreamRows(self.data, rows) if self.streams else jax.tree.map(lambda leaf: leaf[rows], self.data)
 
     @property
     def num_measured(self) -> int:
@@ -156,12 +185,20 @@ class Problem:
 
     def losses(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """What the user's loss says of a batch: one loss a sample or their mean."""
+        batch = self.transformed(batch, key)
         out = with_fast_convolutions(self.loss)(self.whole(params), batch, key)
         return without_buffers(out) if self.renews else out
+
+    def transformed(self, batch: Batch, key: Key | None) -> Batch:
+        """The batch as training sees it; with its own randomness, so that the loss has the same as ever."""
+        if key is None or self.transform is None:
+            return batch
+        return self.transform(batch, jax.random.fold_in(key, TRANSFORM_STREAM))
 
     def renewed(self, params: Params, batch: Batch, key: Key) -> Params:
         """The same parameters with the buffers that the loss returns for this batch."""
         assert self.kinds is not None
+        batch = self.transformed(batch, key)
         return self.kinds.renewed(params, with_fast_convolutions(self.loss)(self.whole(params), batch, key)[1])
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
@@ -181,18 +218,21 @@ class Problem:
             slots = jnp.arange(self.eval_samples)
             held = jnp.minimum(self.sizes, self.eval_samples)[:, None]  # an agent may have fewer
             rows = (self.offsets[:, None] + jnp.minimum(slots, held - 1)).reshape(-1)
-            some = jax.tree.map(lambda leaf: leaf[rows], self.data)
+            some = self.take(rows)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
             return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1))
         alike = self.min_size == self.max_size and self.scales is None
         if alike and self.num_samples <= self.eval_batch:
-            return self.batch_loss(params, self.data)
+            return self.batch_loss(params, everything(self._all()))
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         weights = weights if self.scales is None else weights * self.scales[agent_of]
-        return self.weighted_total(lambda batch: self.sample_losses(params, batch), self.data, weights)
+        return self.weighted_total(lambda batch: self.sample_losses(params, batch), self._all(), weights)
+
+    def _all(self) -> Any:
+        return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
 
     def own_objective(self, params: Params, agents: jax.Array) -> jax.Array:
         """Σ over these agents of qᵢ·fᵢ, each at a model of its own: `params` has their local leaves leading."""
@@ -206,8 +246,7 @@ class Problem:
             share = jnp.where(agent < self.num_agents, 1.0, 0.0) / (self.num_agents * jnp.asarray(size, float))
             share = share if self.scales is None else share * self.scales[agent]
             values = partial(self.sample_losses, local.filled(params))
-            data = jax.tree.map(lambda leaf: leaf[rows], self.data)
-            return self.weighted_total(values, data, jnp.where(slots < size, share, 0.0))
+            return self.weighted_total(values, self.take(rows), jnp.where(slots < size, share, 0.0))
 
         # Checkpointed: the backward pass keeps the activations of one agent at a time.
         return lax.map(jax.checkpoint(one), (params.keep((LOCAL, LOCAL_BUFFERS)), agents)).sum()
@@ -242,11 +281,11 @@ class Problem:
         total = weights.shape[0]
         block = min(self.eval_batch, total)
         if block == total:
-            return jnp.vdot(weights, values(data).astype(weights.dtype))
+            return jnp.vdot(weights, values(everything(data)).astype(weights.dtype))
 
         def one(start):
             begin = jnp.minimum(start, total - block)
-            batch = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, begin, block), data)
+            batch = piece(data, begin, block)
             w = lax.dynamic_slice_in_dim(weights, begin, block)
             fresh = begin + jnp.arange(block) >= start
             return jnp.vdot(jnp.where(fresh, w, 0), values(batch).astype(w.dtype))
@@ -286,6 +325,7 @@ class Problem:
         fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
         fixed += (self.name, self.per_sample, self.num_test, self.convolves, self.num_agents, self.kinds)
+        fixed += (self.transform,)
         start = None if self.draws_start else self.start
         return (self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen), fixed
 
@@ -295,7 +335,7 @@ class Problem:
         self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
         self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
-        self.num_test, self.convolves, self.num_agents, self.kinds = aux[10:]
+        self.num_test, self.convolves, self.num_agents, self.kinds, self.transform = aux[10:]
         self.draws_start = drawn is not None
         self.start = start if drawn is None else drawn
         return self

@@ -38,7 +38,8 @@ class Shard:
         own = jax.tree.map(lambda x: x[0], self.exchange)
         problem = jax.tree.map(lambda x: x, self.problem)
         real = jnp.arange(blocks.padded) < blocks.agents
-        problem.offsets = jnp.where(real, self.problem.offsets - self.first_sample[0], 0)
+        first = 0 if problem.streams else self.first_sample[0]  # a stream's numbers are the same everywhere
+        problem.offsets = jnp.where(real, self.problem.offsets - first, 0)
         return replace(self, problem=problem, exchange=own)
 
     def specs(self) -> Any:
@@ -58,7 +59,10 @@ class Shard:
     def objective(self, params: Any) -> jax.Array:
         """The part of f that the samples here make up."""
         problem, data = self.problem, self.problem.data
-        if self.measured is not None:
+        if problem.streams:
+            own = jnp.arange(self.weights.shape[0]) if self.measured is None else self.measured
+            data = problem.take(jnp.minimum(self.first_sample[0] + own, problem.num_samples - 1))
+        elif self.measured is not None:
             data = jax.tree.map(lambda leaf: leaf[self.measured], data)
         return problem.weighted_total(lambda batch: problem.sample_losses(params, batch), data, self.weights)
 
