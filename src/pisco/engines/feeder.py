@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import jax
@@ -109,6 +110,36 @@ def _marks(jaxpr: Any) -> bool:
     )
 
 
+@partial(jax.jit, static_argnames=("state", "size", "renews"))
+def _drawn(
+    algorithm: Algorithm,
+    offsets: jax.Array,
+    sizes: jax.Array,
+    batches: jax.Array,
+    rounds: jax.Array,
+    *,
+    state: tuple[Any, tuple[Any, ...]],
+    size: int,
+    renews: bool,
+) -> tuple[jax.Array, jax.Array]:
+    """The keys of these rounds' gradients, (rounds, calls, 2), and the samples that all agents draw with each."""
+    keys = drawn_keys(algorithm, jax.tree.unflatten(*state), offsets.shape[0])
+    agents = jnp.arange(offsets.shape[0])
+
+    def rows(key, agent):
+        return offsets[agent] + batch_indices(key, agent, sizes[agent], size)
+
+    def one(k):
+        key = jax.random.fold_in(batches, k + 1)  # `Streams.batch_key`
+        words = keys(key)
+        if renews:
+            words = jnp.concatenate([words, jax.random.key_data(jax.random.fold_in(key, BUFFERS_STREAM))[None]])
+        typed = jax.random.wrap_key_data(words, impl="threefry2x32")
+        return words, jax.vmap(lambda key: jax.vmap(lambda agent: rows(key, agent))(agents))(typed)
+
+    return jax.vmap(one)(rounds)
+
+
 class Feeder:
     """Hands a stream the batches of the rounds to come."""
 
@@ -117,26 +148,10 @@ class Feeder:
         problem, size = job.problem, job.batch_size
         self.stream: Stream = problem.data
         self.roots = [streams(seed_key(run.seed)) for run in job.runs]
-        keys = drawn_keys(job.runs[0].algorithm, shapes.state, problem.num_agents)
-        agents = jnp.arange(problem.num_agents)
-
-        def rows(key, agent):
-            return problem.offsets[agent] + batch_indices(key, agent, problem.sizes[agent], size)
-
-        def drawn(batches: jax.Array, rounds: jax.Array) -> tuple[jax.Array, jax.Array]:
-            def one(k):
-                key = jax.random.fold_in(batches, k + 1)  # `Streams.batch_key`
-                words = keys(key)
-                if problem.renews:
-                    own = jax.random.key_data(jax.random.fold_in(key, BUFFERS_STREAM))
-                    words = jnp.concatenate([words, own[None]])
-                typed = jax.random.wrap_key_data(words, impl="threefry2x32")
-                return words, jax.vmap(lambda key: jax.vmap(lambda agent: rows(key, agent))(agents))(typed)
-
-            return jax.vmap(one)(rounds)
-
-        self._drawn = jax.jit(drawn)
-        calls = jax.eval_shape(drawn, self.roots[0].batches, jnp.zeros(1, jnp.int32))[0].shape[1]
+        leaves, structure = jax.tree.flatten(shapes.state)
+        fixed = {"state": (structure, tuple(leaves)), "size": size, "renews": problem.renews}
+        self._drawn = partial(_drawn, job.runs[0].algorithm, problem.offsets, problem.sizes, **fixed)
+        calls = jax.eval_shape(self._drawn, self.roots[0].batches, jnp.zeros(1, jnp.int32))[0].shape[1]
         each = len(job.runs) * max(1, calls) * problem.num_agents * size * self.stream.sample_bytes
         self.rounds = max(1, STREAM_BYTES // each)
         """Rounds whose batches are held at once."""
