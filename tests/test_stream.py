@@ -48,7 +48,8 @@ class Many(Samples):
     """The same as Hugging Face and PyTorch offer it: several at once."""
 
     def __getitems__(self, rows):
-        return [self[row] for row in rows]
+        samples = [self[row] for row in rows]
+        return [{"a": sample["a"].tolist(), "y": float(sample["y"])} for sample in samples]
 
 
 def on_disk(folder):

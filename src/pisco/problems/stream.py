@@ -61,7 +61,11 @@ class _Items:
         many = getattr(self.samples, "__getitems__", None)
         each = [int(row) for row in rows]
         got = many(each) if many is not None else [self.samples[row] for row in each]
-        return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *got)
+
+        def stacked(*leaves):
+            return np.stack([np.asarray(leaf) for leaf in leaves])
+
+        return jax.tree.map(stacked, *got, is_leaf=lambda value: isinstance(value, list))  # a row of a table
 
 
 @jax.tree_util.register_static
