@@ -52,6 +52,26 @@ def uneven(agents, **options):
     )
 
 
+def personal(agents):
+    """The same with a leaf of every agent's own, one that is frozen, and a buffer."""
+
+    def loss(x, batch, key):
+        return (batch["a"] @ x["w"] * x["s"] - batch["y"] + x["c"]) ** 2, {"m": 0.5 * x["m"] + batch["y"].mean()}
+
+    plain, zero = uneven(agents), jnp.zeros(())
+    sizes = np.cumsum(plain.sizes)[:-1]
+    parts = (np.split(np.asarray(plain.data[name]), sizes) for name in ("a", "y"))
+    return pisco.Problem(
+        loss,
+        {"w": jnp.zeros(3), "s": zero + 2, "c": zero, "m": zero},
+        [{"a": a, "y": y} for a, y in zip(*parts, strict=True)],
+        test=plain.test,
+        metrics={"error": lambda x, batch: (batch["a"] @ x["w"] + x["c"] + x["m"] - batch["y"]) ** 2},
+        parts={"local": "c", "frozen": "s", "buffers": "m"},
+        eval_samples=3,
+    )
+
+
 def published(name):
     """A row of the registry on the network that it is published on."""
 
@@ -110,6 +130,7 @@ NETWORKS = {
     "sampled": on(lambda: pisco.Network(graphs.ring(9), sampling=pisco.sample(4, agents=9), server=COIN), "dsgd"),
     "adaptive": on(ring(9, server=pisco.adaptive(2))),
     "custom": on(ring(9, server=lambda key, k: k % 4 == 1)),
+    "personal": on(ring(10, server=COIN), problem=personal),
     "gossip start": on(ring(9, server=COIN), "kgt", start="gossip"),
     "central start": on(ring(9, server=COIN), "kgt", start="central"),
 }

@@ -26,7 +26,8 @@ PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW = {"compare_schedules.py", "karate_club.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs
-NEEDS = {"federate_torch.py": ("torch", "torch")}
+NEEDS = {"federate_torch.py": ("torch", "torch"), "parts_torch.py": ("torch", "torch")}
+LIBRARIES = {"parts_flax.py": "flax", "parts_equinox.py": "equinox"}  # which no extra for tests brings
 
 
 def leaves(group, before=""):
@@ -72,6 +73,8 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 def test_examples_run(example, tmp_path):
     if example.name in NEEDS:
         needs.module(*NEEDS[example.name])
+    if example.name in LIBRARIES:
+        pytest.importorskip(LIBRARIES[example.name])
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
         cwd=tmp_path,

@@ -150,7 +150,7 @@ class Endless(torch.utils.data.IterableDataset):
 @pytest.mark.parametrize(
     ("module", "data", "words"),
     [
-        (lambda: torch.nn.BatchNorm1d(5), samples, "running statistics"),
+        (lambda: torch.nn.BatchNorm1d(5, momentum=None), samples, "counts its batches"),
         (lambda: 3, samples, "expected a torch.nn.Module"),
         (torch.nn.Tanh, samples, "no parameters"),
         (lambda: mlp().half(), samples, "float16"),
@@ -202,3 +202,45 @@ def test_a_module_gives_one_agents_problem(tmp_path):
     assert (problem.num_agents, problem.num_samples) == (1, 24)
     with pytest.raises(InputError, match="no file"):
         load_problem(tmp_path / "nowhere.py")
+
+
+def normed():
+    return torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+
+
+def test_parts_of_a_torch_module():
+    """A frozen layer stays in torch, running statistics are torch's own, and a head stays at home."""
+
+    def frozen():
+        made = normed()
+        made[0].requires_grad_(False)
+        return made
+
+    agents = [interop.local(frozen, torch.nn.functional.cross_entropy, samples(rows)) for rows in PARTS]
+    ours = pisco.interop.host.problem(*agents, parts={"local": "2.*"})
+    rule, network = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.complete(len(agents), server=pisco.always())
+    result = pisco.run(rule, ours, network, rounds=3, batch_size=8, eval_every=3)
+    names = ["1.bias", "1.running_mean", "1.running_var", "1.weight", "2.bias", "2.weight"]
+    assert sorted(result.params) == names
+    assert np.ptp(result.params["1.weight"], axis=0).max() < 1e-6 < np.ptp(result.params["2.weight"], axis=0).max()
+    assert np.abs(result.params["1.running_mean"]).min() > 0
+    per_exchange = 4 * 16  # weight, bias, mean and variance of the norm
+    assert result.history["bytes_server"][-1] == per_exchange * result.history["messages_server"][-1]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        net = frozen()
+    net.load_state_dict({k: torch.tensor(v[0]) for k, v in result.params.items()}, strict=False)
+    net.eval()
+    inputs, targets = torch.tensor(FEATURES[PARTS[0]]), torch.tensor(CLASSES[PARTS[0]])
+    with torch.no_grad():
+        value = float(torch.nn.functional.cross_entropy(net(inputs), targets))
+    first = {name: leaf[0] for name, leaf in result.params.items()}
+    assert ours.loss(first, rows_of(0), None) == pytest.approx(value, 1e-5)
+
+
+PARTS = [slice(0, 8), slice(8, 16), slice(16, 24)]
+
+
+def rows_of(agent):
+    count = PARTS[agent].stop - PARTS[agent].start
+    return {"agent": np.full(count, agent), "row": np.arange(count)}

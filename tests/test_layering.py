@@ -18,7 +18,7 @@ REST = "*"
 ORDER = {
     "pisco": [
         {"_version", "display", "errors", "files", "statistics"},
-        {"registry", "memory"},
+        {"registry", "memory", "parts"},
         {"types", "tree"},
         {"algorithms", "networks", "data", "convolutions"},
         {"metrics"},
@@ -38,7 +38,7 @@ ORDER = {
     "pisco.algorithms": [{"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [{"sampling", "arrays"}, {"problem"}, REST, {"registry"}],
+    "pisco.problems": [{"sampling", "arrays", "checks", "stream"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [
         {"checkpoint"},
         {"process_group"},

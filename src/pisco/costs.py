@@ -93,7 +93,7 @@ class _Recorder(RoundMix):
         super().__init__(lambda tree: tree, Told(everyone, 1.0, everyone))
         self.sizes = sizes
 
-    def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
+    def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         whole = num_bytes(tree) // self.sizes.agents
         one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
         self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(one))

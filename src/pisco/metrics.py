@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError
+from pisco.parts import only
 from pisco.types import HasTracker, State
 
 if TYPE_CHECKING:
@@ -75,13 +76,13 @@ class Metric:
 
 
 def consensus_error(state: State, here: Placement) -> jax.Array:
-    """(1/n)·Σᵢ‖xᵢ − x̄‖²."""
-    return here.spread(state.params)
+    """(1/n)·Σᵢ‖xᵢ − x̄‖² of the leaves that are sent."""
+    return here.spread(only(state.params))
 
 
 def tracking_error(state: State, here: Placement) -> jax.Array | None:
-    """(1/n)·Σᵢ‖yᵢ − ȳ‖²."""
-    return here.spread(state.tracker) if isinstance(state, HasTracker) else None
+    """(1/n)·Σᵢ‖yᵢ − ȳ‖² of the leaves that are sent."""
+    return here.spread(only(state.tracker)) if isinstance(state, HasTracker) else None
 
 
 METRICS: dict[str, Metric] = {

@@ -21,6 +21,7 @@ from pisco.display import card
 from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 from pisco.metrics import COST, METRICS, TRAINING, Metric
+from pisco.parts import whole
 from pisco.targets import PAID, SHOWN, Target, Targets, reached
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Result:
     """One run, or the same run with several seeds (then seeds lead every array).
 
     Attributes:
-      params: the final parameters, agents leading.
+      params: the final parameters, agents leading; None in the places of frozen ones (`Problem.model` fills them in).
       history: column name to one value per measured round (`metrics.METRICS`).
       seeds: the seeds that were run.
       settings: what was run.
@@ -64,6 +65,9 @@ class Result:
     versions: dict[str, str] = field(default_factory=lambda: _versions())
     agents: dict[str, np.ndarray] = field(default_factory=dict)
     metrics: dict[str, Metric] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.params = whole(self.params)
 
     @property
     def stacked(self) -> bool:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, Protocol, overload, runtime_checkable
 
 import jax
 
 from pisco.errors import InputError
+from pisco.parts import sent_only
 from pisco.registry import Options, fit, options
 
 __all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "StartMix", "algorithm"]
@@ -82,11 +84,16 @@ class Needs(NamedTuple):
     """Every round must apply the same map: only gossip, or only the server."""
 
 
-class StartMix(NamedTuple):
+@dataclass(frozen=True)
+class StartMix:
     """Communication before the first round, for methods whose start needs some: each call is one exchange."""
 
     server: Callable[[Any], Any]  # everybody receives the mean of all
     gossip: Callable[[Any], Any]  # one gossip exchange with the network's weights
+
+    def __post_init__(self) -> None:
+        for name in ("server", "gossip"):
+            object.__setattr__(self, name, sent_only(getattr(self, name)))
 
 
 @runtime_checkable

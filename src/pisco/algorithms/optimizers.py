@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from pisco.errors import InputError
+from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
 from pisco.types import Params
@@ -96,7 +97,7 @@ class Optimizer:
                 f"the optimizer {self.text} turns the direction round: it holds a step size; leave that to local_lr or "
                 "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
             )
-        rule = self.rule
+        rule, params = self.rule, only(params, TRAINED)
         memory = jax.vmap(rule.init)(params)
         after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
         kept = [jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree) for tree in (memory, after[1])]
@@ -108,8 +109,9 @@ class Optimizer:
         """What every agent steps along, and its memory afterwards."""
         if self.rule is None:
             return direction, memory
-        moves, memory = jax.vmap(self.rule.update)(direction, memory, params)
-        return jax.tree.map(lambda move, x: move.astype(x.dtype), moves, params), memory
+        trained = only(params, TRAINED)  # weight decay, say, is not for buffers
+        moves, memory = jax.vmap(self.rule.update)(only(direction, TRAINED), memory, trained)
+        return over(jax.tree.map(lambda move, x: move.astype(x.dtype), moves, trained), direction), memory
 
     def move(self, start: Params, end: Params, weight: Any, memory: Any) -> tuple[Params, Any]:
         """start − weight·update(start − end): the whole way from start to end where it is plain and the weight is 1."""

@@ -21,6 +21,7 @@ from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint
 from pisco.engines.agents import Frames
 from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
+from pisco.engines.feeder import deferring, feeding
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.engines.sizes import check_sizes
 from pisco.engines.stopwatch import Stopwatch
@@ -81,11 +82,14 @@ class _History:
         for index in range(counts.shape[-1]):
             self.since += counts[..., index]
             if rows:
-                self.rounds.append(done + stride * (index + 1))
-                row = {name: values[:, index] for name, values in rows.items()}
-                self.rows.append(self._without_agents(self.rounds[-1], row))
-                self.links.append(self.since.copy())
-                self.since[:] = 0
+                self.add_row(done + stride * (index + 1), {name: values[:, index] for name, values in rows.items()})
+
+    def add_row(self, done: int, row: dict[str, np.ndarray]) -> None:
+        """The measurement of a round whose links are counted already."""
+        self.rounds.append(done)
+        self.rows.append(self._without_agents(done, row))
+        self.links.append(self.since.copy())
+        self.since[:] = 0
 
     def save(self) -> dict[str, np.ndarray]:
         """Arrays for a checkpoint; metrics have runs first."""
@@ -234,9 +238,15 @@ def drive(
             history.restore(found.history)
             if done < rounds and done % eval_every and history.rounds[-1] == done:
                 history.take_back()
+            elif done % eval_every == 0 and history.rounds[-1] != done:  # a stream failed when it was measured
+                history.add_row(done, engine.measure(job, states))
     if states is None:
-        states = engine.start(job)
-        history.start(engine.measure(job, states))
+        with deferring(job) as failed:
+            states = engine.start(job)
+            first = engine.measure(job, states)
+            if (failure := failed()) is not None:
+                raise failure
+        history.start(first)
         for run, loss in zip(job.runs, history.rows[0]["loss"], strict=True):
             if not np.isfinite(loss):
                 raise InputError(f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one")
@@ -261,12 +271,22 @@ def drive(
         return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames)
 
     saved_at, saved_round, stopping = -math.inf, done, False
-    with _one_polite_interrupt() as asked_to_stop:
+    with _one_polite_interrupt() as asked_to_stop, deferring(job) as failed, feeding(job, shapes) as feeder:
+        chunk = chunk if feeder is None else min(chunk, feeder.rounds)
         while done < rounds and not history.hopeless and not stopping:
             segment = next_segment(done, rounds, eval_every, chunk)
-            states, rows, links = engine.advance(job, states, done, segment)
-            history.add(done, segment.stride, rows, links)
-            done += segment.rounds
+            failure = None if feeder is None else feeder.provide(done, segment.rounds, rounds, eval_every, chunk)
+            if failure is None:
+                states, rows, links = engine.advance(job, states, done, segment)
+                failure = failed()
+                history.add(done, segment.stride, {} if failure else rows, links)
+                done += segment.rounds
+            if failure is not None:  # what was computed is kept
+                if not done:
+                    raise failure
+                warnings.warn(f"{failure}; the run ends after {done} rounds", stacklevel=3)
+                stopping = True
+                break
             if progress:
                 progress(Progress(done, rounds, history.rows[-1], outcome))
             due = checkpoints is not None and time.monotonic() - saved_at > CHECKPOINT_SECONDS

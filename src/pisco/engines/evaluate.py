@@ -1,4 +1,9 @@
-"""Measuring a state: everything at the mean parameters x̄, traced inside the engines' programs, wherever agents are."""
+"""Measuring a state: everything at the mean parameters x̄, traced inside the engines' programs, wherever agents are.
+
+Where agents have leaves of their own (`pisco.parts`), each has its own model: the mean of what is sent, and its own
+leaves. f is then the mean of the agents' losses at these, a metric of test data the mean of the agents' metrics, and
+‖∇f‖² is that of the shared leaves and the mean over agents of that of their own.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +18,7 @@ from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.errors import InputError, brief
 from pisco.metrics import AGENTS, METRICS, STATE, TEST, Metric
 from pisco.networks.placement import EVERYBODY, Placement
+from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
 from pisco.problems.problem import Problem
 from pisco.tree import squared_norm
 from pisco.types import HasInner, Params, State
@@ -24,7 +30,7 @@ exact_products = jax.default_matmul_precision("highest")
 def round_metrics(problem: Problem, state: State, here: Placement = EVERYBODY) -> dict[str, Any]:
     """What a round itself must note: the metrics of the state, and the agents' mean for `evaluate`."""
     state = innermost(state)
-    row: dict[str, Any] = {"mean_params": here.mean(state.params)}
+    row: dict[str, Any] = {"mean_params": over(here.mean(only(state.params)), state.params)}
     for metric in (*METRICS.values(), *problem.metrics):
         if metric.of == STATE:
             row[metric.column] = metric.function(state, here)
@@ -46,11 +52,25 @@ def evaluate(
 
     @exact_products
     def at(mean):
+        if problem.personal:
+            return _at_own_models(problem, mean, here)
         loss, gradient = here.add(jax.value_and_grad(objective or problem.objective)(mean))
         return {"loss": loss, "grad_norm_sq": squared_norm(gradient)} | measure_test(problem, mean, here)
 
     noted = {name: values for name, values in rows.items() if name != "mean_params"}
     return lax.map(at, rows["mean_params"], batch_size=problem.eval_width) | noted
+
+
+def _at_own_models(problem: Problem, mean: Any, here: Placement) -> dict[str, jax.Array]:
+    """The same with leaves of every agent here leading in `mean`."""
+    own = mean.keep((LOCAL, LOCAL_BUFFERS))
+    agents = here.numbers(jax.tree.leaves(own)[0].shape[0])
+    loss, gradient = jax.value_and_grad(problem.own_objective)(mean, agents)
+    loss, common, apart = here.add((loss, only(gradient), squared_norm(gradient.local)))
+    everybody = here.gather(own, problem.num_agents)
+    tests = lax.map(lambda one: measure_test(problem, one.filled(mean), here), everybody)
+    squares = squared_norm(common) + problem.num_agents * apart  # qᵢ∇fᵢ is one n-th of an agent's own gradient
+    return {"loss": loss, "grad_norm_sq": squares} | {name: found.mean() for name, found in tests.items()}
 
 
 def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) -> dict[str, jax.Array]:
@@ -59,7 +79,9 @@ def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) 
 
 
 def _tested(problem: Problem, metric: Metric, params: Params, here: Placement) -> jax.Array:
-    values = problem.sample_values(partial(with_fast_convolutions(metric.function), params), problem.test)
+    values = problem.sample_values(
+        partial(with_fast_convolutions(metric.function), problem.whole(params)), problem.test
+    )
     return metric.reduce(here.gather(values, problem.num_test))
 
 
@@ -101,11 +123,18 @@ AGENT_ERRORS = "agent_errors"
 
 def agent_errors(state: State) -> dict[str, Any]:
     """‖xᵢ − x̄‖² of every agent, for reports to draw; nothing where the agents are too many to look at."""
-    leaves = jax.tree.leaves(innermost(state).params)
+    leaves = jax.tree.leaves(only(innermost(state).params))
     if leaves[0].shape[0] > AGENTS_UP_TO:
         return {}
     apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
     return {AGENT_ERRORS: sum(apart[1:], start=apart[0])}
+
+
+def with_params(state: State, params: Params) -> State:
+    """The same state at other parameters."""
+    if isinstance(state, HasInner):
+        return state._replace(inner=with_params(state.inner, params))  # type: ignore[attr-defined]
+    return state._replace(params=params)
 
 
 def innermost(state: State) -> State:

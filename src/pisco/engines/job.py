@@ -98,6 +98,8 @@ class Job:
                     f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "
                     'use a smaller batch, or batch_size=None (in files "full") for all of them'
                 )
+        elif self.problem.renews and self.problem.min_size != self.problem.max_size:
+            raise InputError("a loss with buffers needs whole batches, and agents' sizes differ; give a batch_size")
         if not self.runs:
             raise InputError("there is nothing to run; give at least one seed")
         structures = {jax.tree.structure((run.algorithm, run.server)) for run in self.runs}
@@ -114,6 +116,7 @@ class Job:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
         who = (self.network.sampling, self.network.presence)
+        data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -122,9 +125,11 @@ class Job:
             "problem": self.problem.name,
             "loss": identity_of(self.problem.loss),
             "start": identity_of(start) if draws else _digest(start),
+            "parts": self.problem.kinds and f"{self.problem.kinds} {_digest(self.problem.frozen)}",
+            "transform": self.problem.transform and identity_of(self.problem.transform),
             "metrics": [metric.column for metric in self.problem.metrics],
             "eval_samples": self.problem.eval_samples,
-            "data": _digest(self.problem.data, self.problem.sizes, self.problem.scales),
+            "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
         }

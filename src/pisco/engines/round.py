@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pisco.engines.evaluate import with_params
 from pisco.engines.job import Carry, Run, Segment, streams
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
-from pisco.problems.gradient import Batching, gradient, mean_loss
+from pisco.problems.gradient import Batching, buffers, gradient, mean_loss
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents, where_agents
 
@@ -35,6 +36,7 @@ class Rounds:
         self.num_agents, self.here, self.keys = num_agents, here, streams(run.seed)
         self.grad = gradient(problem, batch_size, here, batching)
         self.loss = mean_loss(problem, batch_size, here, batching)
+        self.renew = buffers(problem, batch_size, here, batching) if problem.renews else None
 
     def start(self, held: int) -> Carry:
         """X⁰ = x⁰1ᵀ of the `held` agents here, and whatever the algorithm makes of it."""
@@ -57,6 +59,8 @@ class Rounds:
             present, attendance = presence.decide(attendance, keys.presence, k)
         mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here, present)
         state = run.algorithm.round(carry.state, key, self.grad, mix)
+        if self.renew is not None:
+            state = with_params(state, self.renew(state.params, key))
         if present is not None:
             own = self.here.own(present)
             state = jax.tree.map(

@@ -11,6 +11,7 @@ from pisco.engines.job import Carry, Job, Run, carry_shapes
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits, host_memory
 from pisco.networks.network import Network
+from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.tree import num_bytes
 from pisco.types import Algorithm
@@ -54,8 +55,9 @@ def check_sizes(job: Job, shapes: Carry, rounds: int, eval_every: int, chunk_rou
     fewer = f"measure less often, with eval_every={eval_every * math.ceil(rows / 10_000):,} say"
     check_fits(state, num_bytes(shapes) * runs + params, "use fewer agents or seeds, or a smaller model", room)
     check_fits(f"a history of {rows:,} measured rounds", rows * (ROW_BYTES + RUN_BYTES * runs), fewer)
-    chunk = chunk_rounds // stride
-    check_fits(f"a chunk of {chunk:,} measured rounds", chunk * params / agents, "make chunk_rounds smaller", room)
+    chunk, sent = chunk_rounds // stride, num_bytes(only(shapes.state.params))
+    noted = chunk * (sent / agents + params - sent)  # the mean of what is sent, and what agents have of their own
+    check_fits(f"a chunk of {chunk:,} measured rounds", noted, "make chunk_rounds smaller", room)
     messages = stride * max(2 * job.network.graph.num_edges * job.network.gossip_steps, agents)
     if messages > COUNTS_UP_TO:
         raise InputError(

@@ -6,7 +6,7 @@ agent and the round alone, in every engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError
+from pisco.parts import BUFFERS, matcher
 from pisco.problems.problem import Problem
 from pisco.types import Key, Params
 
@@ -30,16 +31,23 @@ class Local:
     gradient: `gradient(params, rows, seed)` is the mean loss over the samples `rows` and its gradient.
     loss: `loss(params, rows)` is the same mean without anything random (no dropout).
     size: how many samples there are.
+    renew: `renew(params, rows, seed)` are the new values of the leaves `buffers`, if there are any (dictionaries then).
+      With buffers, `gradient` is called with `seed=None` where it is that of `loss`, to be measured.
+    buffers: their names.
     """
 
     start: Callable[[int], Params]
-    gradient: Callable[[Params, np.ndarray, int], tuple[float, Params]]
+    gradient: Callable[[Params, np.ndarray, Any], tuple[float, Params]]
     loss: Callable[[Params, np.ndarray], float]
     size: int
+    renew: Callable[[Params, np.ndarray, int], dict[str, np.ndarray]] | None = None
+    buffers: tuple[str, ...] = ()
 
 
-def problem(*agents: Local, name: str = "problem") -> Problem:
+def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | None = None) -> Problem:
     """The problem of one agent in a process of its own, or of several to simulate.
+
+    `parts` are as in `pisco.Problem`; buffers that it does not name are averaged.
 
     >>> def line(slope):                       # ½(x − slope)², three equal samples
     ...     def value(params, rows):
@@ -70,7 +78,10 @@ def problem(*agents: Local, name: str = "problem") -> Problem:
         {"agent": np.full(each.size, index, np.int32), "row": np.arange(each.size, dtype=np.int32)}
         for index, each in enumerate(agents)
     ]
-    return Problem(_HostLoss(agents, shapes), _HostStart(agents[0], shapes), data, name=name)
+    named = [matcher(kind, given) for kind, given in (parts or {}).items()]
+    rest = [each for each in agents[0].buffers if not any(test(each) for test in named)]
+    kinds = dict(parts or {}) | ({BUFFERS: rest} if rest else {})
+    return Problem(_HostLoss(agents, shapes), _HostStart(agents[0], shapes), data, name=name, parts=kinds or None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,9 +101,23 @@ class _HostLoss:
     agents: Sequence[Local]
     shapes: Any
 
-    def __call__(self, params: Params, batch: Any, key: Key | None) -> jax.Array:
+    def __call__(self, params: Params, batch: Any, key: Key | None) -> Any:
         words = None if key is None else jax.random.key_data(key)
-        return _mean_loss(self, params, batch["agent"], batch["row"], words)
+        mean = _mean_loss(self, params, batch["agent"], batch["row"], words)
+        if words is None or not self.agents[0].buffers:
+            return mean
+        like = {each: self.shapes[each] for each in self.agents[0].buffers}
+        fixed = jax.lax.stop_gradient(params)
+        return mean, jax.pure_callback(
+            self.renewed, like, fixed, batch["agent"], batch["row"], words, vmap_method="sequential"
+        )
+
+    def renewed(self, params: Params, agent: Any, row: Any, words: Any) -> Params:
+        """The buffers that one agent makes of a batch."""
+        own = self.agents[int(np.asarray(agent).ravel()[0])]
+        assert own.renew is not None
+        made = own.renew(jax.tree.map(np.asarray, params), np.asarray(row), _seed(words))
+        return {each: self._checked(value, self.shapes[each]) for each, value in made.items()}
 
     def value(self, params: Params, agent: Any, row: Any, words: Any) -> np.ndarray:
         """The mean over samples that may belong to several agents."""
@@ -107,7 +132,7 @@ class _HostLoss:
     def value_and_gradient(self, params: Params, agent: Any, row: Any, words: Any) -> tuple[Any, Params]:
         owner, row = np.asarray(agent), np.asarray(row)
         params = jax.tree.map(np.asarray, params)
-        seed = _seed(words)
+        seed = None if words is None and self.agents[0].buffers else _seed(words)
         total, slope = 0.0, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
         for index in np.unique(owner):
             mine = row[owner == index]

@@ -10,7 +10,7 @@ Parameters travel as NumPy arrays, by their names in the module. PyTorch is an e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -36,8 +36,14 @@ def _torch() -> Any:
     return torch
 
 
-def problem(module: Any, loss: Loss, samples: Any, *, name: str = "torch") -> Problem:
+def problem(
+    module: Any, loss: Loss, samples: Any, *, name: str = "torch", parts: Mapping[str, Any] | None = None
+) -> Problem:
     """One agent's problem: the mean of `loss(module(inputs), targets)` over its samples.
+
+    Parameters with `requires_grad=False` are frozen: they stay in the module and are never sent, so give every agent
+    the same ones (of a function they are those that it makes after `torch.manual_seed(0)`). Running statistics of
+    BatchNorm are renewed once a round, and averaged unless `parts` says otherwise.
 
     Args:
       module: a function that makes the `torch.nn.Module` (its start is then drawn by the federation's seed, the
@@ -46,15 +52,19 @@ def problem(module: Any, loss: Loss, samples: Any, *, name: str = "torch") -> Pr
       samples: a map-style dataset of (input, target) pairs, or a `DataLoader` of one. Which samples make a batch is
         the federation's choice; the loader's own batch size and order are not used, its `collate_fn` is.
       name: for tables and plots.
+      parts: as in `pisco.Problem`, by names in the module: {"local": "head.*", "local_buffers": "*.running_*"}.
     """
-    return host_problem(local(module, loss, samples), name=name)
+    return host_problem(local(module, loss, samples), name=name, parts=parts)
 
 
 def local(module: Any, loss: Loss, samples: Any) -> Local:
     """The same as `problem`, to put several agents into one `pisco.interop.host.problem` and simulate them."""
     torch = _torch()
     drawn = module if not isinstance(module, torch.nn.Module) else None
-    net = _checked_module(drawn() if drawn is not None else module)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what is frozen is the same everywhere
+        net = _checked_module(drawn() if drawn is not None else module)
+    buffers = tuple(key for key, value in net.named_buffers() if value.is_floating_point())
     dataset, collate = _indexable(samples)
     size = len(dataset)
     if not size:
@@ -64,26 +74,38 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             source = net if drawn is None else drawn()
-        return {key: value.detach().cpu().numpy().copy() for key, value in source.named_parameters()}
+        held = dict(source.named_buffers())
+        trained = {key: value.detach() for key, value in source.named_parameters() if value.requires_grad}
+        carried = trained | {key: held[key] for key in buffers}
+        return {key: value.cpu().numpy().copy() for key, value in carried.items()}
 
     def mean(params: dict[str, Any], rows: np.ndarray) -> Tensor:
         inputs, targets = _pair(collate([dataset[int(row)] for row in rows]))
         device = next(net.parameters()).device
         return loss(torch.func.functional_call(net, params, (inputs.to(device),)), targets.to(device)).mean()
 
-    def gradient(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> tuple[float, Any]:
-        net.train()
-        leaves = {key: leaf.requires_grad_() for key, leaf in _tensors(net, params).items()}
+    def gradient(params: dict[str, np.ndarray], rows: np.ndarray, seed: int | None) -> tuple[float, Any]:
+        net.train(seed is not None)
+        tensors = _tensors(net, params)
+        leaves = {key: leaf.requires_grad_() for key, leaf in tensors.items() if key not in buffers}
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)  # what dropout draws
-            value = mean(leaves, rows)
+            torch.manual_seed(seed or 0)  # what dropout draws
+            value = mean(tensors, rows)
         slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        zeros = {key: np.zeros_like(params[key]) for key in leaves}
+        zeros = {key: np.zeros_like(params[key]) for key in params}
         found = {
             key: zeros[key] if slope is None else slope.detach().cpu().numpy()
             for key, slope in zip(leaves, slopes, strict=True)
         }
-        return float(value.detach()), found
+        return float(value.detach()), zeros | found
+
+    def renew(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        net.train()
+        tensors = _tensors(net, params)
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            mean(tensors, rows)  # writes into the buffers it is given
+        return {key: tensors[key].cpu().numpy() for key in buffers}
 
     def whole(params: dict[str, np.ndarray], rows: np.ndarray) -> float:
         net.eval()
@@ -102,7 +124,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         raise InputError(
             f"the loss of the first samples fails ({brief(error)}); check that module, loss and data fit"
         ) from error
-    return Local(start, gradient, whole, size)
+    return Local(start, gradient, whole, size, renew if buffers else None, buffers)
 
 
 def _tensors(net: Any, params: dict[str, np.ndarray]) -> dict[str, Tensor]:
@@ -114,13 +136,13 @@ def _checked_module(net: Any) -> Any:
     torch = _torch()
     if not isinstance(net, torch.nn.Module):
         raise InputError(f"the module is {type(net).__name__}, expected a torch.nn.Module or a function that makes one")
-    if not list(net.parameters()):
+    if not any(parameter.requires_grad for parameter in net.parameters()):
         raise InputError("the module has no parameters, so there is nothing to train")
     for name, part in net.named_modules():
-        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.track_running_stats:
+        if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.momentum is None:
             raise InputError(
-                f"{name or 'the module'} keeps running statistics ({type(part).__name__}), which no exchange "
-                "would carry; use GroupNorm or LayerNorm, or track_running_stats=False"
+                f"{name or 'the module'} counts its batches ({type(part).__name__} with momentum=None), and counts are "
+                "not carried; give it a momentum, such as 0.1"
             )
     for name, parameter in net.named_parameters():
         if parameter.dtype not in (torch.float32, torch.float64):

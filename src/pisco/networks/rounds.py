@@ -16,6 +16,7 @@ from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.presence import Presence
 from pisco.networks.sampling import Sampling
 from pisco.networks.varying import Gossiping
+from pisco.parts import sent_only
 from pisco.tree import where_agents, zeros_like
 from pisco.types import Compressor, StartMix
 
@@ -55,18 +56,25 @@ class Told(NamedTuple):
 
 
 class RoundMix:
-    """The `Mix` of stacked agents; `here` says which of them are."""
+    """The `Mix` of stacked agents; `here` says which of them are. Leaves that are not sent it leaves alone."""
 
     def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY):
         self.apply, self.here = apply, here
         self.participates, self.share, self.server = told
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
+        return sent_only(self.exchange)(tree, compressor)
+
+    def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
+        """One exchange of what is sent."""
         return self.apply(tree)
 
     def each(self, function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
-        agents = self.here.numbers(jax.tree.leaves(tree)[0].shape[0])
-        return jax.vmap(lambda own, agent: function(own, jax.random.fold_in(key, agent)))(tree, agents)
+        def own(tree):
+            agents = self.here.numbers(jax.tree.leaves(tree)[0].shape[0])
+            return jax.vmap(lambda own, agent: function(own, jax.random.fold_in(key, agent)))(tree, agents)
+
+        return sent_only(own)(tree)
 
 
 def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY) -> StartMix:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -11,12 +12,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.convolutions.rewrite import has_convolutions, with_fast_convolutions
+from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.display import card
 from pisco.errors import InputError, check_number, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
+from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
+from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
+from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, piece, stream_of
 from pisco.types import Key, Params
+
+TRANSFORM_STREAM = 2**32 - 1
+"""Apart from the randomness of the loss."""
 
 Batch = Any
 Loss = Callable[[Params, Batch, Key | None], jax.Array]
@@ -31,11 +38,19 @@ class Problem:
         or their mean. `key` is None when the loss is evaluated rather than trained on (no dropout then).
       init: the start x⁰, a pytree of arrays (a module that is one too), or a function of a key that draws one.
       data: a list with one pytree of arrays per agent (sizes may differ), or one pytree whose leaves lead with
-        (agents, samples).
+        (agents, samples). What does not fit into memory stays where it is: memmaps in place of arrays, or for every
+        agent an object with `__len__` and `__getitem__` (a data set of PyTorch or Hugging Face) that gives single
+        samples. Batches are then gathered on the host, one chunk of rounds ahead.
       test: a pytree of test samples, for `metrics`.
       metrics: what else to measure: a list of `Metric`, or name to `function(params, batch)`, one value per test
         sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
       weights: qᵢ of every agent, adding up to 1, or "samples" for its share of all samples.
+      parts: leaves of the model that are not trained and sent like the others, by kind ("frozen", "local", "buffers",
+        "local_buffers"): a pattern of their paths, several, or a function of a path, as in
+        {"frozen": "encoder/*", "local": "head/*"}. With buffers the loss returns a pair: the losses, and the
+        buffers' new values.
+      transform: `transform(batch, key)` changes a batch at random for training (`problems.transforms`); measurements
+        see the samples as they are.
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
@@ -55,6 +70,8 @@ class Problem:
         test: Any = None,
         metrics: Mapping[str, Callable[[Params, Batch], Any]] | Sequence[Metric] | None = None,
         weights: Sequence[float] | str | None = None,
+        parts: Mapping[str, Any] | None = None,
+        transform: Callable[[Batch, Key], Batch] | None = None,
         eval_batch: int = 65536,
         eval_width: int = 1,
         eval_samples: int | None = None,
@@ -66,12 +83,24 @@ class Problem:
             ("eval_samples", 1 if eval_samples is None else eval_samples),
         ):
             check_number(option, value, low=1, integer=True)
-        flat, sizes = flatten_agents(data)
-        self.loss = loss
+        stream = stream_of(data)
+        flat, sizes = (None, stream.sizes) if stream is not None else flatten_agents(data)
+        self.loss, self.transform = loss, transform
         arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(init))
         self.draws_start = callable(init) and not arrays  # a module may be a tree of arrays and callable
         self.start = init if self.draws_start else as_arrays("the start", init)
-        self.data = as_arrays("data", flat)
+        self.kinds, self.frozen = None, None
+        if parts is not None:
+            model = jax.eval_shape(init, jax.random.key(0)) if self.draws_start else self.start
+            self.kinds = kinds = Kinds.read(parts, model)
+            if self.draws_start:  # once for all seeds
+                self.frozen = jax.jit(lambda key: kinds.split(init(key))[1])(jax.random.key(0))
+            else:
+                self.start, self.frozen = kinds.split(self.start)
+        self.data: Any = as_arrays("data", flat) if stream is None else stream
+        if stream is not None:
+            eval_batch = min(eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
+        self.num_agents = len(sizes)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
         self.scales = scales_of(weights, sizes)
@@ -84,18 +113,30 @@ class Problem:
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
-        self.per_sample, self.convolves = self._check_loss()
-        self._check_metrics()
+        self.per_sample, self.convolves = check_loss(self)
+        check_transform(self)
+        check_metrics(self)
 
     @property
-    def num_agents(self) -> int:
-        """n."""
-        return self.sizes.shape[0]
+    def streams(self) -> bool:
+        """Whether samples stay where they are and are gathered when needed."""
+        return isinstance(self.data, Stream)
 
     @property
     def num_samples(self) -> int:
         """Samples of all agents together."""
-        return jax.tree.leaves(self.data)[0].shape[0]
+        return self.data.total if self.streams else jax.tree.leaves(self.data)[0].shape[0]
+
+    @property
+    def sample_like(self) -> Batch:
+        """Shapes and dtypes of one sample."""
+        if self.streams:
+            return self.data.shapes
+        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.data)
+
+    def take(self, rows: jax.Array) -> Any:
+        """The samples with these numbers; those of a stream are not gathered yet."""
+        return StreamRows(self.data, rows) if self.streams else jax.tree.map(lambda leaf: leaf[rows], self.data)
 
     @property
     def num_measured(self) -> int:
@@ -107,21 +148,70 @@ class Problem:
         return int(np.minimum(self.sizes, self.eval_samples).sum()) + tested
 
     def init(self, key: Key) -> Params:
-        """The start x⁰ of one agent."""
+        """The start x⁰ of one agent: the leaves that algorithms see."""
         drawn = self.start(key) if self.draws_start else self.start
+        if self.draws_start and self.kinds is not None:
+            drawn = self.kinds.split(drawn)[0]
         return jax.tree.map(jnp.asarray, drawn)
+
+    @property
+    def personal(self) -> bool:
+        """Whether agents have leaves of their own, so that each has a model of its own to be measured."""
+        return self.kinds is not None and bool({LOCAL, LOCAL_BUFFERS} & set(self.kinds.kinds))
+
+    @property
+    def renews(self) -> bool:
+        """Whether the loss returns buffers."""
+        return self.kinds is not None and self.kinds.renews
+
+    def whole(self, params: Params) -> Params:
+        """The user's tree, of what an algorithm holds of one agent."""
+        return params if self.kinds is None else self.kinds.join(params, self.frozen)
+
+    def model(self, params: Params, agent: int | None = None) -> Params:
+        """The whole model of an agent, frozen leaves too, from a result's `params`; of all agents' mean where None."""
+        params = whole(params)
+        held = dict(zip(names_of(params), jax.tree.leaves(params), strict=True))
+        frozen = dict(zip(names_of(self.frozen), jax.tree.leaves(self.frozen), strict=True))
+        like = self.whole(jax.eval_shape(self.init, jax.random.key(0)))
+        if missing := sorted(set(names_of(like)) - held.keys() - frozen.keys()):
+            raise InputError(f"the parameters lack {missing[0]}; give those of a run of this problem")
+
+        def leaf(name: str) -> Any:
+            if name in frozen:
+                return frozen[name]
+            return held[name].mean(axis=0) if agent is None else held[name][agent]
+
+        return jax.tree.unflatten(jax.tree.structure(like), [leaf(name) for name in names_of(like)])
+
+    def losses(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
+        """What the user's loss says of a batch: one loss a sample or their mean."""
+        batch = self.transformed(batch, key)
+        out = with_fast_convolutions(self.loss)(self.whole(params), batch, key)
+        return without_buffers(out) if self.renews else out
+
+    def transformed(self, batch: Batch, key: Key | None) -> Batch:
+        """The batch as training sees it; with its own randomness, so that the loss has the same as ever."""
+        if key is None or self.transform is None:
+            return batch
+        return self.transform(batch, jax.random.fold_in(key, TRANSFORM_STREAM))
+
+    def renewed(self, params: Params, batch: Batch, key: Key) -> Params:
+        """The same parameters with the buffers that the loss returns for this batch."""
+        assert self.kinds is not None
+        batch = self.transformed(batch, key)
+        return self.kinds.renewed(params, with_fast_convolutions(self.loss)(self.whole(params), batch, key)[1])
 
     def batch_loss(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """The mean loss over a batch."""
-        return jnp.mean(with_fast_convolutions(self.loss)(params, batch, key))
+        return jnp.mean(self.losses(params, batch, key))
 
     def sample_losses(self, params: Params, batch: Batch, key: Key | None = None) -> jax.Array:
         """One loss per sample, also where the user's loss only gives the mean."""
-        loss = with_fast_convolutions(self.loss)
         if self.per_sample:
-            return loss(params, batch, key)
+            return self.losses(params, batch, key)
         alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
-        return jax.vmap(lambda sample: loss(params, sample, key))(alone)
+        return jax.vmap(lambda sample: self.losses(params, sample, key))(alone)
 
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
@@ -129,18 +219,38 @@ class Problem:
             slots = jnp.arange(self.eval_samples)
             held = jnp.minimum(self.sizes, self.eval_samples)[:, None]  # an agent may have fewer
             rows = (self.offsets[:, None] + jnp.minimum(slots, held - 1)).reshape(-1)
-            some = jax.tree.map(lambda leaf: leaf[rows], self.data)
+            some = self.take(rows)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
             return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1))
         alike = self.min_size == self.max_size and self.scales is None
         if alike and self.num_samples <= self.eval_batch:
-            return self.batch_loss(params, self.data)
+            return self.batch_loss(params, everything(self._all()))
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         weights = weights if self.scales is None else weights * self.scales[agent_of]
-        return self.weighted_total(lambda batch: self.sample_losses(params, batch), self.data, weights)
+        return self.weighted_total(lambda batch: self.sample_losses(params, batch), self._all(), weights)
+
+    def _all(self) -> Any:
+        return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
+
+    def own_objective(self, params: Params, agents: jax.Array) -> jax.Array:
+        """Σ over these agents of qᵢ·fᵢ, each at a model of its own: `params` has their local leaves leading."""
+        most = self.max_size if self.eval_samples is None else self.eval_samples
+        slots = jnp.arange(most)
+
+        def one(given):
+            local, agent = given
+            size = jnp.minimum(self.sizes[agent], most)
+            rows = self.offsets[agent] + jnp.minimum(slots, size - 1)
+            share = jnp.where(agent < self.num_agents, 1.0, 0.0) / (self.num_agents * jnp.asarray(size, float))
+            share = share if self.scales is None else share * self.scales[agent]
+            values = partial(self.sample_losses, local.filled(params))
+            return self.weighted_total(values, self.take(rows), jnp.where(slots < size, share, 0.0))
+
+        # Checkpointed: the backward pass keeps the activations of one agent at a time.
+        return lax.map(jax.checkpoint(one), (params.keep((LOCAL, LOCAL_BUFFERS)), agents)).sum()
 
     @property
     def columns(self) -> dict[str, Metric]:
@@ -152,7 +262,7 @@ class Problem:
         """The same problem with more to measure."""
         more = copy.copy(self)
         more.metrics = as_metrics([*self.metrics, *metrics])
-        more._check_metrics()
+        check_metrics(more)
         return more
 
     def weighted(self, weights: Sequence[float] | str | None) -> Problem:
@@ -172,11 +282,11 @@ class Problem:
         total = weights.shape[0]
         block = min(self.eval_batch, total)
         if block == total:
-            return jnp.vdot(weights, values(data).astype(weights.dtype))
+            return jnp.vdot(weights, values(everything(data)).astype(weights.dtype))
 
         def one(start):
             begin = jnp.minimum(start, total - block)
-            batch = jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, begin, block), data)
+            batch = piece(data, begin, block)
             w = lax.dynamic_slice_in_dim(weights, begin, block)
             fresh = begin + jnp.arange(block) >= start
             return jnp.vdot(jnp.where(fresh, w, 0), values(batch).astype(w.dtype))
@@ -203,78 +313,6 @@ class Problem:
 
         return jax.tree.map(joined, blocks)
 
-    def _check_loss(self) -> tuple[bool, bool]:
-        """Whether the loss is given per sample, and whether it has convolutions; refuses one that cannot be used."""
-        params = jax.eval_shape(self.init, jax.random.key(0))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-            if not jnp.issubdtype(leaf.dtype, jnp.floating):
-                where = jax.tree_util.keystr(path) or "params"
-                raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
-        try:
-            traced = jax.make_jaxpr(lambda p, b: self.loss(p, b, None), return_shape=True)
-            program, out = traced(params, _some(self.data))
-            if getattr(out, "shape", None) == ():
-                self._check_mean()
-        except InputError:
-            raise
-        except Exception as error:
-            raise InputError(
-                f"loss(params, batch, key=None) fails on {PROBE} samples "
-                f"({type(error).__name__}: {str(error).splitlines()[0]}); "
-                "check that the start fits the data, and that the loss works without a key"
-            ) from error
-        shape = getattr(out, "shape", None)
-        if shape not in ((), (PROBE,)):
-            raise InputError(
-                f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean"
-            )
-        return shape == (PROBE,), has_convolutions(program)
-
-    def _check_mean(self) -> None:
-        """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
-        rows = np.linspace(0, self.num_samples - 1, min(self.num_samples, 4)).astype(int)
-        start, loss = (self.init(jax.random.key(0)), jax.jit(lambda params, batch: self.loss(params, batch, None)))
-
-        def at(copies: int) -> float:
-            return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(rows, copies)], self.data)))
-
-        once, twice = at(1), at(2)
-        step = twice - once
-        # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
-        if abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step):
-            raise InputError(
-                f"loss returns a sum: {once:.4g} for {len(rows)} samples, {twice:.4g} for the same ones twice; "
-                "return their mean, as in jnp.mean(…), or one loss a sample"
-            )
-
-    def _check_metrics(self) -> None:
-        """Refuse metrics that cannot be used."""
-        params = jax.eval_shape(self.init, jax.random.key(0))
-        for metric in self.metrics:
-            if metric.of not in (TEST, AGENTS):
-                continue
-            if self.test is None:
-                raise InputError(
-                    f"the metric {metric.name!r} has no test data to look at; give the samples as test=, or make it a "
-                    "metric of the state with Metric(..., of='state')"
-                )
-            try:
-                values = jax.eval_shape(metric.function, params, _some(self.test))
-                shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
-                leads = all(shape[:1] == (PROBE,) for shape in shapes)
-                number = jax.eval_shape(metric.reduce, values) if leads else None
-            except Exception as error:
-                raise InputError(
-                    f"the metric {metric.name!r} fails on {PROBE} test samples "
-                    f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
-                    "check that test samples look like training samples"
-                ) from error
-            if getattr(number, "shape", None) != ():
-                raise InputError(
-                    f"the metric {metric.name!r} returns shape {', '.join(map(str, shapes))} for {PROBE} samples, "
-                    "expected one value a sample, and one number from its reduce"
-                )
-
     def _repr_html_(self) -> str:
         shapes = jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0)))
         facts: dict[str, Any] = {"agents": self.num_agents, "parameters": f"{sum(x.size for x in shapes):,}"}
@@ -287,17 +325,19 @@ class Problem:
     def tree_flatten(self):
         fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
-        fixed += (self.name, self.per_sample, self.num_test, self.convolves)
+        fixed += (self.name, self.per_sample, self.num_test, self.convolves, self.num_agents, self.kinds)
+        fixed += (self.transform,)
         start = None if self.draws_start else self.start
-        return (self.data, self.sizes, self.offsets, self.scales, self.test, start), fixed
+        return (self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen), fixed
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         self = object.__new__(cls)
-        self.data, self.sizes, self.offsets, self.scales, self.test, start = children
+        self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen = children
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
         self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
-        self.num_test, self.convolves, self.draws_start = *aux[10:], drawn is not None
+        self.num_test, self.convolves, self.num_agents, self.kinds, self.transform = aux[10:]
+        self.draws_start = drawn is not None
         self.start = start if drawn is None else drawn
         return self
 
@@ -321,11 +361,3 @@ def scales_of(weights: Sequence[float] | str | None, sizes: Any) -> jax.Array | 
     if abs(given.sum() - 1) > 1e-6:
         raise InputError(f"weights add up to {given.sum():g}, expected 1; divide each by that")
     return jnp.asarray(len(sizes) * given / given.sum())
-
-
-PROBE = 7
-"""Samples that functions are tried on, without values: a number that no shape has by chance."""
-
-
-def _some(data: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape[1:]), leaf.dtype), data)

@@ -37,6 +37,7 @@ def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, see
     generator = np.random.default_rng(seed)
     offsets, sizes = np.asarray(problem.offsets), np.asarray(problem.sizes)
     order = np.concatenate([start + generator.permutation(size) for start, size in zip(offsets, sizes, strict=True)])
-    few.data = jax.tree.map(lambda leaf: leaf[order], problem.data)
+    data = problem.data
+    few.data = data.reordered(order) if problem.streams else jax.tree.map(lambda leaf: leaf[order], data)
     few.eval_samples = each
     return few

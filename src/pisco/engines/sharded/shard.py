@@ -38,12 +38,13 @@ class Shard:
         own = jax.tree.map(lambda x: x[0], self.exchange)
         problem = jax.tree.map(lambda x: x, self.problem)
         real = jnp.arange(blocks.padded) < blocks.agents
-        problem.offsets = jnp.where(real, self.problem.offsets - self.first_sample[0], 0)
+        first = 0 if problem.streams else self.first_sample[0]  # a stream's numbers are the same everywhere
+        problem.offsets = jnp.where(real, self.problem.offsets - first, 0)
         return replace(self, problem=problem, exchange=own)
 
     def specs(self) -> Any:
         """Which parts are split over the devices: a tree of specs above this one."""
-        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE)  # as `Problem.tree_flatten` lists its children
+        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE, WHOLE)  # as `Problem.tree_flatten` lists its children
         problem = Problem.tree_unflatten(self.problem.tree_flatten()[1], leading)
         return replace(
             self,
@@ -58,7 +59,10 @@ class Shard:
     def objective(self, params: Any) -> jax.Array:
         """The part of f that the samples here make up."""
         problem, data = self.problem, self.problem.data
-        if self.measured is not None:
+        if problem.streams:
+            own = jnp.arange(self.weights.shape[0]) if self.measured is None else self.measured
+            data = problem.take(jnp.minimum(self.first_sample[0] + own, problem.num_samples - 1))
+        elif self.measured is not None:
             data = jax.tree.map(lambda leaf: leaf[self.measured], data)
         return problem.weighted_total(lambda batch: problem.sample_losses(params, batch), data, self.weights)
 
@@ -110,6 +114,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     if problem.scales is not None:
         placed.scales = whole(mesh, np.pad(problem.scales, (0, blocks.padded - blocks.agents)))
     placed.start = problem.start if problem.draws_start else whole(mesh, problem.start)
+    placed.frozen = whole(mesh, problem.frozen)
     placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
     exchange = plan_block_gossip(job.network, blocks)

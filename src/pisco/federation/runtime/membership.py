@@ -24,6 +24,7 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import BOUNDARY, wire
 from pisco.federation.runtime.peers import Peer, Stopped
 from pisco.federation.runtime.routes import Routes, ServerHop
+from pisco.parts import only, over
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -57,7 +58,7 @@ def boundary(plan: Federation, k: int) -> ServerHop | None:
 
 def mean_of_others(agent: Agent) -> Any:
     """The parameters with which an agent joins; it waits as long as it takes the others to get there."""
-    leaves, structure = jax.tree.flatten(agent.programs.params_like)
+    leaves, structure = jax.tree.flatten(only(agent.programs.params_like))
     layout, round_ = MessageLayout.of(leaves), wire(agent.done)
     log.info("waiting to join at round %d", agent.done)
     received = agent.mailroom.pull(
@@ -67,7 +68,7 @@ def mean_of_others(agent: Agent) -> Any:
         limit=layout.size,
         patience=math.inf,
     )
-    return jax.tree.unflatten(structure, received[0].arrays)
+    return over(jax.tree.unflatten(structure, received[0].arrays), agent.programs.first_params())
 
 
 def cross(agent: Agent, epoch: Epoch) -> Any:
@@ -86,7 +87,7 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
         assert agent.algorithm.rebase is not None  # `check` has seen to it
         state = agent.algorithm.rebase(agent.state)
         if boundary(agent.plan, epoch.start) is not None:
-            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(state.params)]
+            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(only(state.params))]
             layout = MessageLayout.of(arrays)
             agent.offer(wire(epoch.start), BOUNDARY, layout, layout.join(arrays), [SERVER])
     partners = agent.partners(old)

@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.engines.evaluate import measure_test
+from pisco.engines.evaluate import measure_test, with_params
 from pisco.engines.job import Streams
 from pisco.federation.runtime.cut import Exchange, Stages, Steps, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
-from pisco.problems.gradient import agent_loss
+from pisco.problems.gradient import agent_buffers, agent_loss
 from pisco.problems.problem import Problem
 from pisco.types import Algorithm, Grad, Params, StartMix
 
@@ -57,10 +57,15 @@ class Programs:
 
         def one_round(state: Any, k: Any, told: Told, index: Any) -> Any:
             mix = RoundMix(lambda tree: exchange(tree, MIX), told, _One(index))
-            return algorithm.round(state, keys.batch_key(k), gradient(index), mix)
+            state = algorithm.round(state, keys.batch_key(k), gradient(index), mix)
+            if not problem.renews:
+                return state
+            renewed = agent_buffers(problem, batch_size, place=0)(_single(state.params), keys.batch_key(k), index)
+            return with_params(state, _stacked(renewed))
 
         number = jax.ShapeDtypeStruct((), jnp.int32)
-        self.params_like = jax.eval_shape(lambda: _stacked(problem.init(keys.start)))
+        self.first_params = lambda: _stacked(problem.init(keys.start))
+        self.params_like = jax.eval_shape(self.first_params)
         self.state_like = jax.eval_shape(join, self.params_like, number, number)
         told = Told(
             jax.ShapeDtypeStruct((1,), bool),  # type: ignore[arg-type]

@@ -1,0 +1,147 @@
+"""What is tried on a problem when it is made: its loss, its buffers and its metrics, on shapes and a few samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pisco.convolutions.rewrite import has_convolutions
+from pisco.errors import InputError, brief
+from pisco.metrics import AGENTS, TEST
+from pisco.types import Params
+
+if TYPE_CHECKING:
+    from pisco.problems.problem import Problem
+
+PROBE = 7
+"""Samples that functions are tried on, without values: a number that no shape has by chance."""
+
+
+def _some(like: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape), leaf.dtype), like)
+
+
+def _one(data: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
+
+
+def without_buffers(out: Any) -> Any:
+    """The losses of what a loss returned."""
+    return out[0] if isinstance(out, tuple) and len(out) == 2 else out
+
+
+def check_loss(problem: Problem) -> tuple[bool, bool]:
+    """Whether the loss is given per sample, and whether it has convolutions; refuses one that cannot be used."""
+    params = jax.eval_shape(problem.init, jax.random.key(0))
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if not jnp.issubdtype(leaf.dtype, jnp.floating):
+            where = jax.tree_util.keystr(path) or "params"
+            raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
+    try:
+        traced = jax.make_jaxpr(lambda p, b: problem.loss(problem.whole(p), b, None), return_shape=True)
+        program, out = traced(params, _some(problem.sample_like))
+        if problem.renews:
+            check_buffers(problem, params)
+            out = without_buffers(out)
+        if getattr(out, "shape", None) == ():
+            check_mean(problem)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"loss(params, batch, key=None) fails on {PROBE} samples "
+            f"({type(error).__name__}: {str(error).splitlines()[0]}); "
+            "check that the start fits the data, and that the loss works without a key"
+        ) from error
+    shape = getattr(out, "shape", None)
+    if isinstance(out, tuple):
+        raise InputError("loss returns several things, expected one loss a sample or their mean; name buffers in parts")
+    if shape not in ((), (PROBE,)):
+        raise InputError(f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean")
+    return shape == (PROBE,), has_convolutions(program)
+
+
+def check_transform(problem: Problem) -> None:
+    """Refuse a transformation that fails, or loses samples, or gives what the loss cannot take."""
+    if problem.transform is None:
+        return
+
+    try:
+        params = jax.eval_shape(problem.init, jax.random.key(0))
+        like, key = _some(problem.sample_like), jax.random.key(0)
+        batch = jax.eval_shape(problem.transformed, like, key)
+        jax.eval_shape(lambda p, b: problem.losses(p, b, None), params, batch)
+    except Exception as error:
+        raise InputError(
+            f"transform(batch, key) fails on {PROBE} samples, or the loss of what it returns does ({brief(error)}); "
+            "return a batch like the one it is given"
+        ) from error
+    lengths = {leaf.shape[:1] for leaf in jax.tree.leaves(batch)}
+    if lengths != {(PROBE,)}:
+        raise InputError(f"transform(batch, key) makes {lengths} of {PROBE} samples; return as many as it is given")
+
+
+def check_buffers(problem: Problem, params: Params) -> None:
+    """Refuse a loss that trains without returning buffers, or returns others."""
+
+    def train(params, batch, key):
+        out = problem.loss(problem.whole(params), problem.transformed(batch, key), key)
+        if not isinstance(out, tuple) or len(out) != 2:
+            named = ", ".join(str(problem.kinds).split("; "))
+            raise InputError(f"the loss returns no buffers ({named}); return (losses, new buffers), or drop them")
+        return problem.kinds.renewed(params, out[1])  # type: ignore[union-attr]
+
+    jax.eval_shape(train, params, _some(problem.sample_like), jax.random.key(0))
+
+
+def check_mean(problem: Problem) -> None:
+    """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
+    rows = np.linspace(0, problem.num_samples - 1, min(problem.num_samples, 4)).astype(int)
+    start = problem.init(jax.random.key(0))
+    some = problem.data.gather(rows) if problem.streams else jax.tree.map(lambda leaf: leaf[rows], problem.data)
+    loss = jax.jit(lambda params, batch: without_buffers(problem.loss(problem.whole(params), batch, None)))
+
+    def at(copies: int) -> float:
+        return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(np.arange(len(rows)), copies)], some)))
+
+    once, twice = at(1), at(2)
+    step = twice - once
+    # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
+    if abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step):
+        raise InputError(
+            f"loss returns a sum: {once:.4g} for {len(rows)} samples, {twice:.4g} for the same ones twice; "
+            "return their mean, as in jnp.mean(…), or one loss a sample"
+        )
+
+
+def check_metrics(problem: Problem) -> None:
+    """Refuse metrics that cannot be used."""
+    params = jax.eval_shape(problem.init, jax.random.key(0))
+    for metric in problem.metrics:
+        if metric.of not in (TEST, AGENTS):
+            continue
+        if problem.test is None:
+            raise InputError(
+                f"the metric {metric.name!r} has no test data to look at; give the samples as test=, or make it a "
+                "metric of the state with Metric(..., of='state')"
+            )
+        try:
+            like = _some(_one(problem.test))
+            values = jax.eval_shape(lambda p, b, f=metric.function: f(problem.whole(p), b), params, like)
+            shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
+            leads = all(shape[:1] == (PROBE,) for shape in shapes)
+            number = jax.eval_shape(metric.reduce, values) if leads else None
+        except Exception as error:
+            raise InputError(
+                f"the metric {metric.name!r} fails on {PROBE} test samples "
+                f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
+                "check that test samples look like training samples"
+            ) from error
+        if getattr(number, "shape", None) != ():
+            raise InputError(
+                f"the metric {metric.name!r} returns shape {', '.join(map(str, shapes))} for {PROBE} samples, "
+                "expected one value a sample, and one number from its reduce"
+            )

@@ -1,0 +1,246 @@
+"""Samples that stay where they are, in files or behind `__getitem__`: batches are gathered on the host when needed.
+
+Which samples a batch holds is a hash of (key, agent, slot), so an engine knows them beforehand and has them gathered
+while the device still works on earlier ones (`engines.feeder`). Without that, they are gathered when asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pisco.errors import InputError, brief
+
+STREAM_BYTES = 32 << 20
+"""About how much of a stream is in memory at once: batches that are used, those gathered ahead, a block measured."""
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """An agent's samples one by one: a pytree of numbers or arrays for every index below `len`."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+class _Arrays:
+    """Arrays whose leaves lead with the samples, such as memmaps."""
+
+    def __init__(self, tree: Any):
+        self.tree = tree
+        lengths = {len(leaf) for leaf in jax.tree.leaves(tree)}
+        if len(lengths) != 1:
+            raise InputError(f"data has leaves of lengths {sorted(lengths)}, expected one common length")
+        self.size = lengths.pop()
+
+    def gather(self, rows: np.ndarray) -> Any:
+        order = np.argsort(rows, kind="stable")  # a file is read from its beginning to its end
+
+        def leaf(array):
+            out = np.empty((len(rows), *array.shape[1:]), array.dtype)
+            out[order] = array[rows[order]]
+            return out
+
+        return jax.tree.map(leaf, self.tree)
+
+
+class _Items:
+    """A data set of single samples: of PyTorch, of Hugging Face, or any with `__len__` and `__getitem__`."""
+
+    def __init__(self, samples: Samples):
+        self.samples, self.size = samples, len(samples)
+
+    def gather(self, rows: np.ndarray) -> Any:
+        many = getattr(self.samples, "__getitems__", None)
+        each = [int(row) for row in rows]
+        got = many(each) if many is not None else [self.samples[row] for row in each]
+
+        def stacked(*leaves):
+            return np.stack([np.asarray(leaf) for leaf in leaves])
+
+        return jax.tree.map(stacked, *got, is_leaf=lambda value: isinstance(value, list))  # a row of a table
+
+
+@jax.tree_util.register_static
+class Stream:
+    """All agents' samples, numbered one agent after the other; a leaf of no tree, the same for every program."""
+
+    def __init__(self, sources: Sequence[Any], order: np.ndarray | None = None):
+        self.sources, self.order = list(sources), order
+        self.sizes = [source.size for source in self.sources]
+        self.ends = np.cumsum(self.sizes)
+        self.total = int(self.ends[-1])
+        self.shapes: Any = None
+        first = self.gather(np.zeros(1, np.int64))
+        self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), first)
+        self.ahead: dict[tuple[int, int], Any] = {}
+        self.defers = False  # a failure is noted, not raised: for who can still save what was computed
+        self.failure: InputError | None = None
+        self.spoiled = False  # whether a batch failed that was trained on
+        self._lock = threading.Lock()
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample."""
+        leaves = jax.tree.leaves(self.shapes)
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+    def reordered(self, order: np.ndarray) -> Stream:
+        """The same samples with other numbers."""
+        return Stream(self.sources, order if self.order is None else self.order[order])
+
+    def gather(self, rows: np.ndarray) -> Any:
+        """Samples by number, as arrays of jax's dtypes; whatever goes wrong is one sentence."""
+        rows = np.asarray(rows, np.int64)
+        rows = rows if self.order is None else self.order[rows]
+        owner = np.searchsorted(self.ends, rows, side="right")
+        order = np.argsort(owner, kind="stable")
+        cuts = np.flatnonzero(np.diff(owner[order])) + 1
+        parts = [(own, self._of(int(owner[own[0]]), rows[own])) for own in np.split(order, cuts)]
+        if len(parts) == 1:
+            return parts[0][1]
+
+        def joined(*leaves):
+            out = np.empty((len(rows), *leaves[0].shape[1:]), leaves[0].dtype)
+            for (own, _), leaf in zip(parts, leaves, strict=True):
+                out[own] = leaf
+            return out
+
+        return jax.tree.map(joined, *(made for _, made in parts))
+
+    def _of(self, agent: int, rows: np.ndarray) -> Any:
+        own = rows - (self.ends[agent] - self.sizes[agent])
+        try:
+            made = jax.tree.map(_canonical, self.sources[agent].gather(own))
+        except Exception as error:
+            raise InputError(
+                f"agent {agent}'s data fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
+                f"({brief(error)}); mend them, and go on from the last checkpoint"
+            ) from error
+        if self.shapes is None:
+            return made
+        found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made)
+        if jax.tree.structure(found) != jax.tree.structure(self.shapes) or not all(
+            a.shape == b.shape and a.dtype == b.dtype
+            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(self.shapes), strict=True)
+        ):
+            raise InputError(
+                f"agent {agent}'s data give {_told(found)} at samples {own.min()} to {own.max()}, and gave "
+                f"{_told(self.shapes)} before; give all samples one shape and dtype"
+            )
+        return made
+
+    def at(self, rows: jax.Array) -> Any:
+        """Inside a program: the samples with these numbers."""
+        return self._callback(self._rows, rows.shape, rows)
+
+    def batch(self, key: jax.Array, agent: Any, rows: jax.Array) -> Any:
+        """Inside a program: the batch of one agent that this key draws, ready where it was gathered ahead."""
+        return self._callback(self._ready, rows.shape, rows, jax.random.key_data(key), jnp.asarray(agent, jnp.int32))
+
+    def _callback(self, function: Callable[..., Any], lead: tuple[int, ...], *given: Any) -> Any:
+        like = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((*lead, *leaf.shape), leaf.dtype), self.shapes)
+        return jax.pure_callback(function, like, *given, vmap_method="broadcast_all")
+
+    def _rows(self, rows: Any, training: bool = False) -> Any:
+        rows = np.asarray(rows)
+        try:
+            made = self.gather(rows.reshape(-1))
+        except InputError as error:
+            if not self.defers:
+                raise
+            with self._lock:
+                self.failure, self.spoiled = self.failure or error, self.spoiled or training
+            made = jax.tree.map(lambda leaf: np.zeros((rows.size, *leaf.shape), leaf.dtype), self.shapes)
+        return jax.tree.map(lambda leaf: leaf.reshape(*rows.shape, *leaf.shape[1:]), made)
+
+    def _ready(self, rows: Any, words: Any, agent: Any) -> Any:
+        rows = np.asarray(rows)
+        words, agents = np.asarray(words).reshape(-1, 2), np.asarray(agent).reshape(-1)
+        found = [self.ahead.get((int(first), int(second))) for first, second in words]
+        if any(each is None for each in found):
+            return self._rows(rows, training=True)
+        if len({id(each) for each in found}) == 1:
+            every = np.array_equal(agents, np.arange(jax.tree.leaves(found[0])[0].shape[0]))
+            made = found[0] if every else jax.tree.map(lambda leaf: leaf[agents], found[0])
+        else:
+            pairs = list(zip(found, agents, strict=True))
+            leaves = [[jax.tree.leaves(tree)[i] for tree, _ in pairs] for i in range(len(jax.tree.leaves(found[0])))]
+            stacked = [np.stack([leaf[a] for leaf, a in zip(many, agents, strict=True)]) for many in leaves]
+            made = jax.tree.unflatten(jax.tree.structure(found[0]), stacked)
+        return jax.tree.map(lambda leaf: leaf.reshape(*rows.shape, *leaf.shape[2:]), made)
+
+    def fingerprint(self) -> Any:
+        """A few samples and all sizes: what tells one stream from another without reading it."""
+        return self.gather(np.unique([0, self.total // 2, self.total - 1])), np.asarray(self.sizes)
+
+
+class StreamRows(NamedTuple):
+    """Some samples of a stream, not gathered yet."""
+
+    stream: Stream
+    rows: jax.Array
+
+
+def everything(data: Any) -> Any:
+    """Samples as arrays, gathered where they are not."""
+    return data.stream.at(data.rows) if isinstance(data, StreamRows) else data
+
+
+def piece(data: Any, begin: Any, count: int) -> Any:
+    """`count` of the samples from `begin` on."""
+    if isinstance(data, StreamRows):
+        return data.stream.at(lax.dynamic_slice_in_dim(data.rows, begin, count))
+    return jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, begin, count), data)
+
+
+def _canonical(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind in "OSUMm":
+        raise InputError(f"samples hold {array.dtype}, expected numbers")
+    return np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+
+
+def _told(shapes: Any) -> str:
+    return ", ".join(f"{leaf.dtype}{leaf.shape}" for leaf in jax.tree.leaves(shapes))
+
+
+def stream_of(data: Any) -> Stream | None:
+    """A stream where data is to stay where it is: data sets of samples, or trees with memmaps; None for arrays."""
+    if isinstance(data, list):
+        kinds = [_is_samples(part) or _on_disk(part) for part in data]
+        if not any(kinds):
+            return None
+        if not all(kinds):
+            raise InputError("some agents' data are arrays and others' are not; give all agents the same kind")
+        stream = Stream([_Items(part) if _is_samples(part) else _Arrays(part) for part in data])
+    elif _on_disk(data):
+        leaves = jax.tree.leaves(data)
+        if any(leaf.ndim < 2 or leaf.shape[:2] != leaves[0].shape[:2] for leaf in leaves):
+            raise InputError("data needs leaves that lead with the same (agents, samples)")
+        agents = leaves[0].shape[0]
+        stream = Stream([_Arrays(jax.tree.map(lambda leaf, i=i: leaf[i], data)) for i in range(agents)])
+    else:
+        return None
+    for agent, size in enumerate(stream.sizes):
+        if not size:
+            raise InputError(f"agent {agent} has no samples; every agent needs at least one")
+    for start in stream.ends[:-1]:
+        stream.gather(start[None])  # looks like the first agent's, or a sentence
+    return stream
+
+
+def _is_samples(part: Any) -> bool:
+    plain = isinstance(part, np.ndarray | jax.Array | dict | list | tuple | str)
+    registered = not jax.tree_util.all_leaves([part])
+    return not plain and not registered and isinstance(part, Samples)
+
+
+def _on_disk(part: Any) -> bool:
+    return any(isinstance(leaf, np.memmap) for leaf in jax.tree.leaves(part))

@@ -1,0 +1,236 @@
+"""Parts of a model: frozen, local and renewed leaves, for every method and in every engine."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco.algorithms import ALGORITHMS, build
+from pisco.costs import message_sizes
+from pisco.engines.job import Job, Run, carry_shapes
+from pisco.parts import Parted
+
+from federations import Running, plan_for
+from federations import shared_programs as shared_programs
+from worlds import Quadratics, network_for, trajectory
+
+N, RING = 5, pisco.Network.ring(5, server=pisco.bernoulli(0.3))
+RULE = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+RNG = np.random.default_rng(0)
+DATA = {"a": RNG.normal(size=(N, 8, 3)), "y": RNG.normal(size=(N, 8)) + np.arange(N)[:, None]}
+TEST = {"a": RNG.normal(size=(7, 3)), "y": RNG.normal(size=7)}
+START = {"w": np.full(3, 0.1), "scale": np.full((), 2.0), "head": {"b": np.zeros(())}, "stats": {"m": np.zeros(())}}
+PARTS = {"frozen": "scale", "local": ["head/*"], "buffers": lambda path: path.startswith("stats")}
+
+
+def loss(model, batch, key):
+    """A linear model with a norm that trains by the batch's mean and is measured by the running one."""
+    h = batch["a"] @ model["w"] * model["scale"]
+    mean = model["stats"]["m"] if key is None else h.mean()
+    new = {"stats": {"m": 0.5 * model["stats"]["m"] + 0.5 * h.mean()}}
+    return (h - mean + model["head"]["b"] - batch["y"]) ** 2, new
+
+
+def error(model, batch):
+    return (batch["a"] @ model["w"] * model["scale"] - model["stats"]["m"] + model["head"]["b"] - batch["y"]) ** 2
+
+
+def parted(data=DATA, parts=PARTS, **options):
+    return pisco.Problem(loss, START, data, test=TEST, metrics={"error": error}, parts=parts, **options)
+
+
+def same(one, two, atol=1e-12):
+    assert jax.tree.structure(one.params) == jax.tree.structure(two.params)
+    for a, b in zip(jax.tree.leaves(one.params), jax.tree.leaves(two.params), strict=True):
+        np.testing.assert_allclose(a, b, atol=atol)
+    for name in one.history:
+        np.testing.assert_allclose(one.history[name], two.history[name], atol=atol, rtol=1e-10, err_msg=name)
+
+
+class TwoWorlds:
+    """Quadratics of two leaves that know nothing of each other: one shared, one of every agent's own."""
+
+    def __init__(self):
+        self.shared, self.own = Quadratics(), Quadratics(seed=1)
+        data = {
+            "A": self.shared.hessians,
+            "b": self.shared.minimizers,
+            "C": self.own.hessians,
+            "d": self.own.minimizers,
+        }
+        start = {"x": self.shared.x0, "own": self.own.x0}
+        self.problem = pisco.Problem(
+            lambda p, s, key: half(p["x"], s["A"], s["b"]) + half(p["own"], s["C"], s["d"]),
+            start,
+            {name: array[:, None] for name, array in data.items()},
+            parts={"local": "own"},
+        )
+
+
+def half(x, matrix, at):
+    return 0.5 * jnp.einsum("bi,bij,bj->b", x - at, matrix, x - at)
+
+
+ONE_OF_A_KIND = ["pisco", "pisco-adam", "pisco-compressed", "kgt", "beer", "scaffold", "dsgt", "ha-fed", "dsgd"]
+
+
+@pytest.mark.parametrize(
+    "name", [*ONE_OF_A_KIND, *(pytest.param(n, marks=pytest.mark.slow) for n in ALGORITHMS if n not in ONE_OF_A_KIND)]
+)
+def test_every_method_sends_what_is_shared_and_nothing_else(x64, name):
+    method, world = ALGORITHMS[name], TwoWorlds()
+    usual = {"local_lr": 0.02, "local_steps": 2}
+    rule = build(name, **{k: v for k, v in usual.items() if k in method.hyperparameters})
+    network = network_for(method)
+    ours = trajectory(rule, world.problem, network, 3)
+    alone = trajectory(rule, world.shared.problem(), network, 3)
+    for state, plain in zip(ours, alone, strict=True):  # as if there were no leaves of one's own
+        np.testing.assert_allclose(state.params.shared["x"], plain.params, atol=1e-13)
+    shapes = [
+        carry_shapes(Job(p, network, (Run(rule, network.server, 0),))) for p in (world.problem, world.shared.problem())
+    ]
+    sent, plain = (message_sizes(rule, each.state.params, 6) for each in shapes)
+    assert sent == plain
+    if not rule.needs.server_every_round:  # its own leaves see nobody
+        alone = pisco.Network(weights=np.eye(6), server=pisco.never())
+        own = trajectory(rule, world.own.problem(), alone, 1)
+        np.testing.assert_allclose(ours[1].params.local["own"], own[1].params, atol=1e-13)
+
+
+def test_leaves_of_ones_own_reach_ones_own_minimiser(x64):
+    world = TwoWorlds()
+    network = pisco.Network.ring(6, server=pisco.bernoulli(0.3))
+    result = pisco.run(
+        pisco.algorithms.pisco(local_lr=0.1, local_steps=2), world.problem, network, rounds=800, eval_every=800
+    )
+    np.testing.assert_allclose(result.params["own"], world.own.minimizers, atol=1e-10)
+    np.testing.assert_allclose(result.params["x"], np.tile(world.shared.optimum, (6, 1)), atol=1e-10)
+    assert result.history["grad_norm_sq"][-1] < 1e-18
+    assert result.history["consensus_error"][-1] < 1e-18  # of what is sent
+
+
+@pytest.mark.parametrize("kind", ["buffers", "local_buffers"])
+def test_engines_agree(x64, kind, tmp_path):
+    problem = parted(parts={"frozen": "scale", "local": "head/*", kind: "stats/*"})
+    options = {"rounds": 2, "eval_every": 2, "batch_size": 3, "chunk_rounds": 1}
+    scan = pisco.run(RULE, problem, RING, **options)
+    for engine in ("debug", "sharded") if kind == "buffers" else ("sharded",):
+        same(scan, pisco.run(RULE, problem, RING, engine=engine, **options))
+    pisco.run(RULE, problem, RING, checkpoint=tmp_path, **(options | {"rounds": 1}))
+    same(scan, pisco.run(RULE, problem, RING, checkpoint=tmp_path, resume=True, **options))
+    floats = {"buffers": 4, "local_buffers": 3}[kind]
+    assert scan.history["bytes_gossip"][-1] == 8 * floats * scan.history["messages_gossip"][-1]
+    assert scan.params["scale"] is None
+
+
+def test_what_is_measured_are_the_agents_own_models(x64):
+    problem = parted(weights=[0.1, 0.3, 0.2, 0.2, 0.2], eval_batch=4)
+    result = pisco.run(RULE, problem, RING, rounds=3, batch_size=3)
+    mean, heads = problem.model(result.params), result.params["head"]["b"]
+
+    def own(agent, model):
+        batch = {name: array[agent] for name, array in DATA.items()}
+        return loss(model | {"head": {"b": heads[agent]}}, batch, None)[0].mean()
+
+    q = np.asarray([0.1, 0.3, 0.2, 0.2, 0.2])
+    slopes = [jax.grad(lambda m, i=i: own(i, m))(mean) for i in range(N)]
+    at = [DATA["a"][i] @ mean["w"] * mean["scale"] - mean["stats"]["m"] + heads[i] - DATA["y"][i] for i in range(N)]
+    expected = sum(q[i] * own(i, mean) for i in range(N))
+    np.testing.assert_allclose(result.history["loss"][-1], expected, rtol=1e-12)
+    shared = sum(q[i] * slopes[i]["w"] for i in range(N))
+    apart = np.mean([(N * q[i] * 2 * at[i].mean()) ** 2 for i in range(N)])
+    np.testing.assert_allclose(result.history["grad_norm_sq"][-1], (shared**2).sum() + apart, rtol=1e-12)
+    tests = [error(mean | {"head": {"b": heads[i]}}, TEST).mean() for i in range(N)]
+    np.testing.assert_allclose(result.history["test_error"][-1], np.mean(tests), rtol=1e-12)
+
+
+def test_buffers_are_renewed_once_a_round_and_averaged(x64):
+    problem = parted({name: array[:, :1] for name, array in DATA.items()})  # one sample: every batch is that one
+    server = pisco.Network.complete(N, server=pisco.always())
+    rule = pisco.algorithms.dsgd(local_lr=0.1, direction=[{"name": "weight-decay", "weight": 0.5}])
+    m = 0.0
+    for done in (1, 2, 3):
+        result = pisco.run(rule, problem, server, rounds=done, batch_size=1)
+        seen = np.einsum("nd,nd->n", DATA["a"][:, 0], result.params["w"]) * 2.0
+        expected = 0.5 * np.mean(m) + 0.5 * seen  # weight decay leaves them alone
+        np.testing.assert_allclose(result.params["stats"]["m"], expected, atol=1e-12)
+        m = expected
+
+
+def test_frozen_leaves_are_held_once(x64):
+    problem = parted()
+    job = Job(problem, RING, (Run(RULE, RING.server, 0),), 2)
+    held = jax.tree.leaves(carry_shapes(job).state)
+    assert not [leaf for leaf in held if leaf.shape in ((), (N, 1))] and len(held) == 9  # X, Y, G of w, b, m
+    plain = pisco.Problem(lambda p, b, key: loss(p, b, None)[0], START, DATA, parts={"frozen": ["scale", "stats/*"]})
+    assert not isinstance(plain.init(jax.random.key(0)), Parted)  # sent whole: the user's own tree
+    drawn = pisco.Problem(
+        lambda p, b, key: (b["a"] @ p["w"] * p["c"]) ** 2,
+        lambda key: {"w": jax.random.normal(key, (3,)), "c": jax.random.normal(key, ())},
+        DATA,
+        parts={"frozen": "c"},
+    )
+    runs = pisco.run(RULE, drawn, RING, rounds=1, batch_size=2, seed=[0, 1])
+    assert runs.params["c"] is None and not np.allclose(*runs.params["w"])
+    assert drawn.model(runs.only([1]).params | {"w": runs.params["w"][1]}, 0)["c"] == drawn.frozen["c"]
+
+
+def test_a_federation_agrees_with_scan(tmp_path):
+    agents = 3
+    data = {name: array[:agents].astype(np.float32) for name, array in DATA.items()}
+    plan = plan_for(agents, rounds=4, batch_size=3, seed=7)
+
+    def problem_of(index):
+        return parted({name: array[index : index + 1] for name, array in data.items()})
+
+    running = Running(tmp_path, plan, problem_of).join()
+    network = plan.network_of(plan.epochs[0])
+    alone = pisco.run(plan.build_algorithm(), parted(data), network, rounds=4, batch_size=3, seed=7)
+    for index, name in enumerate(plan.names):
+        found = running.results[name].params
+        for own, all_ in zip(jax.tree.leaves(found), jax.tree.leaves(alone.params), strict=True):
+            np.testing.assert_allclose(own[0], all_[index], atol=1e-5)
+    sent = running.members[plan.names[0]].programs._round.messages
+    assert [sum(leaf.size for leaf in leaves) for _, leaves in sent] == [4, 4]  # w and m, for X and Y
+
+
+BAD = [
+    ({"local": "haed/*"}, "no leaf is matched by local='haed/*'; the model has head/b, scale, stats/m, w"),
+    ({"frozen": lambda path: False}, "no leaf is matched by frozen=<function"),
+    ({"lokal": "w"}, "unknown kind of part 'lokal'; did you mean 'local'?"),
+    ({"local": "w", "frozen": "*"}, "w is both local and frozen"),
+    ({"frozen": "*"}, "parts leave nothing to train"),
+    ({"local": ["w", "scale", "head/*", "stats/*"]}, "parts leave nothing to send"),
+    ({"local": 3}, "local is 3, expected a pattern"),
+    ("head/*", "parts is 'head/*', expected patterns by kind"),
+    ({"local": "head/*"}, "loss returns several things"),
+    ({"buffers": "w"}, "the loss returns the buffers stats/m, and parts names w"),
+]
+
+
+@pytest.mark.parametrize(("parts", "sentence"), BAD)
+def test_bad_parts(parts, sentence):
+    with pytest.raises(pisco.InputError) as caught:
+        parted(parts=parts)
+    assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_bad_buffers():
+    def other(model, batch, key):
+        return loss(model, batch, key)[0], {"stats": {"m": jnp.zeros(3)}}
+
+    def none(model, batch, key):
+        return loss(model, batch, key)[0]
+
+    for wrong, sentence in (
+        (other, r"the buffer stats/m as float32\(3,\), and it starts as float32\(\)"),
+        (none, r"returns no buffers \(buffers: stats/m\)"),
+    ):
+        with pytest.raises(pisco.InputError, match=sentence):
+            pisco.Problem(wrong, START, DATA, parts={"buffers": "stats/*"})
+    uneven = [{name: array[i, : 4 + i] for name, array in DATA.items()} for i in range(N)]
+    with pytest.raises(pisco.InputError, match="give a batch_size"):
+        pisco.run(RULE, parted(uneven), RING, rounds=1)
+    with pytest.raises(pisco.InputError, match=r"the parameters lack head/b"):
+        parted().model({"w": np.zeros((N, 3))})
