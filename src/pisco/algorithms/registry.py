@@ -99,6 +99,7 @@ def _method(what: str, found: Any) -> Method:
 
 GOSSIP = {"server": "never"}
 FEDERATED = {"server": "always"}
+MILD = {"server": "never", "weights": "metropolis"}  # no eigenvalue far below zero
 PAIRS = {"graph": "complete", "server": "never", "varying": "random_matching"}
 SKIPPING = {"gossip_steps": 0}
 ADAMW = ["adam", {"name": "weight-decay", "weight": 0.1}]
@@ -163,13 +164,13 @@ _ROWS = {
     "motef": Method(motef, "compressed gradient tracking of a running mean of the gradients", {}, GOSSIP),
     "extra": Method(extra, "exact with one vector a round, on steady links", {}, GOSSIP),
     "exact-diffusion": Method(
-        led, "exact diffusion (D²): exact with one vector a round", {"local_steps": 1, "lazy": False}, GOSSIP
+        led, "exact diffusion (D²): exact with one vector a round", {"local_steps": 1, "lazy": False}, MILD
     ),
     "nids": Method(led, "NIDS with equal steps: lazy exact diffusion", {"local_steps": 1, "lazy": True}, GOSSIP),
-    "led": Method(led, "local exact diffusion: one vector a round, local steps", {"lazy": False}, GOSSIP),
+    "led": Method(led, "local exact diffusion: one vector a round, local steps", {"lazy": False}, MILD),
     "proxskip": Method(proxskip, "local steps with a control variate; communicates by a coin", {}, SKIPPING),
     "qg-dsgdm": Method(quasi_global, "gossip SGD with quasi-global momentum", {}, GOSSIP),
-    "gt-hsgd": Method(gt_hsgd, "gradient tracking of a variance-reduced estimate", {}, GOSSIP),
+    "gt-hsgd": Method(gt_hsgd, "gradient tracking of a variance-reduced estimate", {}, MILD),
     "fedprox": Method(fedprox, "federated averaging held near the server's model", {}, FEDERATED),
     "feddyn": Method(feddyn, "federated learning with a dynamic regulariser", {}, FEDERATED),
     "fedadam": Method(fedadam, "federated averaging with Adam at the server", {}, FEDERATED),
