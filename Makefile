@@ -35,7 +35,7 @@ test: $(STAMP) ## the tests (under 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each
-	$(BIN)/python -m pytest -m slow
+	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest -m slow
 
 $(LOWEST)/.installed: pyproject.toml tools/lowest.py
 	$(PYTHON) -m venv $(LOWEST)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import threading
+import time
 
 import jax
 import numpy as np
@@ -13,9 +14,9 @@ from pisco.cli.federation.loopback import free_ports
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
-from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
-from pisco.federation.runtime.server import Server
+from pisco.federation.runtime.rolled_agent import AGENTS
+from pisco.federation.runtime.rolled_server import SERVERS
 
 from waiting import wait_until
 from worlds import Quadratics
@@ -108,9 +109,9 @@ class Running:
     def build(self, name):
         folder = self.home / "state" / name
         if name == "server":
-            return Server(self.kits[name], folder)
+            return SERVERS[self.plan.presence](self.kits[name], folder)
         index = self.plan.names.index(name)
-        return Agent(self.kits[name], self.problem_of(index), folder, **self.options)
+        return AGENTS[self.plan.presence](self.kits[name], self.problem_of(index), folder, **self.options)
 
     def rounds(self):
         """How far everybody is: this moves as long as the federation does."""
@@ -147,7 +148,15 @@ class Running:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
 
 
-def _member_process(kit_folder, state, module_problem, cache, log_file):
+def _slowed(work, seconds):
+    def slowly(*args):
+        time.sleep(seconds)
+        return work(*args)
+
+    return slowly
+
+
+def _member_process(kit_folder, state, module_problem, cache, log_file, listen=None, seconds=0.0):
     """The life of one member as a process of its own; ends with `os._exit`, whatever threads still run."""
     import logging
     import os
@@ -166,9 +175,11 @@ def _member_process(kit_folder, state, module_problem, cache, log_file):
         kit = kits.Kit.load(kit_folder)
         kit.federation.use_precision()
         if kit.name == "server":
-            member = Server(kit, state)
+            member = SERVERS[kit.federation.presence](kit, state)
         else:
-            member = Agent(kit, module_problem(kit.federation.names.index(kit.name)), state)
+            own = module_problem(kit.federation.names.index(kit.name))
+            member = AGENTS[kit.federation.presence](kit, own, state, listen=listen)
+            member.programs.round = _slowed(member.programs.round, seconds)
         member.run().save(state / "result")
     except Stopped as stopped:
         print(f"stopped: {stopped}", flush=True)
@@ -183,7 +194,8 @@ def _member_process(kit_folder, state, module_problem, cache, log_file):
 class Processes:
     """Members as processes that can be killed: forked from one that has already imported everything."""
 
-    def __init__(self, home, plan, problem_of):
+    def __init__(self, home, plan, problem_of, options=None):
+        self.options = options or {}  # of single agents: where they listen, and how long they compute
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload(["federations"])
         self.home, self.plan, self.problem_of = home, plan, problem_of
@@ -200,7 +212,8 @@ class Processes:
                 self.home / "xla",
                 self.home / f"{name}.log",
             )
-            self.processes[name] = self.context.Process(target=_member_process, args=args, daemon=True)
+            more = self.options.get(name, {})
+            self.processes[name] = self.context.Process(target=_member_process, args=args, kwargs=more, daemon=True)
             self.processes[name].start()
 
     def state(self, name):

@@ -1,7 +1,10 @@
 """Time by the clock: the same as a simulation that passes every message by hand."""
 
 import json
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +34,7 @@ def matrix(network, keys, k):
     return np.asarray(operator(jnp.eye(network.num_agents))).T
 
 
-def by_hand(network, steps, given, rounds, seed=0, start=()):
+def by_hand(network, steps, given, rounds, seed=0, start=(), asked=False):
     """One agent and one message after the other; `steps` are gradients (True), or the bytes of an exchange."""
     n, keys = network.num_agents, streams(seed_key(seed))
     compute, lat, bw = (np.broadcast_to(given[x], s) for x, s in (("compute", n), ("lat", (n, n)), ("bw", (n, n))))
@@ -43,11 +46,14 @@ def by_hand(network, steps, given, rounds, seed=0, start=()):
         for i in range(n):
             for j in range(n):
                 if i != j and W[j, i]:
-                    new[i] = max(new[i], times[j] + size / bw[j, i] + lat[j, i])
+                    leaves = max(times[j], times[i] + lat[j, i]) if asked else times[j]
+                    new[i] = max(new[i], leaves + size / bw[j, i] + lat[j, i])
         return new
 
     def average(times, at_server, reporters, size):
-        there = [times[i] + size / server_bw[i] + server_lat[i] for i in range(n) if reporters[i]]
+        first = min((times[i] + server_lat[i] for i in range(n) if at_server[i]), default=0)  # it asks when asked
+        leaves = [max(times[i], first + server_lat[i]) if asked else times[i] for i in range(n)]
+        there = [leaves[i] + size / server_bw[i] + server_lat[i] for i in range(n) if reporters[i]]
         back = [max(there) + size / server_bw[i] + server_lat[i] if there else 0 for i in range(n)]
         return [max(times[i], back[i]) if at_server[i] else times[i] for i in range(n)]
 
@@ -141,15 +147,17 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_it_agrees_with_messages_passed_by_hand(name):
+@pytest.mark.parametrize(
+    ("name", "asked"), [*((name, False) for name in CASES), ("pisco", True), ("a star", True), ("split rounds", True)]
+)
+def test_it_agrees_with_messages_passed_by_hand(name, asked):
     method, steps, network, start = CASES[name]
     options = {"local_lr": 0.1} | ({"local_steps": 2} if method.startswith("pisco") else {})
     if method == "kgt":
         options |= {"local_steps": 1, "start": {"server": "central"}.get(start[1], "gossip")}
     given, fields = speeds(network.num_agents)
-    expected = by_hand(network, steps, given, 30, start=start)
-    found = stopwatch(build(method, **options), network, fields).at(range(31))
+    expected = by_hand(network, steps, given, 30, start=start, asked=asked)
+    found = stopwatch(build(method, **options), network, fields | {"asked": asked}).at(range(31))
     np.testing.assert_allclose(found[0], expected, rtol=1e-9)
     assert (np.diff(expected) >= 0).all() and expected[-1] > expected[1]
 
@@ -254,6 +262,7 @@ def test_files_and_tables(tmp_path):
         ({"compute": "fast"}, "compute is 'fast', expected a number, several, or a table"),
         ({"latency": 1}, "clock.latency is not a setting"),
         ({"preset": "campus", "file": "none.json"}, "cannot read the clock none.json"),
+        ({"asked": "yes"}, "asked is 'yes', expected true or false"),
         (7, "clock is 7, expected a pisco.Clock, a preset's name, a file or a table"),
     ],
 )
@@ -264,8 +273,26 @@ def test_refusals(given, words):
 
 
 def test_a_schedule_that_watches_the_loss_is_refused():
-    with pytest.raises(InputError, match="depends on the run, so a clock cannot follow it"):
+    with pytest.raises(InputError, match="depends on the loss, so a clock cannot follow it"):
         stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus")
+
+
+def test_a_schedule_that_keeps_a_memory_is_followed():
+    """Every second, then every third round, … by counting: in another chunk than it began."""
+
+    class Rarer(pisco.Schedule):
+        def start(self):
+            return jnp.array([0, 2])
+
+        def decide(self, memory, key, round_index, observe):
+            count, period = memory
+            reached = count + 1 >= period
+            return reached, jnp.where(reached, jnp.array([0, period + 1]), jnp.array([count + 1, period]))
+
+    watch = stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=Rarer()), {"latency_server": 1.0})
+    watch.chunk = 4
+    at = np.flatnonzero(np.diff(watch.at(range(21))[0]))
+    assert at.tolist() == [1, 4, 8, 13, 19]
 
 
 @pytest.fixture(scope="module")
@@ -326,3 +353,12 @@ def test_it_costs_at_most_a_twentieth_of_a_round():
         watch.at([rounds])
         spent.append((time.perf_counter() - began) / result.seconds)
     assert min(spent[1:]) < 0.05
+
+
+@pytest.mark.slow
+def test_a_measured_clock_predicts_a_federation():
+    """Eight processes, all data delayed, one agent ten times slower: the last round is over when the clock says."""
+    bench = Path(__file__).parent.parent / "benchmarks" / "bench_clock.py"
+    run = [sys.executable, str(bench), "ring", "--rounds", "15"]
+    said = json.loads(subprocess.run(run, capture_output=True, text=True, check=True, timeout=900).stdout)
+    assert 1 / 1.15 < said["ratio"] < 1.15, said

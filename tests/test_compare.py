@@ -1,9 +1,12 @@
 """Comparing methods: the rule that picks step sizes, what is kept between calls, what a price is, and who stalls."""
 
+import inspect
 import json
 import math
 import os
+import re
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +20,7 @@ from pisco.cli.main import app
 from pisco.experiments import compare as comparing
 from pisco.experiments import load, presets
 from pisco.experiments import tune as tuning
+from pisco.experiments.paper import study
 
 from worlds import TINY_EXPERIMENT as TINY
 from worlds import thinned
@@ -64,6 +68,8 @@ def made_up(*curves: list[float]) -> Result:
         # Nobody gets there: the lowest end, and what blew up is out.
         ([made_up([9, 9, 3]), made_up([9, 9, 2])], 0.2, [math.inf, math.inf]),
         ([made_up([9, 9, 3]), made_up([9, 9, math.nan])], 0.1, [math.inf, math.inf]),
+        # All fail somewhere: the fewest failures, before the lowest end.
+        ([made_up([9, 9, 0.9], [9, 9, 3]), made_up([9, 9, 2], [9, 9, 1.5])], 0.1, [math.inf, math.inf]),
         # A tie: the lower end.
         ([made_up([9, 1, 0.5]), made_up([9, 1, 0.1])], 0.2, [1, 1]),
     ],
@@ -72,6 +78,38 @@ def test_the_rule_picks_what_it_says(results, chosen, rounds):
     tuned = tuning.pick((0.1, 0.2), results, {"grad_norm_sq_mean": 1.0})
     assert tuned.local_lr == chosen
     assert [trial.rounds for trial in tuned.trials] == rounds
+
+
+def test_a_step_that_fails_on_one_tuning_seed_is_rejected():
+    """Also where it gets to the target, or ends lower in the mean."""
+    calm, wild = made_up([9, 9, 1], [9, 9, 1]), made_up([9, 1, 0.1], [9, 1, 0.1])
+    for harm in ({"diverged_at": [None, 2]}, {"history": wild.history | {"loss": np.array([[1, 0, 0], [1, 0, 2.0]])}}):
+        tuned = tuning.pick((0.1, 0.2), [calm, replace(wild, **harm)], {"grad_norm_sq_mean": 1.0})
+        assert tuned.local_lr == 0.1 and tuned.failed == 0
+        assert [trial.failed for trial in tuned.trials] == [0, 1] and tuned.trials[1].rounds == math.inf
+    # Without a target the loss at the end decides, and it alone.
+    low, lower = ({"loss": np.array([[1, 0.5], [1, end]])} for end in (0.4, 1.5))
+    results = [
+        replace(made_up([1, 1], [1, 1]), history=made_up([1, 1], [1, 1]).history | loss) for loss in (low, lower)
+    ]
+    assert tuning.pick((0.1, 0.2), results, {}).local_lr == 0.1
+
+
+def test_one_grid_and_one_set_of_tuning_seeds_everywhere():
+    """The paper's studies, `pisco tune` and `pisco compare`; and nothing is judged on a seed that it was tuned on."""
+    studied = inspect.signature(study.study).parameters
+    compared = inspect.signature(comparing.compare).parameters
+    tuned = inspect.signature(tuning.tune).parameters
+    assert studied["grid"].default == compared["grid"].default == tuned["grid"].default == tuning.GRID
+    for found in (studied["tuning_seeds"], compared["tuning_seeds"], tuned["seeds"]):
+        assert found.default == tuning.TUNING_SEEDS
+    for found in (studied["seeds"], compared["seeds"]):
+        assert len(found.default) >= 20 and not set(found.default) & set(tuning.TUNING_SEEDS)
+    defaults = {name: option.default for name, option in inspect.signature(command.compare).parameters.items()}
+    assert (defaults["seeds"], defaults["tuning_seeds"]) == (20, len(tuning.TUNING_SEEDS))
+    assert inspect.signature(command.tune).parameters["seeds"].default == len(tuning.TUNING_SEEDS)
+    ratios = np.array(tuning.GRID[1:]) / tuning.GRID[:-1]
+    assert ratios.max() <= 1.61 and ratios.min() >= 1.55
 
 
 def test_tuning_tries_the_whole_grid_and_refuses_what_is_none(tiny):
@@ -219,6 +257,8 @@ def test_the_command_says_which_rule_and_shows_misses(tiny):
     )
     assert done.exit_code == 0, done.output
     assert "–" in done.stdout and tuning.RULE in done.stdout
+    assert re.search(r"dsgd +0.1 +more", done.stdout), "a seed that missed is no number of rounds"
+    assert "dsgd: no step size works on every tuning seed; 10 fail at this one" in done.stderr
     assert Path("compare-tiny/compare.png").exists()
     networks = {Result.load(f"compare-tiny/{m}").settings["network"] for m in ("dsgd", "gossip-pga")}
     assert len(networks) == 1 and "bernoulli(0.5)" in networks.pop()

@@ -74,6 +74,10 @@ TABLE = [  # method, hyperparameters, exchanges, vectors a round between agents 
     ("pisco", {"local_steps": 3}, 2, 2, 2),
     ("pisco-one-exchange", {"local_steps": 3}, 1, 2, 2),
     ("pisco-vr", {"local_steps": 3}, 1, 2, 2),
+    ("extra", {}, 1, 1, 1),
+    ("led", {"local_steps": 3}, 1, 1, 1),
+    ("gt-hsgd", {}, 2, 2, 2),
+    ("feddyn", {"local_steps": 3}, 1, 1, 1),
 ]
 
 

@@ -12,6 +12,7 @@ import pisco
 from pisco.algorithms import beer, build, compressed, compressors, dsgd, dsgt, kgt, momentum_dsgd, scaffold
 from pisco.algorithms import pisco as pisco_rule
 
+import twins
 from worlds import Quadratics, after, coins, doubly_stochastic, mixes, trajectory
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
@@ -215,6 +216,11 @@ EXACT = {
     "lsgt": build("lsgt", local_lr=0.02, local_steps=3),
     "pisco-compressed": build("pisco-compressed", local_lr=0.02, local_steps=1, consensus_lr=0.3),
     "beer": build("beer", local_lr=0.02, consensus_lr=0.3),
+    "motef": build("motef", local_lr=0.02, consensus_lr=0.3, momentum=0.5),
+    "extra": build("extra", local_lr=0.03),
+    "nids": build("nids", local_lr=0.03),
+    "led": build("led", local_lr=0.02, local_steps=3),
+    "gt-hsgd": build("gt-hsgd", local_lr=0.03),
 }
 
 
@@ -223,6 +229,43 @@ def test_exact_methods_find_the_optimum(name, x64):
     world = Quadratics()
     found = after(EXACT[name], world.problem(), pisco.Network.ring(6), 4000)
     np.testing.assert_allclose(found, np.tile(world.optimum, (6, 1)), atol=1e-8)
+
+
+def test_with_a_coin_and_without_gossip_too(x64):
+    """LED and ProxSkip on rounds that differ; FedDyn at the server."""
+    world, quiet = Quadratics(), pisco.Network.ring(6, gossip_steps=0, server=pisco.bernoulli(0.3))
+    optimum = np.tile(world.optimum, (6, 1))
+    for rule, network in (
+        (build("led", local_lr=0.02, local_steps=3), pisco.Network.ring(6, server=pisco.bernoulli(0.3))),
+        (build("proxskip", local_lr=0.05, server_prob=0.3), quiet),
+        (build("feddyn", local_lr=0.05, local_steps=5, prox=1.0), quiet.with_server(pisco.always())),
+    ):
+        np.testing.assert_allclose(after(rule, world.problem(), network, 4000), optimum, atol=1e-8, err_msg=rule.name)
+
+
+def test_exact_diffusion_and_nids_in_their_published_form(x64):
+    """LED with one step is X(k+2) = (2X(k+1) − X(k) − η(G(k+1) − G(k)))·W; NIDS the same with (I + W)/2."""
+    world, W = Quadratics(), pisco.Network.ring(6).weights.toarray()
+    for name, matrix in (("exact-diffusion", W), ("nids", (np.eye(6) + W) / 2)):
+        states = trajectory(build(name, local_lr=0.05), world.problem(), pisco.Network.ring(6), 40)
+        naive = twins.exact_diffusion(world.x0, world.gradient, [matrix] * 40, local_lr=0.05)
+        for state, expected in zip(states[1:], naive, strict=True):
+            np.testing.assert_allclose(state.params.T, expected["params"], rtol=0, atol=1e-12)
+            np.testing.assert_allclose(state.correction.sum(axis=0), 0, atol=1e-12)
+
+
+def test_second_wave_at_its_edges_is_something_known(x64):
+    """GT-HSGD with β = 1 is full-ATC gradient tracking, FedProx with μ = 0 is FedAvg, MoTEF with λ = 1 is BEER."""
+    world, network = Quadratics(), pisco.Network.ring(6)
+    steps = {"local_lr": 0.05, "local_steps": 3}
+    for edge, known, options in (
+        (build("gt-hsgd", local_lr=0.05, momentum=1.0), build("dsgt-full-atc", local_lr=0.05), {}),
+        (build("fedprox", prox=0.0, **steps), build("fedavg", **steps), {"server": pisco.always()}),
+        (build("motef", local_lr=0.05, momentum=1.0), build("beer", local_lr=0.05), {}),
+    ):
+        at = network.with_server(options["server"]) if options else network
+        both = [trajectory(rule, world.problem(), at, 30)[-1].params for rule in (edge, known)]
+        np.testing.assert_allclose(*both, rtol=0, atol=1e-12, err_msg=edge.name)
 
 
 @pytest.mark.parametrize("fresh_gradient", [False, True])

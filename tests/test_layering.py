@@ -17,7 +17,7 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "display", "errors", "files"},
+        {"_version", "display", "errors", "files", "statistics"},
         {"registry", "memory", "parts"},
         {"types", "tree"},
         {"algorithms", "networks", "data", "convolutions"},
@@ -51,8 +51,8 @@ ORDER = {
         {"sharded"},
         {"run"},
     ],
-    "pisco.planning": [{"settings"}, REST, {"search"}, {"planner"}, {"formulas"}],
-    "pisco.federation": [{"roster", "authority"}, {"plan"}, {"kits"}, {"runtime"}],
+    "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
+    "pisco.federation": [{"roster", "authority"}, {"plan"}, {"kits"}, {"rolls"}, {"runtime"}],
     "pisco.federation.runtime": [
         {"wire_pb2", "routes", "cut"},
         {"codec"},
@@ -60,10 +60,12 @@ ORDER = {
         {"member"},
         {"membership"},
         {"agent", "server"},
+        {"rolled", "attendance", "roll_call"},
+        {"rolled_agent", "rolled_server", "replay"},
     ],
     "pisco.report": [REST, {"html"}, {"live"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],
-    "pisco.experiments.paper": [{"study", "verdict"}, REST, {"figures"}],
+    "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
     "pisco.cli": [{"console"}, REST, {"main"}],
 }
 """What stands in a package, from below; modules of one set do not know each other."""

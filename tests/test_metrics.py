@@ -9,7 +9,8 @@ import pisco
 from pisco import InputError, Metric
 from pisco.algorithms.dsgd import DsgdState
 from pisco.engines.evaluate import measure_test, round_metrics
-from pisco.metrics import METRICS, auc, f1
+from pisco.experiments.loading import load
+from pisco.metrics import METRICS, auc, each_agent, f1
 from pisco.problems.subsample import subsample
 from pisco.tree import squared_norm
 
@@ -147,3 +148,42 @@ def test_metrics_of_the_state_need_no_test_data_but_must_give_a_number():
     ):
         with pytest.raises(InputError, match=sentence):
             pisco.run(rule, problem([Metric("bad", function, of="state")], test=None), NET, rounds=1)
+
+
+ERROR = Metric("error", lambda x, batch: abs(batch["a"] @ x - batch["y"]), rising=False, log=True)
+
+
+@pytest.mark.parametrize("engine", ["scan", "debug", "sharded"])
+def test_the_worst_agent_and_the_spread_are_those_of_a_loop_over_agents(engine):
+    told = problem([ERROR, *each_agent(ERROR), *each_agent(auc(scores))], eval_batch=5)
+    rule = pisco.algorithms.dsgd(local_lr=0.05)
+    result = pisco.run(rule, told, NET, rounds=2, eval_every=2, batch_size=2, engine=engine)
+    errors = [np.mean(abs(TEST["a"] @ x - TEST["y"])) for x in np.asarray(result.params)]
+    areas = [naive_auc(TEST["a"] @ x, TEST["y"]) for x in np.asarray(result.params)]
+    assert len(set(np.round(errors, 5))) > 1
+    np.testing.assert_allclose(result.final("test_error_worst"), max(errors), rtol=1e-5)
+    np.testing.assert_allclose(result.final("test_error_spread"), np.ptp(errors), rtol=1e-4)
+    np.testing.assert_allclose(result.final("test_auc_worst"), min(areas), rtol=1e-5)
+    assert result.metric("test_error_worst").title == "test error, worst agent"
+    assert not result.metric("test_error_worst").rising and result.metric("test_auc_worst").rising
+
+
+def test_agents_are_not_measured_unless_asked_for():
+    def program(metrics):
+        state, told = DsgdState(jnp.zeros((4, 3))), problem(metrics)
+        return str(jax.make_jaxpr(lambda s: round_metrics(told, s))(state))
+
+    assert program([ERROR]) == program([])
+    assert program([ERROR, *each_agent(ERROR)]).count("scan[") == 1, "the worst and the spread share one pass"
+    assert problem([ERROR]).num_measured == 24 + 17
+    assert problem([ERROR, *each_agent(ERROR)]).num_measured == 24 + 17 + 4 * 17
+    assert not subsample(problem([ERROR, *each_agent(ERROR)]), test=False).metrics
+    for other in (Metric("size", size, of="state"), Metric("score", lambda x, batch: batch["a"] @ x)):
+        with pytest.raises(InputError, match="has no worst agent"):
+            each_agent(other)
+
+
+def test_an_experiment_asks_for_every_agent():
+    config = load("quick", ["run.rounds=2", "run.eval_every=2", "problem.each_agent=true"])
+    assert {"test_accuracy_worst", "test_accuracy_spread"} <= config.execute().history.keys()
+    assert "each_agent" not in load("quick").to_toml()

@@ -48,7 +48,7 @@ def test_the_twins_agree(x64, name, given, choice):
     rule = getattr(pisco.algorithms, name)(local_lr=0.02, **given, direction=ours, outer="momentum")
     states = trajectory(rule, world.problem(), pisco.Network(weights=W, server=COIN), 20)
     optimizers = {"direction": theirs(), "outer": twins.Momentum(0.9)}
-    twin = twins.TWINS[name](world.x0, world.gradient, mixes(W, COIN, 20), local_lr=0.02, **given, **optimizers)
+    twin = getattr(twins, name)(world.x0, world.gradient, mixes(W, COIN, 20), local_lr=0.02, **given, **optimizers)
     assert_states(states, twin)
     if name == "pisco":
         np.testing.assert_allclose(states[-1].tracker.mean(0), states[-1].grads.mean(0), atol=1e-12)

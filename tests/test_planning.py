@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 import pisco
 from pisco import theory
 from pisco.cli.main import app
-from pisco.costs import LinkTimes, Prices
+from pisco.costs import Prices
 from pisco.experiments import load, presets
 from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
+from pisco.planning.forecast import rows_to
+from pisco.planning.meters import priced
 from pisco.planning.pilot import values_of
-from pisco.planning.planner import round_prices
 from pisco.planning.settings import Setting
 from pisco.problems.subsample import subsample
 from pisco.targets import Target
@@ -57,8 +58,9 @@ def test_dear_gradients_keep_local_steps_few():
     """The parts of a price add up, and T_o > 1 has to pay for its gradients."""
     dear = small_plan(prices=Prices(10.0, 1.0, gradient=1000.0), probabilities=(0.1,))
     (row,) = (row for row in dear.by_probability if row.setting == dear.setting)
-    assert dear.setting.local_steps == 1 and 0.9 < row.gradients / row.price < 1
-    assert dear.price == pytest.approx(dear.rounds * 6 * 2 * 1000, rel=0.1)
+    assert dear.setting.local_steps == 1 and 0.9 < row.parts["gradients"] / row.price < 1
+    assert sum(row.parts.values()) == pytest.approx(dear.price)
+    assert dear.price == pytest.approx((1 + 2 * dear.rounds) * 6 * 1000, rel=0.1)
 
 
 @pytest.mark.slow
@@ -71,17 +73,66 @@ def test_prices_decide():
 def test_round_prices_agree_with_what_runs_count():
     graph = graphs.ring(6)
     prices = Prices(10.0, 1.0, 0.25)
-    for one, steps in ((False, 1), (True, 3)):
-        setting = Setting("metropolis", one, steps, 0.25, 0.01)
+    for method, steps in (("pisco", 1), ("pisco-one-exchange", 3)):
+        setting = Setting(method, "metropolis", steps, 0.25, 0.01)
         network = pisco.Network(graph, server=pisco.every(4))
         result = pisco.run(setting.algorithm, WORLD.problem(), network, rounds=8)
-        each = round_prices(WORLD.problem(), network, prices)(setting)
+        meter = priced(WORLD.problem(), network, prices)(setting, (0,))
         counted = 10 * result.history["messages_server"][-1] + result.history["messages_gossip"][-1]
         assert result.history["gradients"].tolist() == [6 * (1 + k * (steps + 1)) for k in range(9)]  # and the start's
-        assert counted + 0.25 * np.ptp(result.history["gradients"]) == 6 * each.gossip + 2 * each.server
-        assert prices.paid(result.final, result.history)[0] == counted + 0.25 * result.history["gradients"][-1]
-    time = LinkTimes(0.1, 0.01, 1e6, 1e6)
-    assert time.of_round([16, 16], graph).server > time.of_round([32], graph).server  # two trips
+        paid = prices.paid(result.final, result.history)[0]
+        assert paid == counted + 0.25 * result.history["gradients"][-1] == meter.paid(0, 8, 2)
+    kgt = Setting("kgt", "metropolis", 2, 0.25, 0.01)  # its start is an exchange
+    result = pisco.run(kgt.algorithm, WORLD.problem(), network, rounds=8)
+    meter = priced(WORLD.problem(), network, prices)(kgt, (0,))
+    assert prices.paid(result.final, result.history)[0] == meter.paid(0, 8, 2) > meter.paid(0, 0, 0) > 0
+
+
+def test_a_clock_is_planned_in_the_seconds_of_the_history():
+    """Where the server is far it is left out, where neighbours are far they are; the price is the run's seconds."""
+    for far, p in (("server", 0.0), ("gossip", 1.0)):
+        clock = pisco.Clock(compute=0.01, **{f"latency_{far}": 1.0})
+        found = small_plan(clock=clock, probabilities=(0.0, 1.0))
+        s = found.setting
+        assert found.unit == "seconds" and s.server_prob == p and found.measured
+        network = pisco.Network.ring(6, weights=s.weights, server=s.server)
+        result = pisco.run(s.algorithm, WORLD.problem(), network, rounds=100, clock=clock)
+        seconds = result.at_target(*TARGET[:1], "seconds", at_most=TARGET[1])
+        assert seconds[0] == pytest.approx(found.price, rel=1e-6)  # full gradients and no coins: no chance in it
+
+
+def test_other_methods_are_planned_at_the_p_that_they_allow():
+    found = small_plan(probabilities=(0.0, 1.0), methods=["dsgt", "scaffold"])
+    assert found.measured and math.isnan(found.stable_limit)  # the theory of stability is PISCO's
+    gossip, server = (row.setting for row in found.by_probability)
+    assert gossip.method == "dsgt" and gossip.local_steps is None and server.server_prob == 1
+    with pytest.raises(pisco.InputError, match="unknown algorithm 'dsgtt'"):
+        small_plan(methods=["dsgtt"])
+    with pytest.raises(pisco.InputError, match="scaffold needs the server in every round"):
+        small_plan(methods=["scaffold"], probabilities=(0.0, 0.3))
+    with pytest.raises(pisco.InputError, match="give the names"):
+        small_plan(methods="pisco")
+
+
+def test_forecasts_know_linear_convergence_and_floors():
+    k, noise = np.arange(200), np.exp(0.2 * np.random.default_rng(0).normal(size=200))
+    assert rows_to(noise * 0.97**k, 1e-8) == pytest.approx(math.log(1e-8) / math.log(0.97), rel=0.1)
+    assert rows_to(noise * 5 / (k + 1), 1e-3) == pytest.approx(5000, rel=0.3)
+    assert rows_to(noise * (0.01 + 0.9**k), 1e-3) == math.inf == rows_to(noise, 0.5)
+    # A running mean goes on falling as 1/k when what it is the mean of is long at 0.
+    assert rows_to(0.5**k, 0.001, running=True) == pytest.approx(2000, rel=0.01)
+    assert rows_to(0.001 * noise + (k == 0), 0.0015, running=True) == pytest.approx(2000, rel=0.3)
+
+
+def test_a_target_out_of_reach_is_said_to_be():
+    """Single precision ends at 1e-14; linear convergence that has no more rounds is no reason to call it so."""
+    few = {"probabilities": (0.0,), "methods": ["pisco-one-exchange"], "seconds": 600}
+    never = plan(WORLD.problem(), pisco.Network.ring(6), rounds=300, target=("grad_norm_sq", 1e-30), **few)
+    assert not never.reachable and not never.measured and math.isinf(never.price) and 1e-16 < never.lowest < 1e-12
+    (row,) = never.by_probability
+    assert row.setting == never.setting  # the chosen row is in the table
+    soon = plan(WORLD.problem(), pisco.Network.ring(6), rounds=30, target=("grad_norm_sq", 1e-9), **few)
+    assert soon.reachable and not soon.measured and 30 < soon.rounds < 100
 
 
 @pytest.mark.slow
@@ -105,6 +156,27 @@ def test_what_is_best_so_far_survives_an_interrupt_and_a_short_budget():
         small_plan(seconds=1e-6)
 
 
+def test_a_search_keeps_its_time(monkeypatch):
+    """A stretch of a pilot takes two seconds and a program five to compile, by a clock of ours; 60 seconds are 60."""
+    from types import SimpleNamespace
+
+    from pisco.planning import planner, track
+
+    now, seen, real = [0.0], set(), track.Track._stretch
+
+    def slow(self, members, done):
+        s = members[0].setting
+        now[0] += 2.0 * len(members) + 5.0 * ((s.method, s.local_steps) not in seen)
+        seen.add((s.method, s.local_steps))
+        real(self, members, done)
+
+    monkeypatch.setattr(track.Track, "_stretch", slow)
+    for module in (planner, track):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    found = small_plan(seconds=60, probabilities=(0.0, 0.1))
+    assert found.interrupted and 40 < found.seconds <= 60
+
+
 def test_nonsense_is_refused():
     with pytest.raises(pisco.InputError, match="no measure of training"):
         plan(WORLD.problem(), pisco.Network.ring(6), rounds=10, target=("bytes_gossip", 1.0))
@@ -120,12 +192,11 @@ def test_rounds_that_cost_nothing_do_not_stop_a_plan():
     assert free.price == 0 and free.setting.server_prob == 0 and 0 < free.rounds <= 300
     with pytest.raises(pisco.InputError, match="price of a server message is inf"):
         small_plan(prices=Prices(server=math.inf))
-    with pytest.raises(pisco.InputError, match="server_bandwidth is 0"):
-        small_plan(prices=LinkTimes(0.1, 0.1, 0, 1))
 
 
 def test_what_fails_later_is_not_planned(monkeypatch):
-    from pisco.planning.pilot import DIVERGED, Track
+    from pisco.planning.pilot import DIVERGED
+    from pisco.planning.track import Track
 
     endure, failed = Track.endure, []
 
@@ -312,7 +383,8 @@ def test_the_command_shows_theory(experiment):
     ("arguments", "words"),
     [
         (["--target", "grad_norm_sq=0.1,loss=1"], "a plan needs one"),
-        (["--latency-server", "1"], "needs all of"),
+        (["--algorithms", "pisko"], "unknown algorithm 'pisko'"),
+        (["--theory", "--algorithms", "dsgt"], "about PISCO alone"),
         (["--price-server", "0", "--price-gossip", "0"], "all prices are 0"),
         (["--plot", "x.pdf"], "neither .png nor .html"),
         (["-o", "plan.png"], "does not end in .toml"),

@@ -131,7 +131,7 @@ def test_a_comparison_claims_no_more_than_its_seeds_allow():
     assert "fast took the fewest rounds" in words and "not certain" not in words
     assert "algorithm.local_lr" in words and "any of these" in words  # rounds differ as well
     near = about_all([fast, trained(seed=[2, 3, 4], lr=0.1)], ["a", "b"], TARGETS, Prices())
-    assert "seeds overlap, so the order is not certain" in near
+    assert "intervals overlap, so the order is not certain" in near
     assert "a and b needed the same rounds" in about_all([fast, fast], ["a", "b"], TARGETS, Prices())
     assert "All began at a loss" in about_all([fast, fast], ["a", "b"], {"loss": 1e9}, Prices())
     alone = about_all([trained(lr=0.1), trained(lr=0.02, rounds=300)], names, TARGETS, Prices())

@@ -3,21 +3,30 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 from typer.testing import CliRunner
 
 from pisco.cli import reproduce as command
 from pisco.cli.main import app
 from pisco.errors import InputError
+from pisco.experiments.paper.a9a import _like_every_round
 from pisco.experiments.paper.figures import FIGURES
+from pisco.experiments.paper.regression import _bars
 from pisco.experiments.paper.speed_up import mean_gradient, noise_floor
+from pisco.experiments.paper.study import TRAINING, Cell
 from pisco.experiments.paper.tables import Setup, complexities
-from pisco.experiments.paper.verdict import HOLDS
+from pisco.experiments.paper.verdict import ENOUGH, HOLDS, NOT_TESTED, Verdict
+from pisco.experiments.paper.work import uncut
+from pisco.report.panels import Panel
+from pisco.report.picture import draw
+from pisco.results import Result
 
 DATA = bool(os.environ.get("PISCO_DATA"))
 WITHOUT_DATA = [name for name, figure in FIGURES.items() if not figure.needs]
@@ -41,7 +50,9 @@ def quick(name, folder):
     assert verdicts
     for verdict in verdicts:
         assert verdict["claim"] and verdict["statistic"] and verdict["measured"]
-        if not verdict["depends_on_size"]:
+        if verdict["seeds"]:
+            assert verdict["outcome"] == NOT_TESTED and verdict["measured"].startswith("coarsely, ")
+        else:
             assert verdict["outcome"] == HOLDS or name.startswith("table"), verdict
     settings = json.loads((folder / f"{name}-settings.json").read_text())
     assert settings["quick"] is True and settings["settings"]
@@ -80,19 +91,146 @@ def test_list_and_unknown_names():
     assert pisco("reproduce").exit_code == 2
 
 
-def test_missing_data_alone_and_in_all(tmp_path, monkeypatch):
+def test_missing_data_is_said_before_anything_is_computed(tmp_path, monkeypatch):
     def missing(name):
         raise InputError(f"put {name} there")
 
-    some = {name: FIGURES[name] for name in ("different-topology", "table-semi-ml")}
+    computed = []
+    table = FIGURES["table-semi-ml"]
+    table = table._replace(compute=lambda *args: computed.append(1))
+    some = {"table-semi-ml": table, "different-topology": FIGURES["different-topology"]}
     monkeypatch.setattr("pisco.experiments.paper.figures.FIGURES", some)
     monkeypatch.setattr("pisco.data.load", missing)
     alone = pisco("reproduce", "different-topology", "--quick", "--out", str(tmp_path))
     assert alone.exit_code == 2 and "put mnist there" in alone.stderr
+    monkeypatch.setattr(command, "note", lambda words: computed.append(words))
     everything = pisco("reproduce", "all", "--quick", "--out", str(tmp_path))
     assert everything.exit_code == 0
-    assert "skipped different-topology: put mnist there" in everything.stderr
+    assert computed[:2] == ["skipped different-topology: put mnist there", 1]
     assert (tmp_path / "table-semi-ml.csv").exists()
+
+
+PROGRAM = """
+import os, signal, sys
+from functools import partial
+from pathlib import Path
+import numpy as np
+import pisco
+from pisco.experiments.paper import work
+from pisco.experiments.paper.study import study
+
+data = np.random.default_rng(0).normal(size=(4, 20, 3)).astype("float32")
+problem = pisco.Problem(lambda x, a, key: (a @ x - 1) ** 2, np.zeros(3, "float32"), data, name="tiny")
+done = []
+
+def stage(words, rounds):
+    done.append(words)
+    if len(done) == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return work.quiet(words, rounds)
+
+for name in ("one", "two"):
+    found = study(name, partial(pisco.algorithms.pisco, local_steps=1), {"0": 0.0, "1": 1.0}, problem,
+        pisco.Network.ring(4), targets={"grad_norm_sq_mean": 1.0}, grid=(0.01, 0.1), seeds=(0, 1), tuning_seeds=(100,),
+        work=work.Work(stage, Path(sys.argv[1])), rounds=5)
+    print(name, [cell.to_target("grad_norm_sq_mean", 1.0).values.tolist() for cell in found.tuned])
+print(len(done))
+"""
+
+
+def test_finished_studies_survive_a_kill(tmp_path):
+    """kill -9 in the midst of the second study: the first is read back, the second computed, as if nothing had been."""
+
+    def run(folder, kill):
+        words = [sys.executable, "-c", PROGRAM, str(folder), str(kill)]
+        return subprocess.run(words, capture_output=True, text=True, timeout=900)
+
+    whole = run(tmp_path / "whole", 0)
+    assert whole.returncode == 0 and whole.stdout.split()[-1] == "4", whole.stderr
+    assert run(tmp_path / "cut", 4).returncode == -signal.SIGKILL
+    again = run(tmp_path / "cut", 0)
+    assert again.stdout.split()[-1] == "2" and again.stdout.splitlines()[:2] == whole.stdout.splitlines()[:2]
+    assert run(tmp_path / "cut", 1).stdout.split()[-1] == "0", "nothing is left to compute"
+    for part in (tmp_path / "cut").rglob("history.npz"):
+        part.write_bytes(b"damaged")
+    assert run(tmp_path / "cut", 0).stdout.split()[-1] == "4"
+
+
+def test_finished_figures_are_kept_and_ctrl_c_is_no_result(tmp_path, monkeypatch):
+    computed = []
+    figure = FIGURES["table-communication"]
+
+    def compute(quick, work):
+        computed.append(quick)
+        return figure.compute(quick, work)
+
+    some = {figure.name: figure._replace(compute=compute)}
+    monkeypatch.setattr("pisco.experiments.paper.figures.FIGURES", some)
+    words = ("reproduce", figure.name, "--out", str(tmp_path))
+    first, second = pisco(*words, "--quick"), pisco(*words, "--quick")
+    assert computed == [True] and "kept from before" in second.stdout
+    assert first.stdout.replace("written", "") == second.stdout.replace("kept from before", "")
+    pisco(*words)
+    assert computed == [True, False], "quick is not the whole"
+
+    def interrupt(quick, work):
+        raise KeyboardInterrupt
+
+    some[figure.name] = figure._replace(compute=interrupt)
+    cut = pisco("reproduce", figure.name, "--out", str(tmp_path / "other"))
+    assert cut.exit_code == 130 and "type the command again" in cut.stderr
+    stopped = made_up([[1.0, 1.0]])
+    stopped.interrupted = True
+    with pytest.raises(KeyboardInterrupt):
+        uncut([stopped])
+
+
+# --------------------------------------------------------------------------------------- verdicts
+
+
+def made_up(curves):
+    """A result whose seeds have these running means, and only they."""
+    means = np.array(curves, float)
+    rounds = np.broadcast_to(np.arange(means.shape[1]), means.shape)
+    history = {"round": rounds, "gossip_rounds": rounds, "server_rounds": 0 * rounds, TRAINING: means}
+    return Result(None, history, tuple(range(len(means))), {})
+
+
+def cell(*meets, label="1"):
+    """A cell of 20 seeds over 100 rounds that meet the target in these rounds; None never."""
+    rounds = np.arange(101)
+    return Cell(label, 0.1, 0.1, made_up([np.where(rounds >= (at or 999), 0.01, 1.0) for at in (meets * 20)[:20]]))
+
+
+def test_seeds_that_miss_are_censored_not_counted_with_all_their_rounds():
+    mostly = cell(10, 10, 10, 10, None, label="0.1")
+    found = mostly.to_target(TRAINING, 0.05)
+    assert found.median.value == 10 and found.missed.sum() == 4 and np.mean(found.values) == 28
+    few = _like_every_round("", mostly, cell(8), TRAINING, 0.05)
+    assert few.measured.startswith("1.25") and few.outcome == HOLDS and few.seeds == 20
+    assert "4 of 20 at p = 0.1" in few.why
+    never = _like_every_round("", cell(None), cell(8), TRAINING, 0.05)
+    assert never.measured == "more than 12.5" and never.outcome == "does not hold"
+
+
+def test_a_capped_bar_is_drawn_as_capped_and_bars_have_intervals():
+    bars = _bars([cell(None), cell(20, 30, 40)], TRAINING, 0.05)
+    assert list(bars.capped) == [True, False] and np.sum(list(bars.parts.values()), axis=0).tolist() == [100, 30]
+    low, high = bars.errors()
+    assert low[0] == high[0] == 0 and low[1] > 0 and high[1] > 0
+    figure = draw([[Panel("", bars=bars)]])
+    (ax,) = figure.axes
+    assert [bar.get_hatch() for bar in ax.containers[0]] == ["///", ""]
+    assert any(line.get_marker() == "^" for line in ax.lines), "an arrow stands on it"
+    assert any(isinstance(each, ErrorbarContainer) for each in ax.containers)
+
+
+def test_fewer_than_twenty_seeds_judge_nothing():
+    for seeds, quick in ((3, False), (20, True)):
+        told = Verdict("c", "s", "3", HOLDS, seeds=seeds).at_this_size(quick)
+        assert told.outcome == NOT_TESTED and told.measured == f"coarsely, {seeds} seeds: 3"
+    assert Verdict("c", "s", "3", HOLDS, seeds=ENOUGH).at_this_size(quick=False).outcome == HOLDS
+    assert Verdict("a formula", "s", "3", HOLDS).at_this_size(quick=True).outcome == HOLDS
 
 
 def test_the_speed_up_is_measured_in_every_round():

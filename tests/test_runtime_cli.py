@@ -73,6 +73,15 @@ def test_status_shows_where_everybody_stands(tmp_path):
         ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 5)
         done = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"])
         table = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "server")])
+        told = [
+            "federation",
+            "measure",
+            "--kit",
+            str(tmp_path / "kits" / "agent-1"),
+            "-o",
+            str(tmp_path / "clock.toml"),
+        ]
+        clocks = [CliRunner().invoke(app, told), CliRunner().invoke(app, [*told[:-1], "/nowhere/clock.toml"])]
     finally:
         ran.stop()
         ran.join(fine=False)
@@ -81,6 +90,13 @@ def test_status_shows_where_everybody_stands(tmp_path):
     assert max(agent["round"] for agent in said["agents"]) >= 5
     assert all(agent["last_contact"] < 60 for agent in said["agents"])
     assert "last contact" in table.output and "agent-1" in table.output
+    # The clock that agents told of is one that a simulation takes.
+    assert clocks[0].exit_code == 0 and "to the server" in clocks[0].output, clocks[0].output
+    assert clocks[1].exit_code == 2 and "there is no folder" in clocks[1].output
+    clock = pisco.Clock.of(tmp_path / "clock.toml")
+    clock.check(2)
+    assert clock.asked and 0 < clock.compute.median.max() < 60 and clock.latency_gossip.median.shape == (2, 2)
+    assert 0 < clock.latency_gossip.median[0, 1] < 60 and (clock.latency_server.median > 0).all()
 
 
 @pytest.mark.slow

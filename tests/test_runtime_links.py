@@ -207,3 +207,22 @@ def test_memory_is_flat_over_5000_rounds(tmp_path):
     assert late - early < 16 * 2**20, f"{early} bytes grew to {late}"
     folders = [tmp_path / "state" / name for name in ("agent-0", "server")]
     assert all(sum(file.stat().st_size for file in folder.iterdir()) < 2**20 for folder in folders)
+
+
+def test_a_clock_is_made_of_what_agents_tell():
+    """A link is as quick as its quicker end says: the other waits for work. Links nobody used are like the others."""
+    from pisco.federation.runtime.timing import clock_of
+
+    plan = plan_for(3, network={"graph": "path", "server_prob": 0.5})
+    told = {
+        "agent-0": {"compute": 5.0, "latency agent-1": 0.1, "latency server": 0.3, "bandwidth agent-1": 1e6},
+        "agent-1": {"compute": 0.5, "latency agent-0": 4.9, "latency agent-2": 0.2, "bandwidth agent-0": 2e6},
+        "agent-2": {"compute": 0.6, "latency agent-1": 0.3},
+    }
+    clock = clock_of(plan, told)
+    assert clock.asked and clock.compute.median.tolist() == [5.0, 0.5, 0.6]
+    links = clock.latency_gossip.median
+    assert links[0, 1] == links[1, 0] == 0.1 and links[1, 2] == 0.2 and 0.1 <= links[0, 2] <= 0.2
+    assert clock.bandwidth_gossip.median[0, 1] == 2e6 and clock.latency_server.median.tolist() == [0.3, 0.0, 0.0]
+    with pytest.raises(pisco.InputError, match="agent-2 told no times yet"):
+        clock_of(plan, {name: times for name, times in told.items() if name != "agent-2"})

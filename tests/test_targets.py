@@ -16,6 +16,7 @@ from pisco.metrics import METRICS, auc, by_column
 from pisco.planning.planner import plan
 from pisco.report.curves import page_numbers
 from pisco.report.summary import paragraphs
+from pisco.report.tables import targets_table
 from pisco.results import measured
 from pisco.targets import Target, parse_targets, reached
 
@@ -69,6 +70,19 @@ def test_an_area_is_reached_from_below():
             InputError, match=r"test_error=1 does not say which way is better; measure it as Metric\('error'"
         ):
             ask()
+
+
+def test_seeds_that_miss_are_censored_in_comparisons_and_reports():
+    mostly = made_up([0.5, 0.99, 1.0], [0.5, 0.99, 1.0], [0.5, 0.6, 0.7])
+    (record,) = pisco.compare([mostly], {"test_auc": 0.99})
+    assert record["rounds to test_auc"] == 1 and record["seeds to test_auc"] == 2
+    assert record["rounds to test_auc, low"] == 1 and record["rounds to test_auc, high"] is None
+    ((found,),) = reached([mostly], {"test_auc": 0.99})
+    assert str(found.paid(Prices(2, 1))["price"]) == "30 (30 to more than 60)"
+    table = targets_table([mostly], {"test_auc": 0.99}, Prices(2, 1))
+    assert "1 (1 to more than 2)" in table and 'data-missed="0,0,1">30</td>' in table
+    table = targets_table([made_up([0.5, 0.99], [0.5, 0.6], [0.5, 0.6])], {"test_auc": 0.99}, Prices(2, 1))
+    assert "more than 1" in table and ">more than 30</td>" in table
 
 
 def test_the_direction_travels_with_a_result(tmp_path):

@@ -31,7 +31,7 @@ def assert_twins_agree(name, hyperparameters, server, symmetric):
         assert np.abs(W - W.T).max() > 0.01
     algorithm = getattr(pisco.algorithms, name)(**hyperparameters)
     states = trajectory(algorithm, world.problem(), pisco.Network(weights=W, server=server), ROUNDS)
-    twin = twins.TWINS[name](world.x0, world.gradient, mixes(W, server, ROUNDS), **hyperparameters)
+    twin = getattr(twins, name)(world.x0, world.gradient, mixes(W, server, ROUNDS), **hyperparameters)
     assert_states(states, twin)
 
 
@@ -153,15 +153,77 @@ def test_choco(x64, count):
     assert_states(states, naive)
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_beer(x64, count):
+@pytest.mark.parametrize(("count", "momentum"), [(1, 1.0), (4, 1.0), (1, 0.2)])
+def test_beer(x64, count, momentum):
     world, W = Quadratics(), doubly_stochastic(6)
-    rule = beer(local_lr=0.02, consensus_lr=0.4, compressor=compressors.TopK(count=count))
+    options = {"local_lr": 0.02, "consensus_lr": 0.4, "momentum": momentum}
+    rule = beer(compressor=compressors.TopK(count=count), **options)
     states = trajectory(rule, world.problem(), pisco.Network(weights=W), ROUNDS)
-    naive = twins.beer(
-        world.x0, world.gradient, [W] * ROUNDS, local_lr=0.02, consensus_lr=0.4, compress=twins.top_k(count)
+    assert_states(states, twins.beer(world.x0, world.gradient, [W] * ROUNDS, compress=twins.top_k(count), **options))
+
+
+SECOND_WAVE = {  # rule, network, hyperparameters; the twin has the rule's name
+    "extra": ("never", {"local_lr": 0.05}),
+    "led": ("coin", {"local_lr": 0.03, "local_steps": 3}),
+    "proxskip": ("coin", {"local_lr": 0.05, "server_prob": 0.3}),
+    "quasi_global": ("coin", {"local_lr": 0.05, "momentum": 0.8, "memory": 0.6}),
+    "fedprox": ("coin", {"local_lr": 0.05, "local_steps": 3, "prox": 0.7, "comm_lr": 0.8}),
+    "feddyn": ("always", {"local_lr": 0.05, "local_steps": 3, "prox": 0.7}),
+    "gt_hsgd": ("coin", {"local_lr": 0.05, "momentum": 0.3}),
+    "noloco": ("coin", {"local_lr": 0.03, "local_steps": 2, "comm_lr": 0.7, "momentum": 0.4, "consensus_lr": 0.6}),
+    "fedadam": (
+        "always",
+        {"local_lr": 0.05, "local_steps": 2, "comm_lr": 0.1, "first_decay": 0.8, "second_decay": 0.9, "floor": 0.01},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SECOND_WAVE)
+def test_second_wave(x64, name):
+    server, hyperparameters = SECOND_WAVE[name]
+    schedule = {"never": pisco.never(), "coin": COIN, "always": pisco.always()}[server]
+    assert_twins_agree(name, hyperparameters, schedule, symmetric=name == "extra")
+
+
+def test_proxskip_sends_nothing_between_averages(x64):
+    """Without gossip a round is J or nothing, and only averages cost."""
+    world, options = Quadratics(), {"local_lr": 0.1, "server_prob": 0.3}
+    network = pisco.Network.ring(6, gossip_steps=0, server=COIN)
+    states = trajectory(pisco.algorithms.proxskip(**options), world.problem(), network, ROUNDS)
+    maps = mixes(np.eye(6), COIN, ROUNDS)
+    assert_states(states, twins.proxskip(world.x0, world.gradient, maps, **options))
+    result = pisco.run(pisco.algorithms.proxskip(**options), world.problem(), network, rounds=ROUNDS)
+    assert result.history["bytes_gossip"][-1] == 0 < result.history["bytes_server"][-1]
+
+
+def test_feddyn_with_sampling(x64):
+    world, sampling = Quadratics(), pisco.sample(2, agents=6)
+    network = pisco.Network(weights=doubly_stochastic(6), server=pisco.always(), sampling=sampling)
+    options = {"local_lr": 0.05, "local_steps": 2, "prox": 0.5}
+    states = trajectory(pisco.algorithms.feddyn(**options), world.problem(), network, ROUNDS)
+    chosen = sampled_agents(sampling, ROUNDS)
+    assert_states(states, twins.feddyn(world.x0, world.gradient, [np.eye(6)] * ROUNDS, reporters=chosen, **options))
+
+
+def test_diloco_and_noloco_by_name(x64):
+    """What the registry fixes: AdamW inside, Nesterov outside or pairs drawn anew."""
+    world = Quadratics()
+    rule = pisco.algorithms.build("diloco", local_lr=0.02, local_steps=3)
+    states = trajectory(rule, world.problem(), pisco.Network.ring(6, server=pisco.always()), 20)
+    adamw = twins.AdamW(weight=0.1)
+    naive = twins.diloco(
+        world.x0, world.gradient, [np.eye(6)] * 20, local_lr=0.02, local_steps=3, direction=adamw, decay=0.9
     )
-    assert_states(states, naive)
+    assert_states(states, naive, 1e-10)
+    options = {"local_lr": 0.02, "local_steps": 3, "comm_lr": 0.7, "momentum": 0.5, "consensus_lr": 0.7}
+    network = pisco.Network.complete(6, varying=pisco.random_matching())
+    states = trajectory(pisco.algorithms.build("noloco", **options), world.problem(), network, 20)
+    keys = streams(seed_key(0))
+    pairs = [np.asarray(network.gossip.rule.draw(keys.links, k)[0](np.eye(6))).T for k in range(20)]
+    assert all(set(np.unique(W)) <= {0, 0.5, 1} and (W != 0).sum(axis=0).max() == 2 for W in pairs)  # pairs
+    assert_states(
+        states, twins.noloco(world.x0, world.gradient, pairs, direction=twins.AdamW(weight=0.1), **options), 1e-10
+    )
 
 
 @pytest.mark.parametrize("count", [1, 4])

@@ -192,7 +192,7 @@ def choco(x0, gradient, mixes, *, local_lr, consensus_lr, compress):
         yield {"params": X}
 
 
-def beer(x0, gradient, mixes, *, local_lr, consensus_lr, compress):
+def beer(x0, gradient, mixes, *, local_lr, consensus_lr, compress, momentum=1.0):
     X = start(x0, mixes)
     G = gradient(X)
     V, H, Gh = G, np.zeros_like(X), np.zeros_like(X)
@@ -200,7 +200,7 @@ def beer(x0, gradient, mixes, *, local_lr, consensus_lr, compress):
         L = W - np.eye(len(W))
         X = X + consensus_lr * H @ L - local_lr * V
         H = H + compress(X - H)
-        new = gradient(X)
+        new = (1 - momentum) * G + momentum * gradient(X)  # with a weight below 1, MoTEF
         V = V + consensus_lr * Gh @ L + new - G
         Gh, G = Gh + compress(V - Gh), new
         yield {"params": X, "tracker": V, "grads": G, "public_params": H, "public_tracker": Gh}
@@ -229,6 +229,135 @@ def compressed_pisco(x0, gradient, mixes, servers, *, local_lr, local_steps, con
         yield {"params": X, "tracker": Y, "grads": G}
 
 
+def extra(x0, gradient, mixes, *, local_lr):
+    """In the paper's two-step form."""
+    X0 = start(x0, mixes)
+    W, half = mixes[0], (np.eye(len(mixes[0])) + mixes[0]) / 2
+    X = X0 @ W - local_lr * gradient(X0)
+    yield {"params": X}
+    for _ in mixes[1:]:
+        X0, X = X, 2 * X @ half - X0 @ half - local_lr * (gradient(X) - gradient(X0))
+        yield {"params": X}
+
+
+def exact_diffusion(x0, gradient, mixes, *, local_lr):
+    """In the two-step form."""
+    X0 = start(x0, mixes)
+    W = mixes[0]
+    X = (X0 - local_lr * gradient(X0)) @ W
+    yield {"params": X}
+    for _ in mixes[1:]:
+        X0, X = X, (2 * X - X0 - local_lr * (gradient(X) - gradient(X0))) @ W
+        yield {"params": X}
+
+
+def led(x0, gradient, mixes, *, local_lr, local_steps):
+    X = start(x0, mixes)
+    D = np.zeros_like(X)
+    for W in mixes:
+        F = X
+        for _ in range(local_steps):
+            F = F - local_lr * gradient(F) - D / local_steps
+        X = F @ W
+        D = D + F - X
+        yield {"params": X, "correction": D}
+
+
+def proxskip(x0, gradient, mixes, *, local_lr, server_prob):
+    X = start(x0, mixes)
+    H = np.zeros_like(X)
+    for W in mixes:
+        ahead = X - local_lr * (gradient(X) - H)
+        X = ahead @ W
+        H = H + server_prob / local_lr * (X - ahead)
+        yield {"params": X, "control": H}
+
+
+def quasi_global(x0, gradient, mixes, *, local_lr, momentum, memory):
+    X = start(x0, mixes)
+    M = np.zeros_like(X)
+    for W in mixes:
+        new = (X - local_lr * (momentum * M + gradient(X))) @ W
+        M = memory * M + (1 - memory) * (X - new) / local_lr
+        X = new
+        yield {"params": X, "velocity": M}
+
+
+def fedprox(x0, gradient, mixes, *, local_lr, local_steps, prox, comm_lr=1.0):
+    X = start(x0, mixes)
+    for W in mixes:
+        Y = X
+        for _ in range(local_steps):
+            Y = Y - local_lr * (gradient(Y) + prox * (Y - X))
+        X = ((1 - comm_lr) * X + comm_lr * Y) @ W
+        yield {"params": X}
+
+
+def feddyn(x0, gradient, mixes, *, local_lr, local_steps, prox, reporters=None):
+    n = mixes[0].shape[0]
+    x, own, h = x0, np.zeros((len(x0), n)), np.zeros_like(x0)
+    for k in range(len(mixes)):
+        chosen = list(range(n)) if reporters is None else reporters[k]
+        Y = np.outer(x, np.ones(n))
+        for _ in range(local_steps):
+            Y = Y - local_lr * (gradient(Y) - own + prox * (Y - x[:, None]))
+        own = own.copy()
+        for i in chosen:
+            own[:, i] -= prox * (Y[:, i] - x)
+        h = h - prox / n * sum(Y[:, i] - x for i in chosen)
+        x = Y[:, chosen].mean(axis=1) - h / prox
+        yield {"params": np.outer(x, np.ones(n)), "own": own, "shared": np.outer(h, np.ones(n))}
+
+
+def fedadam(x0, gradient, mixes, *, local_lr, local_steps, comm_lr, first_decay, second_decay, floor):
+    n = mixes[0].shape[0]
+    x, m, v = x0, np.zeros_like(x0), np.full_like(x0, floor**2)
+    for _ in mixes:
+        Y = np.outer(x, np.ones(n))
+        for _ in range(local_steps):
+            Y = Y - local_lr * gradient(Y)
+        change = (Y - x[:, None]).mean(axis=1)
+        m = first_decay * m + (1 - first_decay) * change
+        v = second_decay * v + (1 - second_decay) * change**2
+        x = x + comm_lr * m / (np.sqrt(v) + floor)
+        yield {"params": np.outer(x, np.ones(n)), "first": np.outer(m, np.ones(n)), "second": np.outer(v, np.ones(n))}
+
+
+def gt_hsgd(x0, gradient, mixes, *, local_lr, momentum):
+    X = start(x0, mixes)
+    V = Y = gradient(X)
+    for W in mixes:
+        old, X = X, (X - local_lr * Y) @ W
+        new = gradient(X) + (1 - momentum) * (V - gradient(old))
+        Y, V = (Y + new - V) @ W, new
+        yield {"params": X, "tracker": Y, "estimate": V}
+
+
+def noloco(x0, gradient, mixes, *, local_lr, local_steps, comm_lr, momentum, consensus_lr, direction=plain):
+    X = start(x0, mixes)
+    M = np.zeros_like(X)
+    for W in mixes:
+        Y = X
+        for _ in range(local_steps):
+            Y = Y - local_lr * direction(gradient(Y), Y)
+        M = momentum * M + comm_lr * (Y - X) @ W - consensus_lr * (X - X @ W)
+        X = X + M
+        yield {"params": X, "velocity": M}
+
+
+def diloco(x0, gradient, mixes, *, local_lr, local_steps, direction, decay):
+    """AdamW inside; outside Nesterov momentum on the mean of what the agents moved."""
+    n, x, v = mixes[0].shape[0], x0, 0.0
+    for _ in mixes:
+        Y = np.outer(x, np.ones(n))
+        for _ in range(local_steps):
+            Y = Y - local_lr * direction(gradient(Y), Y)
+        back = x - Y.mean(axis=1)
+        v = decay * v + back
+        x = x - (back + decay * v)
+        yield {"params": np.outer(x, np.ones(n))}
+
+
 def top_k(count):
     """Column by column, the entries of largest magnitude."""
 
@@ -240,6 +369,3 @@ def top_k(count):
         return out
 
     return compress
-
-
-TWINS = {"pisco": pisco, "dsgd": dsgd, "momentum_dsgd": momentum_dsgd, "dsgt": dsgt, "kgt": kgt, "scaffold": scaffold}

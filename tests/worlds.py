@@ -7,6 +7,7 @@ import pytest
 import pisco
 from pisco.engines.job import Job, Run, Segment, seed_key, streams
 from pisco.engines.scan import ScanEngine
+from pisco.networks.varying import VARYING
 
 UNMEASURED = Segment(1, 1, measured=False)
 
@@ -101,6 +102,8 @@ def network_for(method, agents=6, server=None):
         size = agents // wanted["clusters"]
         graph = pisco.networks.graphs.clusters(wanted["clusters"], size, inner=wanted["inner"])
         groups = graph.components().tolist()
+    if wanted.get("graph") == "complete":
+        graph = pisco.networks.graphs.complete(agents)
     schedules = {
         "never": pisco.never,
         "always": pisco.always,
@@ -114,6 +117,7 @@ def network_for(method, agents=6, server=None):
         server=server or chosen,
         sampling=sampling,
         gossip_steps=wanted.get("gossip_steps", 1),
+        varying=VARYING[wanted.get("varying", "none")](),
         gossip_before_server=wanted.get("gossip_before_server", False),
     )
 

@@ -62,6 +62,8 @@ class Clock:
       bandwidth_gossip: bytes a second of a link between agents.
       latency_server: seconds of a message to or from the server.
       bandwidth_server: bytes a second of an agent's link to the server, either way.
+      asked: whether a message has to be asked for, as in our federations: it leaves when it is ready and the question
+        has arrived, one latency after it was asked.
 
     >>> import pisco
     >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
@@ -76,10 +78,18 @@ class Clock:
     bandwidth_gossip: Any = math.inf
     latency_server: Any = 0.0
     bandwidth_server: Any = math.inf
+    asked: bool = False
 
     def __post_init__(self) -> None:
-        for name, given in vars(self).copy().items():
+        if not isinstance(self.asked, bool):
+            raise InputError(f"asked is {self.asked!r}, expected true or false")
+        for name, given in self.quantities.items():
             object.__setattr__(self, name, Quantity.of(name, given))
+
+    @property
+    def quantities(self) -> dict[str, Any]:
+        """The numbers by name."""
+        return {name: value for name, value in vars(self).items() if name != "asked"}
 
     @classmethod
     def of(cls, given: Clock | str | Path | Mapping[str, Any]) -> Clock:
@@ -103,12 +113,13 @@ class Clock:
 
     def facts(self) -> dict[str, Any]:
         """As numbers, lists and tables: what a file may hold."""
-        tables = {name: vars(each) | {"median": each.median.tolist()} for name, each in vars(self).items()}
-        return {name: table if table["sigma"] or table["jitter"] else table["median"] for name, table in tables.items()}
+        tables = {name: vars(each) | {"median": each.median.tolist()} for name, each in self.quantities.items()}
+        told = {name: table if table["sigma"] or table["jitter"] else table["median"] for name, table in tables.items()}
+        return told | ({"asked": True} if self.asked else {})
 
     def check(self, agents: int) -> None:
         """Refuse lists that are not one number for each agent."""
-        for name, each in vars(self).items():
+        for name, each in self.quantities.items():
             if each.median.shape not in [(), (agents,), (agents, agents)][: 3 if name.endswith("gossip") else 2]:
                 size = " by ".join(map(str, each.median.shape))
                 raise InputError(f"{name} has {size} numbers, expected one, or one for each of the {agents} agents")

@@ -16,11 +16,12 @@ from pisco.types import Algorithm, Compressor, Key, Params, StartMix
 
 
 class RoundPrices(NamedTuple):
-    """What a gossip round and a server round cost, in each of them `work` for gradients."""
+    """What a gossip round and a server round cost, in each of them `work` for gradients, and what the start does."""
 
     gossip: float
     server: float
     work: float = 0.0
+    start: float = 0.0
 
     def expected(self, server_prob: float) -> float:
         """The mean price of a round that reaches the server with probability p."""
@@ -47,46 +48,18 @@ class Prices(NamedTuple):
         work = self.gradient * column("gradients") if self.gradient else 0.0
         return self.server * column("messages_server") + self.gossip * column("messages_gossip") + work
 
-    def of_round(self, exchange_bytes: Sequence[int], graph: Graph, gradients: int = 0) -> RoundPrices:
-        """Every exchange is one message per directed edge, or one up and one down per agent, who takes `gradients`.
+    def of_round(self, sizes: MessageSizes, graph: Graph) -> RoundPrices:
+        """Every exchange is one message per directed edge, or one up and one down per agent.
 
         >>> from pisco.networks.graphs import ring
-        >>> Prices(gradient=0.5).of_round([8, 8], ring(10), gradients=2)
-        RoundPrices(gossip=50.0, server=410.0, work=10.0)
+        >>> Prices(gradient=0.5).of_round(MessageSizes(1, [8, 8], [8, 8], [], [], work=(1, 1, 0)), ring(10))
+        RoundPrices(gossip=50.0, server=410.0, work=10.0, start=0.0)
         """
-        exchanges, work = len(exchange_bytes), self.gradient * graph.num_agents * gradients
-        return RoundPrices(
-            self.gossip * 2.0 * graph.num_edges * exchanges + work,
-            self.server * 2.0 * graph.num_agents * exchanges + work,
-            work,
-        )
-
-
-class LinkTimes(NamedTuple):
-    """How fast links are: seconds of latency, and bytes a second of an agent's own link and of the server's."""
-
-    server_latency: float
-    gossip_latency: float
-    server_bandwidth: float
-    gossip_bandwidth: float
-    unit = "s"
-
-    def check(self) -> None:
-        """Refuse latencies and bandwidths that no link has."""
-        for name, value in self._asdict().items():
-            check_number(name, value, low=0, open_low=name.endswith("bandwidth"))
-
-    def of_round(self, exchange_bytes: Sequence[int], graph: Graph, gradients: int = 0) -> RoundPrices:
-        """Seconds of messages: agents send at once, the busiest to all its neighbours; the server serves all in turn.
-
-        >>> from pisco.networks.graphs import ring
-        >>> LinkTimes(0.1, 0.01, 1e6, 1e6).of_round([1000], ring(10))
-        RoundPrices(gossip=0.012, server=0.22, work=0.0)
-        """
-        busiest, agents = int(graph.degrees.max(initial=0)), graph.num_agents
-        gossip = sum(self.gossip_latency + busiest * size / self.gossip_bandwidth for size in exchange_bytes)
-        server = sum(2 * (self.server_latency + agents * size / self.server_bandwidth) for size in exchange_bytes)
-        return RoundPrices(gossip, server)
+        gossip, server = self.gossip * 2.0 * graph.num_edges, self.server * 2.0 * graph.num_agents
+        gradient, exchanges = self.gradient * graph.num_agents, len(sizes.sent)
+        work = gradient * sizes.gradients
+        start = gossip * len(sizes.start_gossip) + server * len(sizes.start_server) + gradient * sum(sizes.start_work)
+        return RoundPrices(gossip * exchanges + work, server * exchanges + work, work, start)
 
 
 class MessageSizes(NamedTuple):

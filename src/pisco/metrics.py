@@ -17,9 +17,9 @@ from pisco.types import HasTracker, State
 if TYPE_CHECKING:
     from pisco.networks.placement import Placement
 
-__all__ = ["Metric", "auc", "f1"]
+__all__ = ["Metric", "auc", "each_agent", "f1"]
 
-TRAINING, TEST, STATE, COST = "training", "test", "state", "cost"
+TRAINING, TEST, AGENTS, STATE, COST = "training", "test", "agents", "state", "cost"
 
 
 def mean(values: jax.Array) -> jax.Array:
@@ -39,7 +39,9 @@ class Metric:
       rising: whether larger is better; None leaves that open, and then the column is no target.
       reduce: makes one number of the values of all test samples: their mean, or what needs the whole test set, such as
         an area under a curve (then `function` may give any tree whose leaves lead with the samples).
-      of: "test" or "state" ("training" and "cost" are measured by the library itself).
+      of: "test", "state", or "agents": as of test data, but at every agent's own parameters, a pass over the test data
+        for each ("training" and "cost" are measured by the library itself).
+      across: of agents, makes one number of theirs.
       title: for axes and tables; the column's name without.
       log: whether it is drawn on a logarithmic axis, which needs positive values.
       unit: "%" for shares of one, "B" for bytes, "s" for seconds.
@@ -58,6 +60,7 @@ class Metric:
     log: bool = False
     unit: str = ""
     usual: bool = True
+    across: Callable[[jax.Array], jax.Array] = jnp.min
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "title", self.title or self.column.replace("_", " "))
@@ -65,11 +68,11 @@ class Metric:
     @property
     def column(self) -> str:
         """Its name in a history."""
-        return f"test_{self.name}" if self.of == TEST else self.name
+        return f"test_{self.name}" if self.of in (TEST, AGENTS) else self.name
 
     def facts(self) -> dict[str, Any]:
         """What a result keeps of it: all but its functions."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("function", "reduce")}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("function", "reduce", "across")}
 
 
 def consensus_error(state: State, here: Placement) -> jax.Array:
@@ -117,7 +120,7 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
         given = [Metric(name, function) for name, function in given.items()]
     made: dict[str, Metric] = {}
     for metric in given if isinstance(given, Iterable) else [given]:
-        usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, STATE)
+        usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, AGENTS, STATE)
         if not usable or metric.rising not in (True, False, None):
             raise InputError(
                 f"metrics is {given!r}, expected functions by name or metrics of test data or of the state, as in "
@@ -146,6 +149,33 @@ def with_running_mean(columns: Mapping[str, Any]) -> dict[str, Any]:
             with np.errstate(over="ignore", invalid="ignore"):
                 out["grad_norm_sq_mean"] = np.cumsum(out[name], axis=-1) / np.arange(1, out[name].shape[-1] + 1)
     return out
+
+
+def each_agent(metric: Metric) -> tuple[Metric, Metric]:
+    """What a metric of test data is at the worst agent, and how far the best one is from it, beside that of x̄.
+
+    >>> error = Metric("error", lambda params, batch: abs(batch["y"] - params), rising=False)
+    >>> [each.column for each in each_agent(error)]
+    ['test_error_worst', 'test_error_spread']
+    """
+    if metric.of != TEST or metric.rising is None:
+        raise InputError(
+            f"the metric {metric.name!r} has no worst agent; give one of test data that says which way is better, as "
+            "in each_agent(problem.columns['test_accuracy'])"
+        )
+    worst = jnp.min if metric.rising else jnp.max
+    return (
+        replace(metric, name=f"{metric.name}_worst", of=AGENTS, across=worst, title=f"{metric.title}, worst agent"),
+        replace(
+            metric,
+            name=f"{metric.name}_spread",
+            rising=False,
+            log=False,
+            of=AGENTS,
+            across=jnp.ptp,
+            title=f"{metric.title}, best agent minus worst",
+        ),
+    )
 
 
 def auc(function: Callable[..., Any]) -> Metric:

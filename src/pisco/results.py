@@ -22,7 +22,7 @@ from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 from pisco.metrics import COST, METRICS, TRAINING, Metric
 from pisco.parts import whole
-from pisco.targets import PAID, Target, Targets, reached
+from pisco.targets import PAID, SHOWN, Target, Targets, reached
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -233,24 +233,35 @@ def compare(
     targets: Targets,
     prices: Prices = Prices(),  # noqa: B008 (a tuple)
 ) -> list[dict[str, Any]]:
-    """One record per result: means over seeds of the rounds, bytes and price at every target.
+    """One record per result: medians over seeds of the rounds, bytes and price at every target, and their intervals.
 
-    `targets` maps a column to its bound, to be reached from below where larger is better and else from above. What some
-    seed never meets, or is not measured, is None.
+    `targets` maps a column to its bound, to be reached from below where larger is better and else from above. Seeds
+    that miss it are censored (`pisco.statistics`): what half of them never meet, or is not measured, is None.
     """
     if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
         raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
     records = []
     for result, found in zip(results, reached(results, targets), strict=True):
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}
-        means = {each.target.column: each.means(prices) for each in found}
+        paid = {each.target.column: each.paid(prices) for each in found}
+        arrived = {each.target.column: len(each.rounds) for each in found}
         for column in targets:
-            record |= {f"{what} to {column}": means.get(column, {}).get(what) for what in PAID}
+            known = paid.get(column, {})
+            record[f"seeds to {column}"] = arrived.get(column)
+            for what in PAID:
+                record[f"{what} to {column}"] = _finite(known[what].value) if what in known else None
+            for what in SHOWN:
+                for end in ("low", "high"):
+                    record[f"{what} to {column}, {end}"] = _finite(getattr(known[what], end)) if what in known else None
         for column in dict.fromkeys(("grad_norm_sq", "loss", *targets)):
-            final = float(np.mean(result.final(column))) if column in result.history else math.nan
-            record[f"final {column}"] = final if math.isfinite(final) else None
+            final = float(np.median(result.final(column))) if column in result.history else math.nan
+            record[f"final {column}"] = _finite(final)
         records.append(record | {"diverged": result.diverged})
     return records
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def measured(results: Sequence[Result], *, costs: bool = False) -> dict[str, Metric]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from pisco.errors import InputError, check_number, suggest
 from pisco.metrics import COST, METRICS, Metric
+from pisco.statistics import Estimate, Sample
 
 if TYPE_CHECKING:
     from pisco.costs import Prices
@@ -22,6 +23,7 @@ Targets = Mapping[str, float]
 """Columns and their bounds."""
 
 USUAL: Targets = {"grad_norm_sq_mean": 0.05, "test_accuracy": 0.8}
+SHOWN = ("rounds", "bytes", "price", "seconds")
 PAID = ("rounds", "server_rounds", "gossip_rounds", "bytes_server", "bytes_gossip", "bytes", "price", "seconds")
 
 
@@ -140,11 +142,28 @@ class Reached(NamedTuple):
         """What the clock showed; nothing where there was none."""
         return self.at("seconds") if "seconds" in self.result.history else np.zeros(0)
 
-    def means(self, prices: Prices) -> dict[str, float]:
-        """What had been paid in every respect, the means over seeds; nothing where one missed the target."""
-        paid = {"rounds": self.rounds, "bytes": self.bytes, "price": self.price(prices)}
-        paid |= {"seconds": self.seconds} | {name: self.at(name) for name in PAID[:-1] if name not in paid}
-        return {name: float(values.mean()) for name, values in paid.items() if len(values)} if self.by_all else {}
+    def sample(self, paid: Callable[[Callable[[str], np.ndarray]], np.ndarray]) -> Sample:
+        """What `paid` makes of the columns at the target; of seeds that missed it, of what they had at the end."""
+
+        def column(name: str) -> np.ndarray:
+            held = name in self.result.history
+            return self.target.at(self.result, name) if held else np.where(missed, np.nan, 0.0)
+
+        missed = np.isnan(self.target.at(self.result))
+        ends = {name: values for name, values in self.result.history.items() if name in METRICS}
+        spent = paid(lambda name: np.atleast_2d(ends[name])[:, -1].astype(float) if name in ends else 0.0 * missed)
+        return Sample.of(paid(column), spent)
+
+    def paid(self, prices: Prices) -> dict[str, Estimate]:
+        """The median over seeds of what had been paid in every respect; seeds that missed the target are censored."""
+        history = self.result.history
+        found: dict[str, Callable[..., np.ndarray]] = {name: lambda c, name=name: c(name) for name in PAID}
+        found["rounds"] = lambda c: c("round")
+        found["bytes"] = lambda c: c("bytes_server") + c("bytes_gossip")
+        found["price"] = lambda c: prices.paid(c, history)
+        if "seconds" not in history:
+            del found["seconds"]
+        return {name: self.sample(each).median for name, each in found.items()}
 
 
 def reached(results: Sequence[Result], targets: Targets) -> list[list[Reached]]:

@@ -1,4 +1,4 @@
-"""BEER: gradient tracking with communication compression."""
+"""BEER and MoTEF: gradient tracking with communication compression."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import jax
 
 from pisco.algorithms.compressors import Identity
 from pisco.errors import check_number
-from pisco.tree import add, descend, subtract, track, zeros_like
+from pisco.tree import add, descend, lerp, subtract, track, zeros_like
 from pisco.types import Compressor, Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
 class BeerState(NamedTuple):
-    """X, the tracker V, the gradients G, and what neighbours know of X and V: H and Ĝ."""
+    """X, the tracker V, the gradients G or their running mean M, and what neighbours know of X and V: H and Ĝ."""
 
     params: Params
     tracker: Params
@@ -23,18 +23,22 @@ class BeerState(NamedTuple):
 
 
 @algorithm
-def beer(*, local_lr: float, consensus_lr: float = 0.3, compressor: Compressor = Identity()) -> Pair:
+def beer(
+    *, local_lr: float, consensus_lr: float = 0.3, compressor: Compressor = Identity(), momentum: float = 1.0
+) -> Pair:
     """One gradient and one exchange of two compressed vectors a round; from H⁰ = Ĝ⁰ = 0, V⁰ = G⁰:
 
         Xᵏ⁺¹ = Xᵏ + γ·Hᵏ(W − I) − η·Vᵏ              Hᵏ⁺¹ = Hᵏ + Q(Xᵏ⁺¹ − Hᵏ)
         Vᵏ⁺¹ = Vᵏ + γ·Ĝᵏ(W − I) + Gᵏ⁺¹ − Gᵏ         Ĝᵏ⁺¹ = Ĝᵏ + Q(Vᵏ⁺¹ − Ĝᵏ)
 
     A round's one exchange carries the two differences that the round before compressed. mean(V) = mean(G) always.
+    With `momentum` λ below 1 it is MoTEF: Mᵏ⁺¹ = (1 − λ)Mᵏ + λ·G(Xᵏ⁺¹) from M⁰ = G⁰ stands in the place of G.
 
     Args:
       local_lr: η, the step size.
       consensus_lr: γ, the consensus step size.
       compressor: Q.
+      momentum: λ in (0, 1], the weight of the fresh gradient; 1 tracks the gradients themselves.
 
     Example:
       >>> import pisco
@@ -44,10 +48,12 @@ def beer(*, local_lr: float, consensus_lr: float = 0.3, compressor: Compressor =
       array([3., 3.], dtype=float32)
 
     Reference: H. Zhao et al., "BEER: Fast O(1/T) Rate for Decentralized Nonconvex Optimization with Communication
-    Compression", NeurIPS 2022.
+    Compression", NeurIPS 2022; R. Islamov, Y. Gao and S. Stich, "Towards Faster Decentralized Stochastic Optimization
+    with Communication Compression", ICLR 2025.
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
     check_number("consensus_lr", consensus_lr, low=0, open_low=True)
+    check_number("momentum", momentum, low=0, high=1, open_low=True)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> BeerState:
         grads, zero = grad(params, key), zeros_like(params)
@@ -59,7 +65,7 @@ def beer(*, local_lr: float, consensus_lr: float = 0.3, compressor: Compressor =
         pull_params, pull_tracker = subtract(mix(known, _Both(compressor)), known)
         params = descend(add(state.params, pull_params, consensus_lr), local_lr, state.tracker)
         public_params = add(known[0], mix.each(compressor, first, subtract(params, known[0])))
-        grads = grad(params, grad_key)
+        grads = lerp(state.grads, grad(params, grad_key), momentum)
         tracker = track(add(state.tracker, pull_tracker, consensus_lr), grads, state.grads)
         public_tracker = add(known[1], mix.each(compressor, second, subtract(tracker, known[1])))
         return BeerState(params, tracker, grads, public_params, public_tracker)

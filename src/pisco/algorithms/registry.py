@@ -15,10 +15,19 @@ from pisco.algorithms.compressed import compressed
 from pisco.algorithms.compressors import compressor as as_compressor
 from pisco.algorithms.dsgd import dsgd
 from pisco.algorithms.dsgt import dsgt
+from pisco.algorithms.extra import extra
+from pisco.algorithms.fedadam import fedadam
+from pisco.algorithms.feddyn import feddyn
+from pisco.algorithms.fedprox import fedprox
+from pisco.algorithms.gt_hsgd import gt_hsgd
 from pisco.algorithms.kgt import kgt
+from pisco.algorithms.led import led
 from pisco.algorithms.momentum import momentum_dsgd
+from pisco.algorithms.noloco import noloco
 from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.algorithms.pisco import pisco
+from pisco.algorithms.proxskip import proxskip
+from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.scaffold import scaffold
 from pisco.errors import InputError, check_number
 from pisco.registry import Options, Registry, fit, options
@@ -40,6 +49,12 @@ def choco(*, local_lr: float, consensus_lr: float = 0.3, compressor: Any = "top-
 def compressed_beer(*, local_lr: float, consensus_lr: float = 0.3, compressor: Any = "top-k") -> Algorithm:
     """BEER with a compressor by name."""
     return beer(local_lr=local_lr, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
+
+
+def motef(*, local_lr: float, consensus_lr: float = 0.3, momentum: float = 0.1, compressor: Any = "top-k") -> Algorithm:
+    """BEER on a running mean of the gradients, with a compressor by name."""
+    steps: Any = {"local_lr": local_lr, "consensus_lr": consensus_lr, "momentum": momentum}
+    return beer(**steps, compressor=as_compressor(compressor))
 
 
 def compressed_pisco(
@@ -84,6 +99,10 @@ def _method(what: str, found: Any) -> Method:
 
 GOSSIP = {"server": "never"}
 FEDERATED = {"server": "always"}
+PAIRS = {"graph": "complete", "server": "never", "varying": "random_matching"}
+SKIPPING = {"gossip_steps": 0}
+ADAMW = ["adam", {"name": "weight-decay", "weight": 0.1}]
+NESTEROV = {"name": "momentum", "decay": 0.9, "nesterov": True}
 ONE_STEP = {"local_steps": 1, "comm_lr": 1.0, "combine_first": False}
 CLUSTERED = {
     "graph": "clusters",
@@ -141,6 +160,26 @@ _ROWS = {
     "lsgt": Method(lsgt, "gradient tracking with local steps, semi-ATC", {}, GOSSIP),
     "choco": Method(choco, "gossip SGD with error-feedback compression", {}, GOSSIP),
     "beer": Method(compressed_beer, "compressed gradient tracking", {}, GOSSIP),
+    "motef": Method(motef, "compressed gradient tracking of a running mean of the gradients", {}, GOSSIP),
+    "extra": Method(extra, "exact with one vector a round, on steady links", {}, GOSSIP),
+    "exact-diffusion": Method(
+        led, "exact diffusion (D²): exact with one vector a round", {"local_steps": 1, "lazy": False}, GOSSIP
+    ),
+    "nids": Method(led, "NIDS with equal steps: lazy exact diffusion", {"local_steps": 1, "lazy": True}, GOSSIP),
+    "led": Method(led, "local exact diffusion: one vector a round, local steps", {"lazy": False}, GOSSIP),
+    "proxskip": Method(proxskip, "local steps with a control variate; communicates by a coin", {}, SKIPPING),
+    "qg-dsgdm": Method(quasi_global, "gossip SGD with quasi-global momentum", {}, GOSSIP),
+    "gt-hsgd": Method(gt_hsgd, "gradient tracking of a variance-reduced estimate", {}, GOSSIP),
+    "fedprox": Method(fedprox, "federated averaging held near the server's model", {}, FEDERATED),
+    "feddyn": Method(feddyn, "federated learning with a dynamic regulariser", {}, FEDERATED),
+    "fedadam": Method(fedadam, "federated averaging with Adam at the server", {}, FEDERATED),
+    "diloco": Method(
+        dsgd,
+        "AdamW inside, Nesterov momentum on the mean of what the agents moved",
+        {"combine_first": False, "direction": ADAMW, "outer": NESTEROV},
+        FEDERATED,
+    ),
+    "noloco": Method(noloco, "AdamW inside, momentum with a random partner outside", {"direction": ADAMW}, PAIRS),
 }
 
 ALGORITHMS = Registry[Method]("algorithm", "pisco.algorithms", _ROWS, adopt=_method)

@@ -57,10 +57,10 @@ def agent(
 
       pisco agent --kit kits/agent-0 --data my.npz
     """
-    opened = _open(kit)
-    problem = _problem(opened, data, module)
+    opened = open_kit(kit)
+    problem = read_problem(opened, data, module)
 
-    from pisco.federation.runtime.agent import Agent
+    from pisco.federation.runtime.rolled_agent import AGENTS
 
     folder = state or kit / "state"
     rounds, every = opened.federation.rounds, _Every(5.0)
@@ -72,7 +72,8 @@ def agent(
             logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
     with _speaking(opened):
-        made = Agent(opened, problem, folder, listen=listen, durable=durable, progress=progress)
+        kind = AGENTS[opened.federation.presence]
+        made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
             note(f"{made.name} continues after round {made.done} of {rounds}")
         result = _run(made, made.run)
@@ -90,9 +91,9 @@ def server(
 
       pisco server --kit kits/server
     """
-    opened = _open(kit)
+    opened = open_kit(kit)
 
-    from pisco.federation.runtime.server import Server
+    from pisco.federation.runtime.rolled_server import SERVERS
 
     every = _Every(5.0)
 
@@ -101,12 +102,12 @@ def server(
             logging.getLogger("pisco.federation").info("%s", ledger.line())
 
     with _speaking(opened):
-        made = Server(opened, state or kit / "state", listen=listen, durable=durable)
+        made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
         result = _run(made, lambda: made.run(progress))
     _keep(result, out or kit / "result")
 
 
-def _problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
+def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     from pisco.errors import InputError
 
     if module is not None:
@@ -157,7 +158,7 @@ def _keep(result: Result, folder: Path) -> None:
     say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
 
 
-def _open(folder: Path) -> Kit:
+def open_kit(folder: Path) -> Kit:
     """A kit, and jax in its precision. Agents on one machine compile the same programs: even fast ones are kept."""
     import jax
 

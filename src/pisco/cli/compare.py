@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 import typer
 
 from pisco.cli.completion import listed
@@ -22,7 +24,8 @@ from pisco.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from pisco.results import Result
+    from pisco.costs import Prices
+    from pisco.experiments.compare import Entry
     from pisco.targets import Targets
 
 Grid = Annotated[str | None, typer.Option(help="Step sizes to try, as in 0.01,0.05,0.2.")]
@@ -34,7 +37,7 @@ def tune(
     grid: Grid = None,
     targets: Goals = None,
     rounds: Rounds = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Tuning seeds, from 100 on.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Tuning seeds, from 100 on.")] = 10,
     as_json: Json = False,
 ) -> None:
     """Find a step size by trying: one grid, one stated rule.
@@ -58,13 +61,15 @@ def tune(
         return
     print_table(
         "Every step size",
-        ("η_l", "mean rounds to the target", "‖∇f‖² at the end (running mean)"),
+        ("η_l", "mean rounds to the target", "‖∇f‖² at the end (running mean)", "seeds that failed"),
         [
-            (f"{lr:g}{' ←' if lr == tuned.local_lr else ''}", cell(rounds, ".0f"), cell(ending, ".2g"))
-            for lr, rounds, ending in tuned.trials
+            (f"{lr:g}{' ←' if lr == tuned.local_lr else ''}", cell(rounds, ".0f"), cell(ending, ".2g"), str(failed))
+            for lr, rounds, ending, failed in tuned.trials
         ],
-        right=(1, 2),
+        right=(1, 2, 3),
     )
+    if tuned.failed:
+        note(f"no step size works on every tuning seed; {tuned.failed} of {seeds} fail at {tuned.local_lr:g}")
     say(f"rule: {tuning.RULE}")
     say(f"next: pisco run {experiment} --set algorithm.local_lr={tuned.local_lr:g}")
 
@@ -81,10 +86,11 @@ def compare(
     grid: Grid = None,
     targets: Goals = None,
     rounds: Rounds = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds to report, from 0 on.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds to report, from 0 on.")] = 20,
     same_network: Annotated[
         bool, typer.Option(help="Run every method on the experiment's own network, not on its published one.")
     ] = False,
+    tuning_seeds: Annotated[int, typer.Option(min=1, help="Seeds to tune on, from 100 on.")] = 10,
     price_server: PriceServer = 10.0,
     price_gossip: PriceGossip = 1.0,
     price_gradient: PriceGradient = 0.0,
@@ -127,6 +133,7 @@ def compare(
             targets=goals,
             grid=chosen,
             seeds=range(seeds),
+            tuning_seeds=tuple(range(100, 100 + tuning_seeds)),
             own_network=not same_network,
             started=started,
             progress=progress,
@@ -139,7 +146,7 @@ def compare(
     if as_json:
         say_json({"targets": goals, "prices": prices, "rule": RULE, "methods": records, "plot": picture})
     else:
-        _print(records, goals, entries[0].result)
+        _print(entries, goals, prices)
         say(f"step sizes from {', '.join(f'{lr:g}' for lr in chosen)} by the rule: {RULE}")
         say(f"picture: {picture}   table: {folder / 'compare.csv'}")
     if interrupted:
@@ -156,16 +163,24 @@ def _numbers(text: str | None) -> tuple[float, ...]:
         raise InputError(f"the grid {text!r} is not a list of numbers; write 0.01,0.05,0.2") from None
 
 
-def _print(records: list[dict[str, Any]], goals: Targets, first: Result) -> None:
-    shown = ("rounds", "bytes", "price", *(("seconds",) if "seconds" in first.history else ()))
+def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
+    from pisco.targets import SHOWN, reached
+
+    first = entries[0].result
+    shown = [what for what in SHOWN if what != "seconds" or "seconds" in first.history]
     headers = [f"{what} to {first.metric(goal).title} {bound:g}" for goal, bound in goals.items() for what in shown]
+    writing = {"rounds": "{:.0f}".format, "bytes": size, "price": "{:.0f}".format, "seconds": "{:.3g}".format}
     rows = []
-    for record in records:
-        cells = [record["method"] + (" (diverged)" if record["diverged"] else ""), f"{record['local_lr']:g}"]
+    for entry, found in zip(entries, reached([entry.result for entry in entries], goals), strict=True):
+        cells = [entry.method + (" (diverged)" if entry.result.diverged else ""), f"{entry.tuned.local_lr:g}"]
+        paid = {each.target.column: each.paid(prices) for each in found}
         for goal in goals:
-            for what in shown:
-                value = record[f"{what} to {goal}"]
-                cells.append(size(value) if what == "bytes" else cell(value, ".3g" if what == "seconds" else ".0f"))
-        rows.append([*cells, cell(record["final grad_norm_sq"], ".2g")])
-    title, columns = "Means over seeds; – where a seed did not get there", ("method", "η_l", *headers)
-    print_table(title, (*columns, "final ‖∇f‖²"), rows, right=range(1, 20))
+            known = paid.get(goal, {})
+            # One interval is enough to see what chance does.
+            known = {what: each if what == "rounds" else each.alone() for what, each in known.items()}
+            cells += [known[what].words(writing[what]) if what in known else "–" for what in shown]
+        rows.append([*cells, cell(float(np.median(entry.result.final("grad_norm_sq"))), ".2g")])
+        if entry.tuned.failed:
+            note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
+    title = f"Medians of {len(first.seeds)} seeds (95% intervals); seeds that did not get there count as more than that"
+    print_table(title, ("method", "η_l", *headers, "final ‖∇f‖²"), rows, right=range(1, 20))

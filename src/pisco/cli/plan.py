@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pisco.cli.completion import listed
 from pisco.cli.console import cell, err, note, print_table, say, say_json, use_compilation_cache
-from pisco.cli.options import Experiment, Json, PriceGossip, PriceGradient, PriceServer, Rounds, Set, load_experiment
+from pisco.cli.options import Experiment, Json, Rounds, Set, load_experiment
 
 if TYPE_CHECKING:
-    from pisco.costs import LinkTimes, Prices
+    from pisco.costs import Prices
     from pisco.experiments.planned import Planned
+    from pisco.planning import Choice, Plan
 
 
 def plan(
@@ -24,15 +27,23 @@ def plan(
     target: Annotated[
         str, typer.Option(metavar="COLUMN=BOUND", help="What to reach; see `pisco list metrics`.")
     ] = "grad_norm_sq_mean=0.05",
-    price_server: PriceServer = 10.0,
-    price_gossip: PriceGossip = 1.0,
-    price_gradient: PriceGradient = 0.0,
-    latency_server: Annotated[
-        float | None, typer.Option(min=0, help="Seconds to the server; with the next three, plan for time.")
+    algorithms: Annotated[
+        str | None,
+        typer.Option(
+            help="Methods to choose from (`pisco list algorithms`), as in pisco,dsgt.",
+            autocompletion=listed("algorithms"),
+            show_default="pisco-one-exchange,pisco",
+        ),
     ] = None,
-    latency_gossip: Annotated[float | None, typer.Option(min=0, help="Seconds to a neighbour.")] = None,
-    bandwidth_server: Annotated[float | None, typer.Option(help="MB/s of the server's link.")] = None,
-    bandwidth_gossip: Annotated[float | None, typer.Option(help="MB/s of an agent's link.")] = None,
+    price_server: Annotated[
+        float | None, typer.Option(min=0, help="Price of a message to or from the server.", show_default="10")
+    ] = None,
+    price_gossip: Annotated[
+        float | None, typer.Option(min=0, help="Price of a message between agents.", show_default="1")
+    ] = None,
+    price_gradient: Annotated[
+        float | None, typer.Option(min=0, help="Price of a gradient of one agent.", show_default="0")
+    ] = None,
     rounds: Rounds = None,
     seconds: Annotated[float, typer.Option(help="Time that the plan may take.")] = 60.0,
     theory: Annotated[bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")] = False,
@@ -44,13 +55,15 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Find the cheapest way to run an experiment with PISCO.
+    """Find the cheapest way to run an experiment, or with a clock the quickest.
 
-    It chooses weights, p, local steps, step size and one exchange or two: theory rules out, pilot runs decide.
+    It chooses weights, p, local steps, step size, and one exchange or two: theory rules out, pilot runs decide.
 
     Examples:
 
       pisco plan a9a --price-server 10 --price-gossip 1 -o plan.toml
+
+      pisco plan a9a --set clock.preset=campus --algorithms pisco,dsgt
 
       pisco plan a9a --theory
     """
@@ -65,15 +78,17 @@ def plan(
     if len(goals) != 1:
         raise InputError(f"--target {target!r} names {len(goals)} targets; a plan needs one")
     (goal,) = goals.items()
-    links = latency_server, latency_gossip, bandwidth_server, bandwidth_gossip
-    prices = _prices((price_server, price_gossip, price_gradient), *links)
+    prices = _prices(price_server, price_gossip, price_gradient)
+    methods: Any = {"methods": [name.strip() for name in algorithms.split(",")]} if algorithms else {}
+    if theory and algorithms:
+        raise InputError("--theory is about PISCO alone; leave out --algorithms")
     if theory and (toml is not None or picture is not None):
         raise InputError("--theory plans nothing that could be written; leave out -o and --plot")
     if toml is not None and toml.suffix != ".toml":
         raise InputError(f"-o {toml} does not end in .toml; a plan is an experiment file, give it that ending")
     for path in (toml, picture):
         if path is not None:
-            _probe(path)
+            probe(path)
     if picture is not None and picture.suffix not in (".png", ".html"):
         raise InputError(f"--plot {picture} ends in neither .png nor .html; give it one of these endings")
     use_compilation_cache()
@@ -81,7 +96,7 @@ def plan(
         say_theory(config, goal, as_json)
         return
     with _status(seconds) as tell:
-        planned = plan_config(config, target=goal, prices=prices, seconds=seconds, tell=tell)
+        planned = plan_config(config, target=goal, prices=prices, seconds=seconds, tell=tell, **methods)
     if toml is not None:
         atomic_write(toml, planned.config.to_toml().encode())
         picture = picture or toml.with_suffix(".png")
@@ -90,38 +105,37 @@ def plan(
     if picture is not None:
         plot(planned, picture)
     if as_json:
-        say_json(_record(planned, prices, toml, picture))
+        say_json(_record(planned, toml, picture))
     elif toml is not None:
         say(f"written: {toml} and {picture}")
         say(f"next: pisco run {toml}")
     elif picture is not None:
         say(f"picture: {picture}")
-    if not planned.plan.measured:
+    found = planned.plan
+    if not found.reachable:
+        note(
+            f"warning: the target is out of reach in {config.run.rounds} rounds and more: the best that any pilot run "
+            f"came to is {found.lowest:.3g}, and there the curves are flat; give an easier --target, or larger batches"
+        )
+    elif not found.measured:
         note(
             f"warning: no pilot run got to the target within {config.run.rounds} rounds, so this plan may not either; "
             "give more rounds, more --seconds or an easier --target"
         )
-    if planned.plan.interrupted:
+    if found.interrupted:
         note("the search was cut short; this is the best so far (more --seconds may find better)")
 
 
-def _prices(prices: tuple[float, float, float], *links: float | None) -> Prices | LinkTimes:
-    """Prices of messages, or how fast links are where that is given."""
-    from pisco.costs import LinkTimes, Prices
-    from pisco.errors import InputError
+def _prices(*given: float | None) -> Prices | None:
+    """The prices, those that are left out as usual; None where none was given: a clock counts then, if there is one."""
+    from pisco.costs import Prices
 
-    if all(value is None for value in links):
-        return Prices(*prices)
-    known = [value for value in links if value is not None]
-    if len(known) < len(links):
-        raise InputError(
-            "planning for time needs all of --latency-server, --latency-gossip, --bandwidth-server and "
-            "--bandwidth-gossip"
-        )
-    return LinkTimes(*known[:2], *(1e6 * megabytes for megabytes in known[2:]))
+    if all(price is None for price in given):
+        return None
+    return Prices(*(usual if price is None else price for price, usual in zip(given, Prices(), strict=True)))
 
 
-def _probe(path: Path) -> None:
+def probe(path: Path) -> None:
     """Refuse a file that could not be written, before the search."""
     from pisco.errors import InputError
     from pisco.experiments.folders import writable
@@ -152,33 +166,32 @@ def _show(planned: Planned, experiment: str) -> None:
     goal = f"{found.target.column} {'≥' if found.target.metric.rising else '≤'} {found.target.bound:g}"
     setting = found.setting
     rows = {
+        "method": setting.method,
         "weights": setting.weights,
-        "exchanges a round": "one" if setting.one_exchange else "two",
         "p": f"{setting.server_prob:.3g}",
-        "local steps T_o": f"{setting.local_steps}",
+        "local steps T_o": cell(setting.local_steps, "d"),
         "step size η_l": f"{setting.local_lr:.4g}",
         "rounds to the target": cell(found.rounds),
         words + " to the target": cell(found.price),
-        "how that is known": (
-            "measured: mean of pilot runs" if found.measured else "predicted: no pilot run got there"
-        ),
+        "how that is known": _known(found),
         "run without diverging for": f"{found.checked_rounds} rounds",
-        "stable η_l at x⁰, in theory": f"{found.stable_limit:.3g}",
-        "growth of deviations a round": _growth_words(found.growth),
     }
+    if not math.isnan(found.stable_limit):
+        rows["stable η_l at x⁰, in theory"] = f"{found.stable_limit:.3g}"
+        rows["growth of deviations a round"] = _growth_words(found.growth)
     print_table(f"Plan for {experiment}: {goal}, in {found.seconds:.0f} s", ("", ""), rows.items())
     print_table(
         f"The best setting for each p ({words})",
-        ("p", "weights", "exchanges", "T_o", "η_l", words, "known from"),
+        ("p", "method", "weights", "T_o", "η_l", words, "known from"),
         [
             (
                 f"{s.server_prob:.3g}{' ←' if s == setting else ''}",
+                s.method,
                 s.weights if s.server_prob < 1 else "–",
-                "one" if s.one_exchange else "two",
-                f"{s.local_steps}",
+                cell(s.local_steps, "d"),
                 f"{s.local_lr:.3g}",
                 cell(row.price),
-                "pilot runs" if row.measured else "prediction",
+                _source(row),
             )
             for row in found.by_probability
             for s in (row.setting,)
@@ -193,6 +206,20 @@ def _show(planned: Planned, experiment: str) -> None:
     say(f"{found.pilots} settings tried in pilot runs, {found.diverged} of them diverged")
 
 
+def _known(found: Plan) -> str:
+    if found.measured:
+        return "measured: mean of pilot runs"
+    if not found.reachable:
+        return f"unreachable: pilot runs end at {found.lowest:.3g}"
+    return "predicted: no pilot run got there" if math.isfinite(found.price) else "not known: no pilot run got there"
+
+
+def _source(row: Choice) -> str:
+    if row.measured:
+        return "pilot runs"
+    return "prediction" if math.isfinite(row.price) else "not reached"
+
+
 def _growth_words(growth: tuple[float, float]) -> str:
     first, last = growth
     if first < 1:
@@ -202,11 +229,10 @@ def _growth_words(growth: tuple[float, float]) -> str:
     return f"{first:.3g} at x⁰, {last:.3g} after a descent: bounded only by server rounds or by the loss"
 
 
-def _record(planned: Planned, prices: Any, toml: Path | None, picture: Path | None) -> dict[str, Any]:
+def _record(planned: Planned, toml: Path | None, picture: Path | None) -> dict[str, Any]:
     found = planned.plan
     return vars(found) | {
         "target": {found.target.column: found.target.bound},
-        "prices": {"kind": type(prices).__name__} | prices._asdict(),
         "cost": found.price,
         "growth": {"at_start": found.growth[0], "after_descent": found.growth[1]},
         "by_probability": [

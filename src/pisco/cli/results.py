@@ -57,14 +57,14 @@ def show(
     if as_json:
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
         return
-    fields = [name for name in records[0] if name not in ("label", "diverged")]
+    fields = [name for name in records[0] if name not in ("label", "diverged") and ", " not in name]
     rows = [
         ("folder", *(str(folder) for folder in folders)),
         ("rounds run", *(str(result.rounds) for result in results)),
         *((name.replace("_", " "), *(_words(name, record[name]) for record in records)) for name in fields),
         ("diverged", *("yes" if record["diverged"] else "no" for record in records)),
     ]
-    print_table("Results, means over seeds", ("", *(record["label"] for record in records)), rows)
+    print_table("Results, medians over seeds", ("", *(record["label"] for record in records)), rows)
 
 
 def export(

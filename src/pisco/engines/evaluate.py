@@ -16,7 +16,7 @@ from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.errors import InputError, brief
-from pisco.metrics import METRICS, STATE, TEST
+from pisco.metrics import AGENTS, METRICS, STATE, TEST, Metric
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
 from pisco.problems.problem import Problem
@@ -34,6 +34,7 @@ def round_metrics(problem: Problem, state: State, here: Placement = EVERYBODY) -
     for metric in (*METRICS.values(), *problem.metrics):
         if metric.of == STATE:
             row[metric.column] = metric.function(state, here)
+    row |= _measure_agents(problem, state.params, here)
     return {name: value for name, value in row.items() if value is not None}
 
 
@@ -74,13 +75,29 @@ def _at_own_models(problem: Problem, mean: Any, here: Placement) -> dict[str, ja
 
 def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) -> dict[str, jax.Array]:
     """Every metric of the test data: what it makes of its values for all samples."""
-    found = {}
-    for metric in problem.metrics:
-        if metric.of == TEST:
-            function = partial(with_fast_convolutions(metric.function), problem.whole(params))
-            values = problem.sample_values(function, problem.test)
-            found[metric.column] = metric.reduce(here.gather(values, problem.num_test))
-    return found
+    return {metric.column: _tested(problem, metric, params, here) for metric in problem.metrics if metric.of == TEST}
+
+
+def _tested(problem: Problem, metric: Metric, params: Params, here: Placement) -> jax.Array:
+    function = partial(with_fast_convolutions(metric.function), problem.whole(params))
+    values = problem.sample_values(function, problem.test)
+    return metric.reduce(here.gather(values, problem.num_test))
+
+
+def _measure_agents(problem: Problem, params: Params, here: Placement) -> dict[str, jax.Array]:
+    """Metrics of the test data at every agent's parameters; nothing is computed unless there are some."""
+    asked = [metric for metric in problem.metrics if metric.of == AGENTS]
+    if not asked:
+        return {}
+    # The worst and the spread come from the same values.
+    kinds = {(metric.function, metric.reduce): metric for metric in asked}
+
+    @exact_products
+    def one(own):
+        return {kind: _tested(problem, metric, own, here) for kind, metric in enumerate(kinds.values())}
+
+    values, order = lax.map(one, here.everyone(params)), list(kinds)
+    return {metric.column: metric.across(values[order.index((metric.function, metric.reduce))]) for metric in asked}
 
 
 def check_state_metrics(problem: Problem, state: State) -> None:

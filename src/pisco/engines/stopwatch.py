@@ -1,7 +1,8 @@
 """The seconds of a run: a recursion of maxima over the links that its coins chose.
 
 Every agent has a clock. A gradient adds its seconds. The message of j is at i at t_j + bytes/bandwidth + latency, and i
-goes on at the latest of its own time and of what it waits for: its neighbours, or the average of all who report. Time
+goes on at the latest of its own time and of what it waits for: its neighbours, or the average of all who report. (Where
+messages are asked for, none leaves before the question is there, and the server asks when it is first asked.) Time
 changes no trajectory, so it is computed beside the run, from the same draws, on the host and in double precision.
 """
 
@@ -10,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,18 +63,26 @@ def _no_loss() -> Any:
 @partial(jax.jit, static_argnames=("agents", "start", "varying"))
 def _draws(run: Any, memory: Any, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool):
     """Who reaches the server, who reports, who is present and who hears whom, in every round; at the `start` too."""
-    (server, keys), present = run, None
+    (server, keys), present, (attendance, kept) = run, None, memory
     if gossip.presence is not None and not start:
         decide = gossip.presence.decide
-        memory, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], memory, rounds)
+        attendance, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], attendance, rounds)
 
-    def one(k, present):
-        drawn = draw(gossip, server.decide((), keys.coins, k, _no_loss)[0], keys.links, k, present)
+    def coin(memory, k):
+        return server.decide(memory, keys.coins, k, _no_loss)[::-1]
+
+    if jax.tree.leaves(kept) and not start:
+        kept, reached = lax.scan(coin, kept, rounds)
+    else:
+        reached = jax.vmap(lambda k: coin(kept, k)[1])(rounds)
+
+    def one(k, present, reached):
+        drawn = draw(gossip, reached, keys.links, k, present)
         told, operator = tell(drawn, agents), gossip.rule.draw(keys.links, k)[0] if start else drawn.operator
         heard = _heard(operator, agents) if varying else None
         return told.server, told.participates & told.server, present, heard
 
-    return memory, jax.vmap(one)(rounds, present)
+    return (attendance, kept), jax.vmap(one)(rounds, present, reached)
 
 
 class _Exchange(NamedTuple):
@@ -92,6 +100,7 @@ class _Round(NamedTuple):
     exchanges: tuple[_Exchange, ...]
     steps: int
     gossips_always: bool  # also before the server's average, or among those whom it leaves out
+    asked: bool
 
 
 @partial(jax.jit, static_argnames="do")
@@ -139,12 +148,13 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                 to = present[:, None] if heard.targets is None else present[heard.targets]
                 heard = heard._replace(there=heard.there & present[heard.sources] & to)
 
-            def delay(kind, size, *at):
+            def delays(kind, size, *at):
+                """Of a message, and of a question without a size."""
                 latency, bandwidth = (
                     value[name] * noise[name][at] if name in noise else value[name]
                     for name in (f"latency_{kind}", f"bandwidth_{kind}")
                 )
-                return latency + size / bandwidth
+                return latency + size / bandwidth, latency
 
             for at, each in enumerate(do.exchanges):
                 spent = each.work * value["compute"]
@@ -154,7 +164,11 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                 to_server = served if each.kind in ("mix", "") else jnp.full(agents, each.kind == "server")
                 before = t
                 for step in range({"mix": do.steps, "gossip": 1}.get(each.kind, 0)):
-                    arrival = t[heard.sources] + delay("gossip", each.up, at, step)
+                    leaves, (delay, latency) = t[heard.sources], delays("gossip", each.up, at, step)
+                    if do.asked:
+                        asker = t[:, None] if heard.targets is None else t[heard.targets]
+                        leaves = jnp.maximum(leaves, asker + latency)
+                    arrival = leaves + delay
                     arrival = jnp.where(heard.there, arrival, -jnp.inf)
                     if heard.targets is None:
                         t = jnp.maximum(t, arrival.max(axis=1, initial=-jnp.inf))
@@ -163,8 +177,14 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                 t = t if do.gossips_always else jnp.where(to_server, before, t)
                 if each.kind in ("mix", "server"):
                     heard_from = reports if each.kind == "mix" else to_server
-                    average = jnp.where(heard_from, t + delay("server", each.up, at, 0), -jnp.inf).max()
-                    t = jnp.where(to_server, jnp.maximum(t, average + delay("server", each.down, at, 1)), t)
+                    leaves, (delay, latency) = t, delays("server", each.up, at, 0)
+                    if do.asked:
+                        leaves = jnp.maximum(t, jnp.where(to_server, t + latency, jnp.inf).min() + latency)
+                    average = jnp.where(heard_from, leaves + delay, -jnp.inf).max()
+                    delay, latency = delays("server", each.down, at, 1)
+                    if do.asked:
+                        average = jnp.maximum(average, t + latency)
+                    t = jnp.where(to_server, jnp.maximum(t, average + delay), t)
             return t, t.max()
 
         return lax.scan(one_round, times, (*draws, noise))
@@ -177,15 +197,12 @@ class Stopwatch:
 
     def __init__(self, clock: Clock, network: Network, runs: Sequence[Run], sizes: MessageSizes):
         clock.check(network.num_agents)
-        if jax.tree.leaves(runs[0].server.start()):
-            raise InputError(
-                f"server={runs[0].server!r} depends on the run, so a clock cannot follow it; leave out one of them"
-            )
-        self.clock, self.network = {f.name: getattr(clock, f.name) for f in fields(clock)}, network
+        self.clock, self.asked, self.network = clock.quantities, clock.asked, network
         self.runs = [(run.server, streams(seed_key(run.seed))) for run in runs]
         self.keys = jnp.stack([keys.clock for _, keys in self.runs])
         presence = network.gossip.presence
-        self.memory = [() if presence is None else presence.start(network.num_agents)] * len(runs)
+        attendance = () if presence is None else presence.start(network.num_agents)
+        self.memory = [(attendance, run.server.start()) for run in runs]
         incoming = network.weights.T.tocsr()
         incoming.setdiag(0)
         incoming.eliminate_zeros()
@@ -214,7 +231,8 @@ class Stopwatch:
 
     def _next(self, exchanges: tuple[_Exchange, ...], rounds: np.ndarray, *, start: bool = False) -> np.ndarray:
         network, gossip = self.network, self.network.gossip
-        do = _Round(exchanges, gossip.steps, not start and (gossip.before_server or network.splits_rounds))
+        always = not start and (gossip.before_server or network.splits_rounds)
+        do = _Round(exchanges, gossip.steps, always, self.asked)
         how: Any = {"agents": network.num_agents, "start": start, "varying": self.fixed is None}
         with _host():
             # In the user's precision and run by run, as the engines draw: coins are the same to the last bit.

@@ -26,6 +26,7 @@ from pisco.engines.job import Engine
 from pisco.engines.run import ENGINES, SEEDS_UP_TO, run
 from pisco.engines.sizes import COUNTS_UP_TO, usual_eval_every
 from pisco.errors import InputError, choose
+from pisco.metrics import TEST, each_agent
 from pisco.networks.network import Network
 from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
@@ -55,6 +56,8 @@ class ProblemTable(Choices):
     partition: str = "sorted"
     partition_options: dict[str, Any] = Field(default_factory=dict)
     weights: list[float] | str | None = None
+    each_agent: bool | None = None
+    """Whether the test metrics of every agent are measured as well: the worst one's, and their spread."""
 
     @model_validator(mode="after")
     def _known(self) -> ProblemTable:
@@ -73,6 +76,11 @@ class ProblemTable(Choices):
             data["dataset"] = load_dataset(self.dataset, **self.dataset_options)
         data = {name: value for name, value in data.items() if name in takes}
         made = factory(**data, **self.taken_by("name"))
+        if self.each_agent:
+            tested = [metric for metric in made.metrics if metric.of == TEST]
+            if not tested:
+                raise InputError("problem.each_agent needs test data, and there is none; leave it out")
+            made = made.with_metrics(*(own for metric in tested for own in each_agent(metric)))
         return made if self.weights is None else made.weighted(self.weights)
 
 
@@ -111,6 +119,7 @@ class ClockTable(Table):
     bandwidth_gossip: Any = None
     latency_server: Any = None
     bandwidth_server: Any = None
+    asked: bool | None = None
 
     def build(self) -> Clock:
         """The clock."""
@@ -152,7 +161,7 @@ class Config(Table):
         """The same experiment with a number in place of `local_lr = "auto"`."""
         if not self.algorithm.is_auto:
             return self
-        from pisco.planning.steps import auto_step
+        from pisco.planning.automatic import auto_step
 
         problem, network = self.problem_and_network()
         step = auto_step(

@@ -1,4 +1,4 @@
-"""Plans for experiment files: an experiment in, the cheapest way to run it with PISCO out, as an experiment."""
+"""Plans for experiment files: an experiment in, the cheapest way to run it out, as an experiment."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.costs import LinkTimes, Prices
+from pisco.costs import Prices
 from pisco.errors import InputError
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.planning.formulas import Outlook, outlook
-from pisco.planning.planner import USUAL_PRICES, Plan, plan
-from pisco.planning.settings import PROBABILITIES, Setting
+from pisco.planning.planner import Plan, plan
+from pisco.planning.settings import PISCO, PROBABILITIES, Setting
 from pisco.report.panels import COLOURS, GOSSIP, SERVER, Bars, Curve, Level, Panel
 from pisco.report.picture import draw
 from pisco.targets import Target
@@ -33,12 +33,16 @@ def plan_config(
     config: Config,
     *,
     target: tuple[str, float],
-    prices: Prices | LinkTimes = USUAL_PRICES,
+    prices: Prices | None = None,
+    methods: Sequence[str] = PISCO,
     probabilities: Sequence[float] = PROBABILITIES,
     seconds: float = 60.0,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Planned:
-    """Find the cheapest way to run an experiment with PISCO."""
+    """Find the cheapest way to run an experiment with PISCO, or other methods.
+
+    Without prices, an experiment that has a clock is planned for seconds.
+    """
     usual = {"varying": "none", "presence": "everybody", "reporters": None, "gossip_steps": 1}
     usual["gossip_before_server"] = False
     for name, value in usual.items():
@@ -54,7 +58,9 @@ def plan_config(
         rounds=config.run.rounds,
         batch_size=config.run.batch_size,
         target=target,
-        prices=prices,
+        prices=prices or Prices(),
+        clock=None if config.clock is None or prices else config.clock.build(),
+        methods=methods,
         eval_every=config.run.eval_every or 1,
         local_steps=_local_steps(config),
         probabilities=probabilities,
@@ -88,11 +94,9 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
     """The experiment with a setting put in place; weights with their own options stay as they are."""
     tables = config.to_dict()
     tables["run"].setdefault("eval_every", 1)  # as it was planned
-    tables["algorithm"] = {
-        "name": "pisco-one-exchange" if setting.one_exchange else "pisco",
-        "local_lr": float(f"{setting.local_lr:.4g}"),
-        "local_steps": setting.local_steps,
-    }
+    tables["algorithm"] = {"name": setting.method, "local_lr": float(f"{setting.local_lr:.4g}")}
+    if setting.local_steps is not None:
+        tables["algorithm"]["local_steps"] = setting.local_steps
     p = float(f"{setting.server_prob:.4g}")
     server: dict[str, Any] = {"server": "bernoulli", "server_prob": p}
     if p in (0.0, 1.0):
@@ -106,15 +110,10 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
 
 def panels(planned: Planned) -> list[Panel]:
     """What the best setting for each p costs, by kind of link, and what the theory expects of the network."""
-    found, words = planned.plan, "seconds" if planned.plan.unit == "s" else "price"
+    found, words = planned.plan, planned.plan.unit
     known = [choice for choice in found.by_probability if math.isfinite(choice.price)]
-    parts = {
-        "between agents": np.array([choice.gossip for choice in known]),
-        "to and from the server": np.array([choice.price - choice.gossip - choice.gradients for choice in known]),
-        "gradients": np.array([choice.gradients for choice in known]),
-    }
-    if not parts["gradients"].any():
-        del parts["gradients"]
+    kinds = list(known[0].parts) if known else [words]
+    parts = {kind: np.array([choice.parts[kind] for choice in known]) for kind in kinds}
     labels = [f"{choice.setting.server_prob:.3g}" + " *" * (not choice.measured) for choice in known]
     probs = np.geomspace(1e-3, 1, 61)
     expected = network_dependency(planned.config.network.build().mixing_rate, probs)

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from pisco import registry
@@ -57,9 +58,11 @@ class Federation(Table):
 
     Fields: `name`; `seed` of batches and coins; `rounds`; `batch_size` (None: all of an agent's samples);
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
-    waits for a silent peer; `server_address`; the tables `algorithm`, `problem` (None: every agent brings a
-    module) and `network`; `roster`; `weights`, the founding roster's matrix W as (row, column, value); `changes` of
-    the roster; `files` that the tables name, with their SHA-256.
+    waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
+    goes on with those who are there, at least `quorum` of them: more than half unless given); `server_address`; the
+    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `roster`; `weights`, the founding
+    roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256
+    of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -78,6 +81,9 @@ class Federation(Table):
     dtype: Literal["float32", "float64"] = "float32"
     eval_every: Count = 1
     patience: Seconds = 600.0
+    presence: Literal["all", "deadline"] = "all"
+    deadline: Seconds | None = None
+    quorum: Count | None = None
     server_address: Address
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
@@ -170,6 +176,8 @@ class Federation(Table):
     def _tables(self) -> dict[str, Any]:
         tables = options.moved(self.model_dump(exclude_none=True), lambda file: Path(file.name))
         tables.setdefault("batch_size", "full")
+        if self.presence == "all":
+            del tables["presence"]  # plans from before there was a choice keep their hash
         return tables if self.files else {name: value for name, value in tables.items() if name != "files"}
 
     @functools.cached_property
@@ -226,9 +234,17 @@ class Federation(Table):
         """Every agent that is ever a member, founders first."""
         return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch.names))
 
-    def network_of(self, epoch: Epoch) -> Network:
-        """The network of an epoch, on the stored weights."""
-        return self.network.model_copy(update={"agents": len(epoch.members)}).build(epoch.matrix())
+    def network_of(self, epoch: Epoch, presence: Any = None) -> Network:
+        """The network of an epoch, on the stored weights; where members may be absent, with everybody unless given."""
+        table = self.network.model_copy(update={"agents": len(epoch.members)})
+        if presence is None and self.presence == "deadline":
+            presence = np.ones(len(epoch.members), bool)
+        return table.build(epoch.matrix(), presence)
+
+    def quorum_at(self, round_index: int) -> int:
+        """How many must be present in a round; a roster that shrank below the quorum needs all of them."""
+        members = len(self.epoch_at(round_index).members)
+        return min(members, self.quorum or len(self.roster) // 2 + 1)
 
     def build_algorithm(self) -> Algorithm:
         """The update rule."""
@@ -303,12 +319,37 @@ class Federation(Table):
         tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
         return checked(Federation, tables, "the federation")
 
+    def cancel(self, name: str) -> Federation:
+        """The plan without its last change of the roster, which must be one of `name`."""
+        if not self.changes:
+            raise InputError("no change is planned, so there is none to cancel")
+        last = self.changes[-1]
+        if last.name != name:
+            raise InputError(
+                f"the last change is to {last.action} {last.name!r} at round {last.round}; cancel that one first"
+            )
+        tables = self.model_dump(exclude_none=True)
+        return checked(Federation, tables | {"changes": tables["changes"][:-1]}, "the federation")
+
     @model_validator(mode="after")
     def _fits_together(self) -> Federation:
         if self.network.agents != len(self.roster):
             raise InputError(f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents")
         if self.network.presence != "everybody":
-            raise InputError(f"network.presence = {self.network.presence!r} is for simulations so far; leave it out")
+            raise InputError(
+                f"network.presence = {self.network.presence!r} is for simulations; leave it out, or let members miss "
+                'rounds with presence = "deadline"'
+            )
+        if (self.presence == "deadline") != (self.deadline is not None):
+            raise InputError(
+                f'presence = "{self.presence}" with deadline = {self.deadline} does not fit; give both presence = '
+                '"deadline" and deadline, the seconds that a round may take, or neither'
+            )
+        if self.quorum is not None and (self.presence == "all" or self.quorum > len(self.roster)):
+            raise InputError(
+                f'quorum = {self.quorum} cannot be used; it goes with presence = "deadline" and is at most '
+                f"{len(self.roster)}, the number of agents"
+            )
         _check_changes(self)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
@@ -362,8 +403,6 @@ def _triples(weights: Any, indices: Sequence[int]) -> list[Triple]:
 
 
 def _one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Problem:
-    import numpy as np
-
     from pisco.data import Dataset
 
     if table.features is not None and list(dataset.features.shape[1:]) != table.features:

@@ -50,6 +50,10 @@ class Placement(Protocol):
         """All `count` rows of what is split evenly over the devices, in order."""
         return tree
 
+    def everyone(self, tree: Any) -> Any:
+        """All agents' rows, on every device: only for what must look at each of them."""
+        return tree
+
     def apply(self, operator: Operator, tree: Any) -> Any:
         """One gossip exchange: the agents here receive what `operator`, a map on all agents, gives them."""
         return operator(tree)

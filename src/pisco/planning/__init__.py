@@ -1,21 +1,10 @@
 """What to run, before running it: plans, safe step sizes, and warnings."""
 
-from pisco.costs import LinkTimes, Prices
+from pisco.costs import Prices
+from pisco.planning.automatic import auto_step
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Choice, Plan, plan
 from pisco.planning.settings import Setting
-from pisco.planning.steps import Doubt, auto_step, check_step
+from pisco.planning.steps import Doubt, check_step
 
-__all__ = [
-    "Choice",
-    "Doubt",
-    "LinkTimes",
-    "Outlook",
-    "Plan",
-    "Prices",
-    "Setting",
-    "auto_step",
-    "check_step",
-    "outlook",
-    "plan",
-]
+__all__ = ["Choice", "Doubt", "Outlook", "Plan", "Prices", "Setting", "auto_step", "check_step", "outlook", "plan"]

@@ -1,21 +1,25 @@
-"""`plan`: which weights, p, local steps, step size and form of exchange reach a target at the lowest price."""
+"""`plan`: which method, weights, p, local steps and step size reach a target at the lowest price, or soonest."""
 
 from __future__ import annotations
 
-import functools
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from pisco.costs import LinkTimes, Prices, RoundPrices
+from pisco.clock import Clock
+from pisco.costs import Prices
 from pisco.errors import InputError, check_number
 from pisco.metrics import TEST
 from pisco.networks.network import Network
-from pisco.planning.pilot import DIVERGED, SLOWER, OutOfTime, Pilot, Track, values_of
+from pisco.planning.meters import priced, timed
+from pisco.planning.pilot import DIVERGED, SLOWER, Pilot, values_of
 from pisco.planning.search import RACE_SEEDS, Search
-from pisco.planning.settings import PROBABILITIES, Modes, Setting
+from pisco.planning.settings import PISCO, PROBABILITIES, Modes, Setting, first_setting
+from pisco.planning.track import OutOfTime, Track
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.targets import Target
@@ -32,10 +36,8 @@ class Choice:
     setting: Setting
     price: float
     measured: bool
-    gossip: float
-    """The part of the price that messages between agents cost."""
-    gradients: float = 0.0
-    """The part that gradients cost."""
+    parts: dict[str, float]
+    """What of the price is for messages between agents, to and from the server, for gradients; or all of it seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Plan:
     """Rounds to the target that the price stands for."""
     measured: bool
     """Whether pilots of this setting reached the target."""
+    reachable: bool
+    """False where no pilot reached the target, and all that ran for long end flat above it."""
+    lowest: float
+    """The best value of the target's column that any pilot came to; the highest, where larger is better."""
     checked_rounds: int
     """How far the setting was run without diverging."""
     by_probability: tuple[Choice, ...]
@@ -73,7 +79,9 @@ def plan(
     rounds: int,
     batch_size: int | None = None,
     target: tuple[str, float] = ("grad_norm_sq_mean", 0.05),
-    prices: Prices | LinkTimes = USUAL_PRICES,
+    prices: Prices = USUAL_PRICES,
+    clock: Clock | str | Path | Mapping[str, Any] | None = None,
+    methods: Sequence[str] = PISCO,
     eval_every: int = 1,
     local_steps: int = 1,
     probabilities: Sequence[float] = PROBABILITIES,
@@ -81,7 +89,7 @@ def plan(
     samples: int = 10_000,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Plan:
-    """Find the cheapest way to run PISCO on a problem and a graph.
+    """Find the cheapest way to run PISCO, or other methods, on a problem and a graph.
 
     The theory leaves out weights and step sizes that cannot do well; pilot runs race the others at equal price
     (`pisco.planning.pilot`); the best few are run on fresh seeds, the closest of these on more, and the winner to the
@@ -93,7 +101,9 @@ def plan(
       rounds: the most rounds that a run may take.
       batch_size: samples per gradient, None for all.
       target: a column of the history and its bound.
-      prices: of messages and gradients (`Prices`) or how fast links are (`LinkTimes`).
+      prices: of messages and gradients.
+      clock: how long gradients and messages take, as for `pisco.run`; then the plan is for seconds, not for prices.
+      methods: those to choose from, by name (`pisco list algorithms`): with a `local_lr`, at every p that they allow.
       eval_every: rounds between two measurements.
       local_steps: a T_o to try besides 1, 4 and 10.
       probabilities: the p to try.
@@ -113,9 +123,13 @@ def plan(
     check_number("rounds", rounds, low=1, integer=True)
     check_number("seconds", seconds, low=0, open_low=True)
     check_number("eval_every", eval_every, low=1, integer=True)
+    clock = None if clock is None else Clock.of(clock)
     prices.check()
-    if not any(prices):
+    if clock is None and not any(prices):
         raise InputError("all prices are 0, so all plans cost the same; give at least one")
+    if isinstance(methods, str) or not methods:
+        raise InputError(f"methods is {methods!r}; give the names of those to choose from, as in ['pisco', 'dsgt']")
+    firsts = [first_setting(method) for method in methods]
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")
     for p in probabilities:
@@ -130,34 +144,38 @@ def plan(
     probabilities = [p for p in probabilities if p > 0 or network.graph.is_connected]
     if not probabilities:
         raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
-    few = subsample(problem, samples, test=goal.metric.of == TEST)
+    tell("estimating L, σ² and f(x⁰) − f*")
+    estimates = estimate(problem, batch_size=batch_size)
+    # Few samples add their own noise to a gradient's norm; it has to stay far below what is asked for.
+    fine = 20 * estimates.noise / goal.bound if goal.column.startswith("grad_norm_sq") else 0.0
+    few = subsample(problem, int(min(max(samples, fine), problem.num_samples)), test=goal.metric.of == TEST)
+    meters = priced(problem, network, prices) if clock is None else timed(problem, networks, clock, rounds)
     track = Track(
         few,
         networks,
         batch_size=batch_size,
         target=goal,
-        prices=round_prices(problem, network, prices),
+        meters=meters,
         rounds=rounds,
         eval_every=eval_every,
         deadline=began + 0.8 * seconds,
         tell=tell,
     )
-    start = track.begin(Setting("", True, 1, 0.0, 1.0), RACE_SEEDS)
+    start = track.begin(firsts[0]._replace(weights=next(iter(networks)), server_prob=probabilities[-1]), RACE_SEEDS)
     if all(goal.met(values_of(goal, row)).all() for row in start.rows):
         raise InputError(f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one")
-    tell("estimating L, σ² and f(x⁰) − f*")
-    estimates = estimate(problem, batch_size=batch_size)
-    search = Search(track, Modes.of(networks), estimates, probabilities, local_steps)
+    chosen: Any = {"methods": methods, "probabilities": probabilities, "local_steps": local_steps}
+    search = Search(track, Modes.of(networks), estimates, **chosen)
     interrupted = False
     try:
-        search.run(began + seconds)
+        search.run(began + 0.95 * seconds)
     except OutOfTime:
         interrupted = True
     except KeyboardInterrupt:
         if not any(pilot.rounds for pilot in track.finished):
             raise  # there is no best so far
         interrupted = True
-    return _report(search, prices.unit, interrupted, began)
+    return _report(search, "price" if clock is None else "seconds", interrupted, began)
 
 
 def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
@@ -176,8 +194,10 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
     return Plan(
         setting=chosen.setting,
         price=price,
-        rounds=_rounds(chosen, price),
+        rounds=chosen.rounds_ahead(target),
         measured=math.isfinite(chosen.cost),
+        reachable=not search.out_of_reach,
+        lowest=search.lowest,
         checked_rounds=max(search.checked, chosen.rounds),
         by_probability=tuple(_by_probability(search, chosen)),
         estimates=search.estimates,
@@ -192,45 +212,29 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
     )
 
 
-def _rounds(chosen: Pilot, price: float) -> float:
-    """Rounds to the target: what pilots took, or what the predicted price pays for."""
-    if math.isfinite(chosen.cost):
-        return sum(at for at in chosen.met_at if at is not None) / len(chosen.met_at)
-    return price / chosen.unit if chosen.unit else math.nan
-
-
 def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
     """For every p the cheapest setting, as measured, or as predicted where its pilots were stopped before."""
     rows = []
-    for p in sorted({pilot.setting.server_prob for pilot in search.track.finished}):
-        here = [q for q in search.track.finished if q.setting.server_prob == p and q.status != DIVERGED]
-        # What ran longest tells most: the run-off and the finals, then what was not dropped halfway.
-        decided, finals = (
-            [q for q in here if q in stage and math.isfinite(q.cost)] for stage in (search.run_off, search.finals)
-        )
-        # These missed the target; pilots with fewer seeds would only flatter them.
-        late = [q for q in here if q in search.finals]
-        here = decided or finals or late or [q for q in here if q.status != SLOWER] or here
-        if not here:
+    for p in sorted({pilot.setting.server_prob for pilot in search.track.finished if pilot.rounds}):
+        best = chosen if chosen.setting.server_prob == p else _best_at(search, p)
+        if best is None:
             continue
-        best = min(here, key=lambda q: (q is not chosen, q.cost, q.predicted(search.track.target)))
         # A pilot that was stopped will cost more than it had paid by then.
         price = max(best.predicted(search.track.target), best.floor)
-        work, each = best.prices.work, price / best.unit if best.unit else 0.0
-        gossip = (1 - p) * (best.prices.gossip - work)
-        rows.append(Choice(best.setting, price, math.isfinite(best.cost), gossip * each, work * each))
+        rows.append(Choice(best.setting, price, math.isfinite(best.cost), best.meter.parts(price)))
     return rows
 
 
-def round_prices(problem: Problem, network: Network, prices: Prices | LinkTimes) -> Callable[[Setting], RoundPrices]:
-    """What a gossip round and a server round of a setting cost."""
-
-    @functools.cache
-    def of(one_exchange: bool, local_steps: int) -> RoundPrices:
-        sizes = Setting("", one_exchange, local_steps, 0.0, 1.0).sizes(problem)
-        return prices.of_round(sizes.sent, network.graph, sizes.gradients)
-
-    return lambda setting: of(setting.one_exchange, setting.local_steps)
+def _best_at(search: Search, p: float) -> Pilot | None:
+    """The cheapest pilot at one p. What ran longest tells most: the run-off, the finals, what was not dropped."""
+    here = [q for q in search.track.finished if q.setting.server_prob == p and q.status != DIVERGED and q.rounds]
+    decided, finals = (
+        [q for q in here if q in stage and math.isfinite(q.cost)] for stage in (search.run_off, search.finals)
+    )
+    # These missed the target; pilots with fewer seeds would only flatter them.
+    late = [q for q in here if q in search.finals]
+    here = decided or finals or late or [q for q in here if q.status != SLOWER] or here
+    return min(here, key=lambda q: (q.cost, q.predicted(search.track.target)), default=None)
 
 
 def networks_to_try(network: Network) -> dict[str, Network]:

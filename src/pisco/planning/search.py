@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from pisco.planning.pilot import DIVERGED, Pilot, Track
-from pisco.planning.settings import Modes, Setting, candidates
+from pisco.planning.pilot import DIVERGED, SLOWER, Pilot, values_of
+from pisco.planning.settings import Modes, Setting, allowed, candidates, first_setting
+from pisco.planning.track import Track
 from pisco.theory.estimates import Estimates
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
 
@@ -28,14 +29,26 @@ NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
 
 
+ROWS_TOLD = 30
+"""Fewer measured rounds do not tell that a target is out of reach."""
+
+
 class Search:
     """The stages of a plan; what is known at any moment can be reported."""
 
     def __init__(
-        self, track: Track, modes: Modes, estimates: Estimates, probabilities: Sequence[float], local_steps: int
+        self,
+        track: Track,
+        modes: Modes,
+        estimates: Estimates,
+        *,
+        methods: Sequence[str],
+        probabilities: Sequence[float],
+        local_steps: int,
     ):
-        self.track, self.modes, self.estimates = track, modes, estimates
-        self.probabilities, self.local_steps = probabilities, local_steps
+        self.track, self.modes, self.estimates, self.local_steps = track, modes, estimates, local_steps
+        network = next(iter(track.networks.values()))
+        self.firsts = {first: allowed(first, network, probabilities) for first in map(first_setting, methods)}
         self.finals: list[Pilot] = []
         self.run_off: list[Pilot] = []
         self.winner: Pilot | None = None
@@ -47,15 +60,18 @@ class Search:
     def run(self, deadline: float) -> None:
         """Race, climb T_o, refine, decide on fresh seeds, check to the last round."""
         track = self.track
-        tried = candidates(self.modes, self.estimates, self.probabilities)
+        tried = []
+        for first, probabilities in self.firsts.items():
+            gradients = max(1, first.sizes(track.problem).gradients)
+            tried += candidates(first, self.modes, self.estimates, probabilities, gradients)
         track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()
         self._refine()
         track.race(self._finalists(), FINAL_SEEDS, halve=False, words="finals on fresh seeds")
         self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
-        contenders = [p for p in self.final_order() if p.cost <= CLOSE * track.cheapest(FINAL_SEEDS)]
-        met = [pilot.setting for pilot in contenders[:CONTENDERS]]
-        self.run_off = track.race(met, RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
+        near = CLOSE * track.cheapest(FINAL_SEEDS)
+        met = [pilot.setting for pilot in self.final_order() if math.isfinite(pilot.cost) and pilot.cost <= near]
+        self.run_off = track.race(met[:CONTENDERS], RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
         track.deadline = deadline
         while order := self.final_order():
             end = track.endure(order[0].setting, FINAL_SEEDS[:3])
@@ -68,12 +84,11 @@ class Search:
     def ranked(self) -> list[Pilot]:
         """Pilots so far, best first: by price at the target, then by predicted price, then by where they stood."""
         alive = [p for p in self.track.finished if self._may_win(p) and p.rounds]
+        return sorted(alive, key=self._key)
+
+    def _key(self, pilot: Pilot) -> tuple[float, float, float]:
         target = self.track.target
-
-        def key(pilot: Pilot) -> tuple[float, float, float]:
-            return pilot.cost, pilot.predicted(target), pilot.standing(target, pilot.rounds)
-
-        return sorted(alive, key=key)
+        return pilot.cost, pilot.predicted(target), pilot.standing(target, pilot.rounds)
 
     def _finalists(self) -> list[Setting]:
         """The best two of each of the best three p: pilots share their coins, so all of one p may have been lucky."""
@@ -94,12 +109,13 @@ class Search:
             combinations: dict[Any, Setting] = {}
             for pilot in self.ranked():
                 s = pilot.setting
-                combinations.setdefault((s.weights, s.one_exchange, s.server_prob), s)
+                if s.local_steps is not None:
+                    combinations.setdefault((s.weights, s.method, s.server_prob), s)
                 if len(combinations) == 4:
                     break
             tried = []
             for s in combinations.values():
-                same = s.local_lr * (s.local_steps + 1) / (steps + 1)
+                same = s.local_lr * ((s.local_steps or 0) + 1) / (steps + 1)
                 tried += [s._replace(local_steps=steps, local_lr=same * by) for by in (0.5, 1.0, 2.0, 4.0)]
             self.track.race(tried, RACE_SEEDS, words=f"race at T_o = {steps}")
             pays = self.track.cheapest(RACE_SEEDS) <= 0.97 * before
@@ -122,8 +138,10 @@ class Search:
     def final_order(self) -> list[Pilot]:
         """Finalists, cheapest first; among near ties those that are stable by the theory come first."""
         decided = [p for p in self.run_off if math.isfinite(p.cost) and self._may_win(p)]
-        finals = decided or [p for p in self.finals if self._may_win(p)] or self.ranked()
-        finals = sorted(finals, key=lambda p: (p.cost, p.predicted(self.track.target)))
+        hopeful = [p for p in self.finals if math.isfinite(p.predicted(self.track.target)) and self._may_win(p)]
+        missed = [p for p in self.finals if self.out_of_reach and self._may_win(p)]
+        finals = decided or hopeful or missed or self.ranked()
+        finals = sorted(finals, key=self._key)
         if not finals or not math.isfinite(finals[0].cost):
             return finals
         near = [p for p in finals if p.cost <= NEAR * finals[0].cost]
@@ -133,17 +151,40 @@ class Search:
     def _may_win(self, pilot: Pilot) -> bool:
         return pilot.status != DIVERGED and pilot.setting not in self.failed
 
+    @property
+    def out_of_reach(self) -> bool:
+        """Whether nothing reached the target, and all that ran for long (the finals, if any) end flat above it."""
+        target, tried = self.track.target, [p for p in self.track.finished if p.status not in (DIVERGED, SLOWER)]
+        reached = any(math.isfinite(p.cost) for p in tried)
+        tried = [p for p in tried if p in self.finals] or tried
+        longest = max((p.rounds for p in tried), default=0)
+        told = longest >= ROWS_TOLD * self.track.stride and (not target.metric.rising or target.metric.unit == "%")
+        return told and not reached and all(math.isinf(p.predicted(target)) for p in tried if 2 * p.rounds >= longest)
+
+    @property
+    def lowest(self) -> float:
+        """The best that any pilot came to, the median over its seeds."""
+        target = self.track.target
+        curves = [np.median([values_of(target, row) for row in p.rows], axis=0) for p in self.track.finished]
+        best = np.nanmax if target.metric.rising else np.nanmin
+        return float(best([best(curve) for curve in curves])) if curves else math.nan
+
     def growth(self, setting: Setting) -> tuple[float, float]:
-        """Of the squared error a round, at the agents' curvatures at x⁰ and, scaled, where a descent ended."""
-        first = np.asarray(self.estimates.agent_curvatures)
+        """Of the squared error a round, at the agents' curvatures at x⁰ and, scaled, where a descent ended.
+
+        NaN for methods that the theory of stability does not know.
+        """
+        rule, first = setting.rule, np.asarray(self.estimates.agent_curvatures)
+        if rule is None:
+            return math.nan, math.nan
         eased = self.estimates.end_smoothness / max(self.estimates.smoothness, 1e-12)
         weights, lr = self.track.networks[setting.weights].weights, setting.local_lr
         return (
-            agents_growth(first, weights, local_lr=lr, **setting.rule),
-            agents_growth(eased * first, weights, local_lr=lr, **setting.rule),
+            agents_growth(first, weights, local_lr=lr, **rule),
+            agents_growth(eased * first, weights, local_lr=lr, **rule),
         )
 
     def stable_limit(self, setting: Setting) -> float:
-        """The largest safe η_l at the agents' curvatures at x⁰."""
-        weights = self.track.networks[setting.weights].weights
-        return largest_safe_step(self.estimates.agent_curvatures, weights, **setting.rule)
+        """The largest safe η_l at the agents' curvatures at x⁰; NaN where that is not known."""
+        rule, weights = setting.rule, self.track.networks[setting.weights].weights
+        return math.nan if rule is None else largest_safe_step(self.estimates.agent_curvatures, weights, **rule)

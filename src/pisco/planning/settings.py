@@ -1,15 +1,18 @@
-"""What a plan chooses from: settings of PISCO, and how the theory narrows them down before anything is run."""
+"""What a plan chooses from: settings of a method, and how the theory narrows them down before anything is run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from pisco.algorithms.pisco import pisco
+from pisco.algorithms.registry import ALGORITHMS, build
 from pisco.costs import MessageSizes, message_sizes
+from pisco.engines.job import check_needs
+from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.schedules import Schedule, bernoulli
 from pisco.problems.problem import Problem
@@ -18,6 +21,9 @@ from pisco.theory.stability import Rule, best_step, largest_stable_step, weight_
 from pisco.tree import stack_agents
 from pisco.types import Algorithm
 
+PISCO = ("pisco-one-exchange", "pisco")
+"""What is planned unless other methods are named: PISCO in both forms."""
+
 PROBABILITIES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 CONDITION = 10.0
 """The condition number at which rounds are predicted, where only their ratio between weights counts."""
@@ -25,28 +31,30 @@ CONDITION = 10.0
 HOPELESS = 3.0
 """Weights that are predicted to need this many times the rounds of the best ones are not tried."""
 
+WIDE = 50.0
+"""A method that the theory does not know is tried down to gradient descent's limit over this."""
+
 
 class Setting(NamedTuple):
-    """One way to run PISCO on a graph."""
+    """One way to run a method on a graph."""
 
+    method: str
     weights: str
-    one_exchange: bool
-    local_steps: int
+    local_steps: int | None
+    """None where the method has no such number."""
     server_prob: float
     local_lr: float
-    comm_lr: float = 1.0
 
     @property
     def algorithm(self) -> Algorithm:
         """The update rule."""
-        steps: dict[str, Any] = {"local_lr": self.local_lr, "comm_lr": self.comm_lr}
-        return pisco(local_steps=self.local_steps, one_exchange=self.one_exchange, **steps)
+        steps = {} if self.local_steps is None else {"local_steps": self.local_steps}
+        return build(self.method, local_lr=self.local_lr, **steps)
 
     @property
-    def rule(self) -> Rule:
-        """What matters for stability besides weights and η_l."""
-        steps: Rule = {"local_steps": self.local_steps, "comm_lr": self.comm_lr}
-        return {**steps, "server_prob": self.server_prob, "one_exchange": self.one_exchange}
+    def rule(self) -> Rule | None:
+        """What matters for stability besides weights and η_l; None where no theory of ours knows the method."""
+        return rule_of(self.algorithm, self.server_prob)
 
     @property
     def server(self) -> Schedule:
@@ -60,10 +68,39 @@ class Setting(NamedTuple):
 
     def describe(self) -> str:
         """In words, for progress and tables."""
-        form = "one exchange" if self.one_exchange else "two exchanges"
-        return (
-            f"{self.weights}, {form}, p = {self.server_prob:.3g}, T_o = {self.local_steps}, η_l = {self.local_lr:.3g}"
-        )
+        steps = "" if self.local_steps is None else f" T_o = {self.local_steps},"
+        return f"{self.method}, {self.weights}, p = {self.server_prob:.3g},{steps} η_l = {self.local_lr:.3g}"
+
+
+def rule_of(algorithm: Algorithm, server_prob: float) -> Rule | None:
+    """PISCO's hyperparameters as the theory of stability takes them; None for other update rules."""
+    if algorithm.factory is not pisco.__wrapped__:  # type: ignore[attr-defined]
+        return None
+    names = ("local_steps", "comm_lr", "one_exchange")
+    local_steps, comm_lr, one_exchange = (algorithm.hyperparameters[name] for name in names)
+    return {"local_steps": local_steps, "comm_lr": comm_lr, "server_prob": server_prob, "one_exchange": one_exchange}
+
+
+def first_setting(method: str) -> Setting:
+    """A method with one local step; refuses one whose step size is not called `local_lr`."""
+    known = ALGORITHMS[method].hyperparameters
+    if "local_lr" not in known:
+        raise InputError(f"algorithm {method!r} has no `local_lr` to plan; call its step size that")
+    return Setting(method, "", 1 if "local_steps" in known else None, 0.0, 1.0)
+
+
+def allowed(setting: Setting, network: Network, probabilities: Sequence[float]) -> list[float]:
+    """Those p on which the method can run; the reason, where there is none."""
+    fit, refused = [], None
+    for p in probabilities:
+        try:
+            check_needs(setting.algorithm, network.with_server(bernoulli(p)))
+            fit.append(p)
+        except InputError as error:
+            refused = error
+    if refused is not None and not fit:
+        raise refused
+    return fit
 
 
 class Modes(NamedTuple):
@@ -75,48 +112,58 @@ class Modes(NamedTuple):
     def of(cls, networks: Mapping[str, Network]) -> Modes:
         return cls({name: weight_modes(network.weights) for name, network in networks.items()})
 
-    def limit(self, setting: Setting, curvature: float) -> float:
+    def limit(self, weights: str, rule: Rule, curvature: float) -> float:
         """The largest stable η_l if all agents were alike with this curvature: where to search, not what is safe."""
-        return largest_stable_step(self.by_weights[setting.weights], curvature, **setting.rule)
+        return largest_stable_step(self.by_weights[weights], curvature, **rule)
 
-    def rounds(self, setting: Setting) -> float:
+    def rounds(self, weights: str, rule: Rule) -> float:
         """Predicted rounds for a factor e in the error, at the best step, on quadratics of condition `CONDITION`."""
         # Without the modes μ = 1 of a disconnected graph, which are the same for all weights.
-        modes = [mode for mode in self.by_weights[setting.weights] if abs(mode - 1) > 1e-9]
-        _, shrink = best_step(modes, 1.0, condition=CONDITION, **setting.rule)
+        modes = [mode for mode in self.by_weights[weights] if abs(mode - 1) > 1e-9]
+        _, shrink = best_step(modes, 1.0, condition=CONDITION, **rule)
         return 2 / -np.log(shrink) if 0 < shrink < 1 else float("inf" if shrink >= 1 else 0)
 
 
-def step_sizes(limit: float, greatest: float, cautious: float) -> list[float]:
-    """The η_l to try, 1-2-5: around the stable limit, and not far above what gradient descent itself allows.
-
-    Tuned steps on a9a lie up to five times above the limit at x⁰, because the curvature falls along the path; and where
-    the limit is gradient descent's own, the best step lies below it, the more so the more agents' curvatures differ:
-    `cautious` is gradient descent's limit on the steepest agent alone.
-    """
-    low, high = min(limit / 2, cautious / 10), min(10 * limit, 2 * greatest)
+def step_sizes(low: float, high: float) -> list[float]:
+    """The η_l to try, 1-2-5."""
     exponents = range(int(np.floor(np.log10(low))) - 1, int(np.ceil(np.log10(high))) + 1)
     every = [float(f"{m}e{e}") for e in exponents for m in (1, 2, 5)]
     return [step for step in every if low <= step <= high]
 
 
-def candidates(modes: Modes, estimates: Estimates, probabilities: Sequence[float] = PROBABILITIES) -> list[Setting]:
-    """Settings worth a pilot run, at T_o = 1: weights that the theory does not rule out, steps near its limits."""
+def candidates(
+    first: Setting,
+    modes: Modes,
+    estimates: Estimates,
+    probabilities: Sequence[float] = PROBABILITIES,
+    gradients: int = 1,
+) -> list[Setting]:
+    """Settings of a method worth a pilot run, with the local steps that it begins with.
+
+    For PISCO: weights that the theory does not rule out, steps around its stable limit, and not far above what gradient
+    descent itself allows. Tuned steps on a9a lie up to five times above the limit at x⁰, because the curvature falls
+    along the path; and where the limit is gradient descent's own, the best step lies below it, the more so the more
+    agents' curvatures differ. Other methods, which take `gradients` a round, are tried on all weights, from gradient
+    descent's limit down.
+    """
     curvature = max(estimates.smoothness, 1e-12)
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))
     out: list[Setting] = []
-    for one_exchange in (True, False):
-        for p in probabilities:
-            tried = [Setting(name, one_exchange, 1, p, 1.0) for name in modes.by_weights]
-            predicted = [modes.rounds(setting) for setting in tried]
-            if p == 1:
-                tried, predicted = tried[:1], predicted[:1]  # gossip is never used
-            for setting, rounds in zip(tried, predicted, strict=True):
-                if rounds > HOPELESS * min(predicted):
-                    continue
-                limit = modes.limit(setting, curvature)
-                descent = modes.limit(setting._replace(server_prob=1.0), curvature)
-                cautious = descent * curvature / max(estimates.agent_smoothness, curvature)
-                steps = step_sizes(limit, easing * descent, cautious)
-                out += [setting._replace(local_lr=step) for step in steps]
+    for p in probabilities:
+        tried = {name: first._replace(weights=name, server_prob=p) for name in modes.by_weights}
+        if p == 1:
+            tried = dict(list(tried.items())[:1])  # gossip is never used
+        rules = {name: rule for name, setting in tried.items() if (rule := setting.rule)}
+        rounds = {name: modes.rounds(name, rule) for name, rule in rules.items()}
+        for name, setting in tried.items():
+            if rounds and rounds[name] > HOPELESS * min(rounds.values()):
+                continue
+            descent, limit = 2 / (curvature * gradients), np.inf
+            if rules:
+                descent = modes.limit(name, {**rules[name], "server_prob": 1.0}, curvature)
+                limit = modes.limit(name, rules[name], curvature)
+            # Gradient descent's limit on the steepest agent alone.
+            cautious = descent * curvature / max(estimates.agent_smoothness, curvature)
+            low, high = min(limit / 2, cautious / (10 if rules else WIDE)), min(10 * limit, 2 * easing * descent)
+            out += [setting._replace(local_lr=step) for step in step_sizes(low, high)]
     return out

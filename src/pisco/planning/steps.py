@@ -1,4 +1,4 @@
-"""Step sizes before a run: is this one safe, and which one is?
+"""A step size before a run: is it safe?
 
 Theory alone warns too often. At the curvature of x⁰, tuned steps on a9a lie two to five times above the mean-square
 limit and do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
@@ -11,24 +11,20 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
-from pisco.algorithms.pisco import pisco
 from pisco.engines.driver import ABSURD
 from pisco.engines.job import Job, Run, even_chunk, next_segment
-from pisco.engines.run import sweep
 from pisco.engines.scan import ScanEngine
-from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
-from pisco.planning.settings import Setting
+from pisco.planning.settings import rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import agent_curvatures, smoothness
+from pisco.theory.estimates import agent_curvatures
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
@@ -91,26 +87,24 @@ def check_step(
     p = network.server.probability
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
     odd = odd or network.presence is not None
-    if algorithm.factory is not pisco.__wrapped__ or p is None or odd:  # type: ignore[attr-defined]
+    rule = None if p is None or odd else rule_of(algorithm, p)
+    if rule is None:
         return None
     if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
         return None
     look = _affordable(problem)
     if look is None:
         return None
-    taken = ("local_lr", "comm_lr", "local_steps", "one_exchange")
-    chosen = {name: algorithm.hyperparameters[name] for name in taken}
-    setting = Setting(network.weights_name, server_prob=p, **chosen)
-    lr = float(setting.local_lr)
+    lr = float(algorithm.hyperparameters["local_lr"])
     few, flops = look
     curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
     if not curvatures.max() > 0:
         return None
-    worst = agents_growth(curvatures, network.weights, local_lr=lr, **setting.rule)
+    worst = agents_growth(curvatures, network.weights, local_lr=lr, **rule)
     if worst <= 1:
         return None
     # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
-    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **setting.rule)
+    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **rule)
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
@@ -122,19 +116,19 @@ def check_step(
     )
     if seen is None:
         return None
-    limit = largest_safe_step(curvatures, network.weights, **setting.rule)
+    limit = largest_safe_step(curvatures, network.weights, **rule)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         others = {name: Network(network.graph, weights=name) for name in ("pisco-step", "metropolis")}
-    changes = {f"network.weights={name}": (other, setting.rule) for name, other in others.items()}
-    changes["algorithm.name=pisco-one-exchange"] = network, setting._replace(one_exchange=True).rule
-    for change, (other, rule) in changes.items():
-        if agents_growth(curvatures, other.weights, local_lr=lr, **rule) < 1:
-            allowed = largest_safe_step(curvatures, other.weights, **rule)
+    changes = {f"network.weights={name}": (other, rule) for name, other in others.items()}
+    changes["algorithm.name=pisco-one-exchange"] = network, {**rule, "one_exchange": True}
+    for change, (other, changed) in changes.items():
+        if agents_growth(curvatures, other.weights, local_lr=lr, **changed) < 1:
+            allowed = largest_safe_step(curvatures, other.weights, **changed)
             remedies.append(f"{change} (stable up to {allowed:.2g})")
-    if p < 1:
+    if p is not None and p < 1:
         remedies.append("a larger network.server_prob")
     return Doubt(lr, seeming if seeming > 1 else worst, limit, seen[0], seen[1], tuple(remedies))
 
@@ -207,81 +201,3 @@ def _trial(
     if apart > ABSURD:
         return done, f"agents are {math.sqrt(apart):.3g} apart"
     return None
-
-
-def auto_step(
-    rule: Callable[[float], Algorithm],
-    problem: Problem,
-    network: Network,
-    *,
-    rounds: int,
-    batch_size: int | None = None,
-    local_steps: int = 1,
-    seeds: Sequence[int] = (600, 601),
-    seconds: float = 30.0,
-) -> float:
-    """A step size that is safe and fast: the fastest of a pilot that also survives a long run, by trying.
-
-    Steps from gradient descent's limit 2/(L·(T_o + 1)) downwards by halves are tried for up to 100 rounds; the one with
-    the lowest mean of ‖∇f(x̄)‖² is run longer, up to 1000 rounds, and halved until it ends below where it began.
-
-    Args:
-      rule: from η_l to an update rule.
-      problem: loss and data.
-      network: graph, weights and server schedule.
-      rounds: of the run to come.
-      batch_size: samples per gradient, None for all.
-      local_steps: T_o of the rule, for the first step to try.
-      seeds: of the pilot.
-      seconds: after this time nothing more is tried.
-
-    >>> import numpy as np, pisco
-    >>> problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 10), np.arange(20.0).reshape(10, 2))
-    >>> network = pisco.Network.ring(10, weights="fdla")
-    >>> auto_step(lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), problem, network, rounds=200) < 0.02
-    True
-    """
-    began = time.monotonic()
-    few = subsample(problem, 5000, test=False)
-    curvature = max(smoothness(few, iterations=HESSIANS), 1e-12)
-    start = 2 / (curvature * (local_steps + 1))
-    grid = [float(f"{start / 2**k:.2g}") for k in range(10)]
-    trial = min(rounds, 100)
-    options: dict[str, Any] = {"batch_size": batch_size, "chunk_rounds": 50}
-
-    def ran(steps: Sequence[float], count: int) -> list[Any]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # the run itself warns of a disconnected graph
-            every = max(1, count // 20)
-            points = [(rule(step), network.server) for step in steps]
-            found = sweep(points, few, network, rounds=count, seeds=seeds, eval_every=every, **options)
-        if any(result.interrupted for result in found):
-            raise KeyboardInterrupt
-        return found
-
-    def fine(result: Any) -> bool:
-        loss = result.column("loss")
-        return not result.diverged and bool((loss[:, -1] < loss[:, 0]).all())
-
-    results = ran(grid, trial)
-    order = sorted(
-        (k for k, result in enumerate(results) if fine(result)),
-        key=lambda k: float(np.median(results[k].final("grad_norm_sq_mean"))),
-    )
-    if not order:
-        raise InputError(
-            f"no step size from {grid[-1]:g} to {grid[0]:g} lowers the loss in {trial} rounds; "
-            "give algorithm.local_lr a number, or check the problem"
-        )
-    step, long = grid[order[0]], min(rounds, 1000)
-    for _ in range(30):
-        if long <= trial or time.monotonic() - began > seconds:
-            return step
-        (result,) = ran([step], long)
-        if fine(result):
-            return step
-        step = float(f"{step / 2:.2g}")
-    raise InputError(
-        f"no step size down to {2 * step:g} lowers the loss over {long} rounds on this network; use "
-        "network.weights=metropolis, one exchange, or a server now and then"
-    )

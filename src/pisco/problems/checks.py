@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.convolutions.rewrite import has_convolutions
 from pisco.errors import InputError, brief
-from pisco.metrics import TEST
+from pisco.metrics import AGENTS, TEST
 from pisco.types import Params
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def check_metrics(problem: Problem) -> None:
     """Refuse metrics that cannot be used."""
     params = jax.eval_shape(problem.init, jax.random.key(0))
     for metric in problem.metrics:
-        if metric.of != TEST:
+        if metric.of not in (TEST, AGENTS):
             continue
         if problem.test is None:
             raise InputError(

@@ -15,7 +15,7 @@ from jax import lax
 from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.display import card
 from pisco.errors import InputError, check_number, choose
-from pisco.metrics import COST, METRICS, TEST, Metric, as_metrics
+from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
@@ -140,8 +140,9 @@ class Problem:
 
     @property
     def num_measured(self) -> int:
-        """Samples that one measurement looks at: those of the loss, and the test samples where there are metrics."""
-        tested = self.num_test if any(metric.of == TEST for metric in self.metrics) else 0
+        """Samples that one measurement looks at: those of the loss, and the test samples, by each agent if need be."""
+        kinds = {metric.of for metric in self.metrics}
+        tested = self.num_test * ((TEST in kinds) + self.num_agents * (AGENTS in kinds))
         if self.eval_samples is None:
             return self.num_samples + tested
         return int(np.minimum(self.sizes, self.eval_samples).sum()) + tested

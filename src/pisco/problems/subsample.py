@@ -7,7 +7,7 @@ import copy
 import jax
 import numpy as np
 
-from pisco.metrics import TEST
+from pisco.metrics import AGENTS, TEST
 from pisco.problems.problem import Problem
 
 
@@ -24,7 +24,7 @@ def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, see
     few = copy.copy(problem)
     if not test:
         few.test, few.num_test = None, 0
-        few.metrics = tuple(metric for metric in few.metrics if metric.of != TEST)
+        few.metrics = tuple(metric for metric in few.metrics if metric.of not in (TEST, AGENTS))
     elif few.test is not None:
         few.num_test = min(few.num_test, samples)
         if few.num_test < problem.num_test:

@@ -72,6 +72,11 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
         ways = ("y", "x", "h") if bars.horizontal else ("x", "y", "v")
         for (name, values), colour in zip(bars.parts.items(), bars.colours, strict=False):
             bar = {ways[0]: labels, ways[1]: values, "orientation": ways[2], "marker": {"color": colour}}
+            if bars.capped:
+                bar["marker"]["pattern"] = {"shape": ["/" if capped else "" for capped in bars.capped]}
+            if bars.interval is not None and name == list(bars.parts)[-1]:
+                below, above = bars.errors()
+                bar["error_y"] = {"array": above, "arrayminus": below, "color": "#555555", "thickness": 1}
             yield {"type": "bar", "name": name} | bar
         words = [f"<b>{bold}</b><br>{_html(lines)}" for bold, lines in bars.notes]
         if words:

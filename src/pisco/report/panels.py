@@ -55,7 +55,8 @@ class Curve(NamedTuple):
 class Bars(NamedTuple):
     """Stacked bars: every part has a name, a colour and one value per label.
 
-    A note is what stands above a bar: a few words in bold, and lines below them.
+    A note is what stands above a bar: a few words in bold, and lines below them. `interval` is from where to where the
+    end of every bar may lie. A capped bar ends where nobody looked further: it is hatched and has an arrow.
     """
 
     labels: Sequence[str]
@@ -63,6 +64,16 @@ class Bars(NamedTuple):
     colours: Sequence[str] = (GOSSIP, SERVER)
     notes: Sequence[tuple[str, str]] = ()
     horizontal: bool = False
+    interval: tuple[np.ndarray, np.ndarray] | None = None
+    capped: Sequence[bool] = ()
+
+    def errors(self) -> np.ndarray:
+        """How far the interval goes below and above every bar; nothing for a capped one, or beyond what was seen."""
+        assert self.interval is not None
+        ends = np.sum(list(self.parts.values()), axis=0)
+        far = np.maximum([ends - self.interval[0], self.interval[1] - ends], 0)
+        far = np.where(np.isfinite(far), far, np.maximum(1.05 * ends.max(initial=0.0) - ends, 0))
+        return np.where(list(self.capped) or False, 0, far)
 
 
 class Level(NamedTuple):

@@ -147,7 +147,9 @@ def _bars(ax: Axes, bars: Bars) -> None:
         if bars.horizontal:
             ax.barh(at, values, left=ends, height=thick, color=colour, label=name)
         else:
-            ax.bar(at, values, bottom=ends, width=thick, color=colour, label=name)
+            drawn = ax.bar(at, values, bottom=ends, width=thick, color=colour, label=name)
+            for bar, capped in zip(drawn, bars.capped, strict=False):
+                bar.set(hatch="///" if capped else "", edgecolor="white" if capped else "none")
         ends = ends + values
     step = every_nth(len(at))
     shown = [_powers(label) for label in bars.labels][::step]
@@ -160,6 +162,10 @@ def _bars(ax: Axes, bars: Bars) -> None:
     ax.set_xticks(at[::step], shown)
     ax.grid(False, axis="x")
     top = float(ends.max(initial=0.0)) or 1.0
+    if bars.interval is not None:
+        ax.errorbar(at, ends, bars.errors(), fmt="none", ecolor=QUIET, elinewidth=1, capsize=2.5)
+    for x in at[np.array(bars.capped, bool)] if len(bars.capped) else ():
+        ax.plot(x, 1.03 * ends[x], marker="^", color=QUIET, markersize=5)
     for x, height, (bold, lines) in zip(at.tolist(), ends.tolist(), bars.notes, strict=False):
         ax.text(x, height + 0.015 * top, lines, ha="center", va="bottom", fontsize=8.5)
         ax.text(x, height + 0.12 * top, bold, ha="center", va="bottom", fontsize=12, weight="bold")

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.costs import Prices
-from pisco.metrics import TEST
+from pisco.metrics import AGENTS, TEST
 from pisco.report.numbers import number, size, spread, writing
 from pisco.report.plots import labels_of
 from pisco.results import measured
+from pisco.statistics import Estimate, Sample
 from pisco.targets import Reached, Targets, reached
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ def about_one(result: Result, name: str, targets: Targets, prices: Prices) -> st
     """What was run, where it ended, what it took to reach the targets, and what the server carried."""
     sentences = [_what_ran(result, name), *_trouble(result), _loss(result)]
     for column, metric in measured([result]).items():
-        if metric.of == TEST and metric.usual:
+        if metric.of in (TEST, AGENTS) and metric.usual:
             ending = spread(result.final(column).astype(float), writing(metric))
             sentences.append(f"The {metric.title} ended at {ending}.")
     sentences += [_target(each, prices) for each in reached([result], targets)[0]]
@@ -90,25 +91,25 @@ def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
     ):
         if not all(values(row).any() for _, row in there):
             continue
-        ranked = sorted(there, key=lambda pair: float(values(pair[1]).mean()))
+        ranked = sorted(there, key=lambda pair: float(np.median(values(pair[1]))))
         (first, a), (second, b) = ranked[:2]
-        best, next_best = values(a), values(b)
-        if best.mean() == next_best.mean():
+        best, next_best = (Sample.of(values(row)).median for row in (a, b))
+        if best.value == next_best.value:
             clauses.append(f"{first} and {second} needed the same {what} ({_range(best, words)})")
             continue
         clause = f"{first} took the {least} {what} ({_range(best, words)}), before {second} "
         clause += f"({_range(next_best, words)})"
-        if min(len(best), len(next_best)) == 1:
+        if min(len(a.rounds), len(b.rounds)) == 1:
             clause += ", on one seed, which may be chance"
-        elif best.max() >= next_best.min():
-            clause += ", though their seeds overlap, so the order is not certain"
+        elif best.high >= next_best.low:
+            clause += ", though their intervals overlap, so the order is not certain"
         clauses.append(clause)
     return "; ".join(clauses)
 
 
-def _range(values: np.ndarray, words: Callable[[float], str]) -> str:
-    """The same as `spread`, for use within brackets."""
-    return spread(values, words).replace(" (", "; ").replace(")", "")
+def _range(found: Estimate, words: Callable[[float], str]) -> str:
+    """Its words, for use within brackets."""
+    return found.words(words).replace(" (", "; ").replace(")", "")
 
 
 def _what_ran(result: Result, name: str) -> str:
@@ -170,11 +171,12 @@ def _target(each: Reached, prices: Prices) -> str:
         return f"It never reached {target} (the best was {writing(target.metric)(each.best)})."
     if not each.rounds.any():
         return f"It met {target} from the start."
-    sentence = f"It first reached {target} after {spread(each.rounds)} rounds"
+    paid = each.paid(prices)
+    sentence = f"It first reached {target} after {paid['rounds'].words(number)} rounds"
     if each.bytes.any():
-        sentence += f" and {spread(each.bytes, size)}, at a price of {spread(each.price(prices))}"
+        sentence += f" and {paid['bytes'].words(size)}, at a price of {paid['price'].words(number)}"
     if each.seconds.any():
-        sentence += f", {spread(each.seconds)} seconds by the clock"
+        sentence += f", {paid['seconds'].words(number)} seconds by the clock"
     if not each.by_all:
         sentence += f", with {len(each.rounds)} of its {len(each.result.seeds)} seeds only"
     return sentence + "."

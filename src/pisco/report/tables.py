@@ -14,7 +14,7 @@ from pisco.report.numbers import number, size, spread, writing
 from pisco.report.plots import labels_of
 from pisco.report.summary import differing_settings, settings_of
 from pisco.results import measured
-from pisco.targets import Targets, reached
+from pisco.targets import Reached, Targets, reached
 
 if TYPE_CHECKING:
     from pisco.results import Result
@@ -33,14 +33,16 @@ def targets_table(results: Sequence[Result], targets: Targets, prices: Prices) -
                 best = escape(writing(each.target.metric)(each.best))
                 cells.append(f'<td colspan="{len(heads) - 3}">not reached; the best was {best}</td>')
             else:
-                cells += [_cell(spread(each.rounds), "number"), _cell(spread(each.at("server_rounds")), "number")]
-                cells.append(_cell(spread(each.bytes, size), "number"))
-                cells.append(_price(each.at, each.result, prices))
-                cells += [_cell(spread(each.seconds) if len(each.seconds) else "–", "number")] * timed
+                paid = each.paid(prices)
+                cells += [_cell(paid[what].words(number), "number") for what in ("rounds", "server_rounds")]
+                cells.append(_cell(paid["bytes"].words(size), "number"))
+                cells.append(_price_at(each, prices))
+                cells += [_cell(paid["seconds"].words(number) if "seconds" in paid else "–", "number")] * timed
             rows.append(cells)
     if not rows:
         return "<p>No result measures any of the targets.</p>"
-    return _table("Means over the seeds that got there, and from where to where they differ", heads, rows, words=2)
+    caption = "Medians over seeds and their 95% intervals; a seed that did not get there needs more than it had"
+    return _table(caption, heads, rows, words=2)
 
 
 def endings_table(results: Sequence[Result], prices: Prices) -> str:
@@ -95,12 +97,27 @@ def _cell(words: str, kind: str = "") -> str:
     return f'<td class="{kind}">{escape(words)}</td>' if kind else f"<td>{escape(words)}</td>"
 
 
+COUNTS = {"server": "messages_server", "gossip": "messages_gossip", "gradient": "gradients"}
+"""What prices are paid for, and the columns that count it."""
+
+
 def _price(column: Callable[[str], np.ndarray], result: Result, prices: Prices) -> str:
-    now = spread(prices.paid(column, result.history))
-    counts = {"server": "messages_server", "gossip": "messages_gossip", "gradient": "gradients"}
-    listed = {kind: ",".join(f"{value:.0f}" for value in column(name)) for kind, name in counts.items()}
+    return _priced(column, spread(prices.paid(column, result.history)))
+
+
+def _price_at(each: Reached, prices: Prices) -> str:
+    """The median price at a target; a script that changes prices must know which seeds missed it."""
+    samples = {name: each.sample(lambda column, name=name: column(name)) for name in COUNTS.values()}
+    missed = next(iter(samples.values())).missed
+    now = each.sample(lambda column: prices.paid(column, each.result.history)).median.alone().words(number)
+    flags = ",".join(str(int(each)) for each in missed)
+    return _priced(lambda name: samples[name].values, now, f' data-missed="{flags}"')
+
+
+def _priced(column: Callable[[str], np.ndarray], now: str, more: str = "") -> str:
+    listed = {kind: ",".join(f"{value:.0f}" for value in column(name)) for kind, name in COUNTS.items()}
     data = " ".join(f'data-{kind}="{values}"' for kind, values in listed.items())
-    return f'<td class="number" {data}>{escape(now)}</td>'
+    return f'<td class="number" {data}{more}>{escape(now)}</td>'
 
 
 def _table(caption: str, heads: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> str:

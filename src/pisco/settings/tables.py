@@ -146,15 +146,15 @@ class NetworkTable(Choices):
         """When the server is reached."""
         return as_schedule(SCHEDULES[self.server](**self.taken_by("server")))
 
-    def build(self, weights: Any = None) -> Network:
-        """Graph, weights and schedule together; on a matrix already made, if one is given."""
+    def build(self, weights: Any = None, presence: Any = None) -> Network:
+        """Graph, weights and schedule together; on a matrix already made, if one is given, and so for presence."""
         given = (None, weights) if weights is not None else self._links()
         made = Network(
             given[0],
             weights=given[1],
             server=self.schedule(),
             varying=VARYING[self.varying](**self.taken_by("varying")),
-            presence=PRESENCE[self.presence](**self.taken_by("presence")),
+            presence=PRESENCE[self.presence](**self.taken_by("presence")) if presence is None else presence,
             sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,

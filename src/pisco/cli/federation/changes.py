@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from pisco.cli.console import key_values, note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
+
+if TYPE_CHECKING:
+    from pisco.federation.plan import Federation
+
+SILENT = 30.0
+"""Seconds without a word after which a member is named."""
 
 
 def init(
@@ -88,14 +95,19 @@ def init(
 
 
 def change(
-    action: Annotated[str, typer.Argument(help="add, remove or move.")],
+    action: Annotated[str, typer.Argument(help="add, remove, move, or cancel.")],
     name: Annotated[str, typer.Argument(help="The agent.")],
-    at: Annotated[int, typer.Option("--round", "-r", help="The first round with the new roster.")],
+    at: Annotated[
+        int | None, typer.Option("--round", "-r", help="The first round with the new roster (default: soon).")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Where it listens from then on (add, move).")] = None,
     weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
     home: Home = Path(),
 ) -> None:
     """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
+
+    `cancel` takes back the last change, if it is of this agent and its round is not yet reached. With
+    presence = "deadline" all of them work while members are gone.
 
     Examples:
 
@@ -106,6 +118,10 @@ def change(
     from pisco.engines.job import check_needs
 
     plan = open_plan(home)
+    if action == "cancel":
+        _cancel(home, plan, name)
+        return
+    at = _soon(home, plan) if at is None else at
     changed = plan.change(at, action, name, address, weight)
     _not_past(home, at)
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
@@ -121,15 +137,55 @@ def change(
     note(f"copy federation.toml into the kit on every machine before round {at}; until then both plans agree")
 
 
-def _not_past(home: Path, at: int) -> None:
-    """Refuse a round that somebody has begun, as far as the server can be asked."""
+def _cancel(home: Path, plan: Federation, name: str) -> None:
+    changed = plan.cancel(name)
+    at = plan.changes[-1].round
+    _not_past(home, at)
+    changed.save(home / PLAN)
+    renewed = refresh_kits(home, changed)
+    say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
+    say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
+    note(f"copy federation.toml into the kit on every machine before round {at}")
+
+
+def _front(home: Path) -> int | None:
+    """The furthest round that somebody has begun, as far as the server can be asked."""
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
     from pisco.federation.runtime.peers import overview
 
     try:
-        front = max(agent.round for agent in overview(Kit.load(home / KITS / "server"), timeout=3.0).agents)
+        kit = Kit.load(home / KITS / "server")
+        found = overview(kit, timeout=3.0)
     except InputError:
+        return None
+    silent = [agent.name for agent in found.agents if agent.last_contact > SILENT]
+    if silent and kit.federation.presence == "all":
+        note(
+            f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before all '
+            "are back"
+        )
+    return max(agent.round for agent in found.agents)
+
+
+def _soon(home: Path, plan: Federation) -> int:
+    """A round a few seconds ahead, so that the kits on this machine have the plan by then."""
+    from pisco.errors import InputError
+
+    before = _front(home)
+    if before is None:
+        raise InputError("the server does not answer, so it is not known which round is next; give --round")
+    time.sleep(2.0)
+    front = _front(home) or before
+    return max(front + max(10, 5 * (front - before)), plan.epochs[-1].start)
+
+
+def _not_past(home: Path, at: int) -> None:
+    """Refuse a round that somebody has begun."""
+    from pisco.errors import InputError
+
+    front = _front(home)
+    if front is None:
         note("the server does not answer, so it is not known which rounds are over; members ignore changes to those")
         return
     if at <= front:

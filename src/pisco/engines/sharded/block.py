@@ -47,6 +47,9 @@ class Block:
     def gather(self, tree: Any, count: int) -> Any:
         return jax.tree.map(lambda x: lax.all_gather(x, AXIS, tiled=True)[:count], tree)
 
+    def everyone(self, tree: Any) -> Any:
+        return self.gather(tree, self.blocks.agents)
+
     def apply(self, operator: Operator, tree: Any) -> Any:
         tree = jax.tree.map(self._only_real, tree)
         rows = self.exchange.collect(tree)

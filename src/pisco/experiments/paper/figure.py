@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,17 +13,10 @@ import numpy as np
 from pisco._version import __version__
 from pisco.experiments.paper.study import ACCURACY, Cell
 from pisco.experiments.paper.verdict import Verdict
+from pisco.experiments.paper.work import Work
 from pisco.files import atomic_write, write_csv
 from pisco.report.panels import Curve, Panel
 from pisco.report.picture import draw
-
-Stage = Callable[[str, int], AbstractContextManager[Any]]
-"""Opens a piece of work of some rounds and gives what `run` takes as `progress`."""
-
-
-def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
-    """A stage that shows nothing."""
-    return nullcontext()
 
 
 class Shown(NamedTuple):
@@ -37,11 +29,11 @@ class Shown(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """One figure or table: `compute(quick, stage)` needs jax and numpy alone, `present` takes what it gave."""
+    """One figure or table: `compute(quick, work)` needs jax and numpy alone, `present` takes what it gave."""
 
     name: str
     words: str
-    compute: Callable[[bool, Stage], Any]
+    compute: Callable[[bool, Work], Any]
     present: Callable[[Any], Shown]
     needs: str = ""
     """A dataset that may be missing."""
@@ -84,7 +76,7 @@ def some_rows(count: int, most: int = 60) -> np.ndarray:
 
 
 def records(cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str], **same: Any) -> list[dict[str, Any]]:
-    """Mean, least and greatest over seeds of some columns, for the CSV."""
+    """Median, least and greatest over seeds of some columns, for the CSV."""
     out = []
     for cell in cells:
         if cell.label not in labels:
@@ -94,7 +86,7 @@ def records(cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str]
             record = same | {"p": cell.label, "local_lr": f"{cell.local_lr:g}", "round": int(rounds[row])}
             for name in columns:
                 values = cell.result.column(name)[:, row]
-                for what, measure in (("mean", np.mean), ("min", np.min), ("max", np.max)):
+                for what, measure in (("median", np.median), ("min", np.min), ("max", np.max)):
                     record[f"{name} {what}"] = f"{measure(values):.4g}"
             out.append(record)
     return out
@@ -112,9 +104,21 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
+def kept(figure: Figure, folder: Path, *, quick: bool) -> list[Verdict] | None:
+    """The verdicts of a figure that was written before by this version and at this size, if it was."""
+    try:
+        made = json.loads((folder / f"{figure.name}-settings.json").read_text())
+        verdicts = json.loads((folder / f"{figure.name}-verdicts.json").read_text())
+        same = made["pisco"] == __version__ and made["quick"] == quick
+        return [Verdict(**verdict) for verdict in verdicts] if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
     """Write the picture, the page, the numbers, settings and verdicts of what was computed."""
     shown, stem = figure.present(found), folder / figure.name
+    shown = shown._replace(verdicts=[verdict.at_this_size(quick) for verdict in shown.verdicts])
     if shown.panels:
         draw(shown.panels, f"{stem}.html", title=f"{figure.name}: {figure.words}")
         draw(shown.panels, f"{stem}.png", dpi=95)
@@ -125,7 +129,7 @@ def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> S
     made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
     settings = made | {"device": jax.devices()[0].device_kind, "settings": shown.settings}
     verdicts = [verdict._asdict() for verdict in shown.verdicts]
-    for name, content in (("settings", settings), ("verdicts", verdicts)):
+    for name, content in (("verdicts", verdicts), ("settings", settings)):  # with settings, a figure is whole
         text = json.dumps(content, indent=2, ensure_ascii=False, default=str)
         atomic_write(Path(f"{stem}-{name}.json"), f"{text}\n".encode())
     return shown

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from pisco.experiments.paper.figure import Figure, Shown, Stage, quiet
+from pisco.experiments.paper.figure import Figure, Shown
 from pisco.experiments.paper.verdict import Verdict, outcome
+from pisco.experiments.paper.work import QUIET, Work
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.report.panels import Curve, Panel
@@ -17,7 +18,7 @@ RATES = (1e-3, 1e-2, 0.1, 0.4)
 SIZES = (8, 16, 32, 64, 128, 256)
 
 
-def compute(quick: bool = False, stage: Stage = quiet) -> dict[int, float]:
+def compute(quick: bool = False, work: Work = QUIET) -> dict[int, float]:
     """λ_w of path graphs with Metropolis weights; the rest is a formula."""
     return {n: Network.path(n).mixing_rate for n in SIZES}
 

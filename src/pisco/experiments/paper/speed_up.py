@@ -8,6 +8,7 @@ import numpy as np
 
 from pisco import algorithms
 from pisco.engines.run import run
+from pisco.experiments.paper.work import uncut
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
 from pisco.problems.problem import Problem
@@ -44,7 +45,7 @@ def _gradients(
         chunk_rounds=1000,
         progress=progress,
     )
-    return result.column("grad_norm_sq")
+    return uncut([result])[0].column("grad_norm_sq")
 
 
 def noise_floor(n: int, local_steps: int, rounds: int, seeds: tuple[int, ...], progress: Any) -> np.ndarray:

@@ -7,16 +7,17 @@ one step size for all p, the one tuned for p = 0. Both are reported on other see
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from pisco.engines.run import sweep
-from pisco.experiments.tune import Tuned, pick
+from pisco.experiments.paper.work import QUIET, Work, uncut
+from pisco.experiments.tune import GRID, RULE, TUNING_SEEDS, Tuned, pick
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
 from pisco.problems.problem import Problem
 from pisco.results import Result
+from pisco.statistics import Sample
 from pisco.targets import Targets
 from pisco.types import Algorithm
 
@@ -35,6 +36,13 @@ FEW = ("0", "0.1", "10^-0.5", "1")
 TRAINING, ACCURACY = "grad_norm_sq_mean", "test_accuracy"
 
 
+COLUMNS = ("round", "loss", TRAINING, ACCURACY, "server_rounds", "gossip_rounds")
+"""What figures read: the rest, and the parameters, are not kept."""
+
+SEEDS = tuple(range(20))
+"""Those that claims are judged on; `tune.TUNING_SEEDS` are others."""
+
+
 class Cell(NamedTuple):
     """One p under one protocol: the step size used and the result on the reported seeds."""
 
@@ -43,14 +51,13 @@ class Cell(NamedTuple):
     local_lr: float
     result: Result
 
-    def to_target(self, column: str, bound: float, wanted: str = "round") -> np.ndarray:
-        """`wanted` at the target for every seed; the last value where the target was missed."""
-        found = self.result.at_target(column, wanted, bound=bound)
-        return np.where(np.isnan(found), self.result.final(wanted), found)
+    def to_target(self, column: str, bound: float, wanted: str = "round") -> Sample:
+        """`wanted` at the target for every seed; those that missed it are censored at what they had spent."""
+        return Sample.of(self.result.at_target(column, wanted, bound=bound), self.result.final(wanted))
 
-    def missed(self, column: str, bound: float) -> int:
-        """How many seeds never met the target."""
-        return int(np.isnan(self.result.at_target(column, bound=bound)).sum())
+    def final(self, column: str) -> Sample:
+        """A column at the end, for every seed."""
+        return Sample.of(self.result.final(column))
 
 
 def cell_of(cells: Sequence[Cell], label: str) -> Cell:
@@ -66,29 +73,31 @@ def larger_step(full: Cell, small: Cell) -> str:
 
 
 class Study(NamedTuple):
-    """Both protocols of one set-up."""
+    """Both protocols of one set-up, and some p at given step sizes."""
 
     name: str
     tuned: list[Cell]
     common: list[Cell]
+    fixed: list[Cell]
     trials: dict[str, Tuned]
-    grid: tuple[float, ...]
     seeds: tuple[int, ...]
     tuning_seeds: tuple[int, ...]
 
     def settings(self) -> dict[str, Any]:
         """What was chosen, for the record."""
+        grid = [trial.local_lr for trial in next(iter(self.trials.values())).trials]
         return {
             "name": self.name,
-            "grid": [round(lr, 10) for lr in self.grid],
+            "grid": grid,
+            "rule": RULE,
             "seeds": list(self.seeds),
             "tuning_seeds": list(self.tuning_seeds),
-            "tuned local_lr": {cell.label: round(cell.local_lr, 10) for cell in self.tuned},
-            "at the edge of the grid": [
-                cell.label for cell in self.tuned if cell.local_lr in (min(self.grid), max(self.grid))
-            ],
+            "tuned local_lr": {cell.label: cell.local_lr for cell in self.tuned},
+            "fails on some tuning seeds at every step size": [p for p, tuned in self.trials.items() if tuned.failed],
+            "at the edge of the grid": [cell.label for cell in self.tuned if cell.local_lr in (grid[0], grid[-1])],
             "common local_lr": self.common[0].local_lr,
             "run": self.tuned[0].result.settings,
+            "computed with": self.tuned[0].result.versions,
         }
 
 
@@ -99,33 +108,71 @@ def study(
     problem: Problem,
     network: Network,
     *,
-    grid: Sequence[float],
-    seeds: Sequence[int],
-    tuning_seeds: Sequence[int],
     targets: Targets,
+    grid: Sequence[float] = GRID,
+    seeds: Sequence[int] = SEEDS,
+    tuning_seeds: Sequence[int] = TUNING_SEEDS,
+    fixed: Sequence[tuple[str, float]] = (),
+    work: Work = QUIET,
     **how: Any,
 ) -> Study:
-    """Run `rule(local_lr=…)` for every p, step size and seed, `how` as `sweep` takes it; then pick."""
-    cells = [(label, p, lr) for label, p in probabilities.items() for lr in grid]
-    points = [(rule(local_lr=lr), bernoulli(p)) for _, p, lr in cells]
-    results = sweep(points, problem, network, seeds=(*tuning_seeds, *seeds), **how)
-    found = {(label, lr): result for (label, _, lr), result in zip(cells, results, strict=True)}
-    trials = {
-        label: pick(grid, [found[label, lr].only(tuning_seeds) for lr in grid], targets) for label in probabilities
-    }
+    """Run `rule(local_lr=…)` for every p and step size on the tuning seeds, pick, and run that on the reported seeds.
 
+    `fixed` are (p, step size) to be run there as well, alone where the grid is empty; `how` is what `sweep` takes.
+    """
+    facts = [rule(local_lr=1.0).hyperparameters, problem.name, repr(network), targets, dict(probabilities), how]
+    kept = work.keeper(name, [*facts, list(grid), list(seeds), list(tuning_seeds), list(fixed)])
+    found = kept.load()
+    if found is not None:
+        return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
+
+    def runs(cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int]) -> list[Result]:
+        points = [(rule(local_lr=lr), bernoulli(probabilities[label])) for label, lr in cells]
+        with work.stage(f"{name}: {words}", how["rounds"]) as progress:
+            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **how))
+
+    trials = {}
+    if grid:
+        tried = iter(runs([(label, lr) for label in probabilities for lr in grid], "every step size", tuning_seeds))
+        trials = {label: pick(grid, [next(tried) for _ in grid], targets) for label in probabilities}
+    cells = dict.fromkeys((p, lr) for p, tuned in trials.items() for lr in (tuned.local_lr, _shared(trials)))
+    cells = list(cells | dict.fromkeys(fixed))
+    results = [_slim(result) for result in runs(cells, "what was picked", seeds)]
+    found = trials, dict(zip(cells, results, strict=True))
+    kept.save(*found)
+    return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
+
+
+def _shared(trials: Mapping[str, Tuned]) -> float:
+    """The step size of the first p, for all."""
+    return next(iter(trials.values())).local_lr
+
+
+def _slim(result: Result) -> Result:
+    history = {name: values for name, values in result.history.items() if name in COLUMNS}
+    return replace(result, params={}, agents={}, history=history)
+
+
+def _study(
+    name: str,
+    probabilities: Mapping[str, float],
+    trials: dict[str, Tuned],
+    results: Mapping[tuple[str, float], Result],
+    fixed: Sequence[tuple[str, float]],
+    seeds: Sequence[int],
+    tuning_seeds: Sequence[int],
+) -> Study:
     def cell(label: str, lr: float) -> Cell:
-        result = found[label, lr].only(seeds)
+        result = results[label, lr]
         result.label = f"p = {label}"
         return Cell(label, probabilities[label], lr, result)
 
-    shared = trials[next(iter(probabilities))].local_lr
     return Study(
         name,
-        [cell(label, trials[label].local_lr) for label in probabilities],
-        [cell(label, shared) for label in probabilities],
+        [cell(label, tuned.local_lr) for label, tuned in trials.items()],
+        [cell(label, _shared(trials)) for label in trials],
+        [cell(*each) for each in fixed],
         trials,
-        tuple(grid),
         tuple(seeds),
         tuple(tuning_seeds),
     )

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pisco.experiments.paper.figure import Figure, Shown, Stage, quiet
+from pisco.experiments.paper.figure import Figure, Shown
 from pisco.experiments.paper.study import PROBABILITIES
 from pisco.experiments.paper.verdict import Verdict, outcome
+from pisco.experiments.paper.work import QUIET, Work
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.theory.orders import Setup, complexities, where_below
@@ -24,7 +25,7 @@ ROWS = (
 METHODS: list[dict[str, Any]] = [dict(zip(HEADS, row, strict=True)) for row in ROWS]
 
 
-def compute_rate(quick: bool = False, stage: Stage = quiet) -> float:
+def compute_rate(quick: bool = False, work: Work = QUIET) -> float:
     """λ_w of the a9a set-up."""
     return Network.ring(10, weights="fdla").mixing_rate
 
@@ -132,7 +133,7 @@ def _leading(rate: float) -> Verdict:
     )
 
 
-SEMI_ML = Figure("table-semi-ml", "the table of semi-decentralized methods", lambda quick, stage: None, present_semi_ml)
+SEMI_ML = Figure("table-semi-ml", "the table of semi-decentralized methods", lambda quick, work: None, present_semi_ml)
 COMMUNICATION = Figure(
     "table-communication", "communication complexities at the a9a set-up", compute_rate, present_communication
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, reports
-from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.member import MemberProcess, wire
-from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, weigh
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip
+from pisco.federation.runtime.timing import Timing
 from pisco.metrics import by_column
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -60,17 +61,40 @@ class Agent(MemberProcess):
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
-        self.done = self.found.round if self.found else self._first(self.name)
+        self.done = self.kept_rounds()
+        self._check_past()
         self._enter(self._first_epoch())
-        now = min(self.done, self.last_round(self.name) - 1)
-        self.address = self.plan.epoch_at(now).member(self.name).address
+        self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
         self.programs = Programs(self.algorithm, problem, self.plan.batch_size, self.keys, self.index)
         self.programs.compile()
         if "compressor" in self.algorithm.hyperparameters:
             log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
+        self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
-        self.state: Any = self.found.state(self.programs.state_like) if self.found else None
+        self.state: Any = self.kept_state()
+
+    def kept_rounds(self) -> int:
+        """How many rounds are behind the state on disk, or before the first round of who joins."""
+        return self.found.round if self.found else self._first(self.name)
+
+    def kept_state(self) -> Any:
+        """The state on disk, if there is one."""
+        return self.found.state(self.programs.state_like) if self.found else None
+
+    def _check_past(self) -> None:
+        """Refuse a plan that tells rounds otherwise that our state has behind it."""
+        past = self.found.job.get("plan") if self.found else None
+        if past is not None and past != self.plan.hash_at(self.done - 1):
+            self.store.close()
+            raise InputError(
+                f"the state in {self.store.folder} comes from {self.done} rounds of another plan than the one in "
+                f"{self.kit.folder}; copy the coordinator's newest federation.toml there, whose past is ours"
+            )
+
+    def address_at(self, k: int) -> str:
+        """Where the plan lets us listen in round k, or in our last one."""
+        return self.plan.epoch_at(min(k, self.last_round(self.name) - 1)).member(self.name).address
 
     def _first_epoch(self) -> Epoch:
         """A state kept at the end of an epoch has not crossed into the next one yet."""
@@ -166,6 +190,7 @@ class Agent(MemberProcess):
         if self.done % self.plan.eval_every == 0 or self.done == self.plan.rounds:
             self._measure()
         self._save()
+        self.timing.round_over()
         if self.progress:
             self.progress(self.done)
 
@@ -173,13 +198,14 @@ class Agent(MemberProcess):
         self.history.add(self.done, self.programs.measure(self.state.params))
 
     def _save(self, *, parted: bool = False) -> None:
-        self.store.save(
-            self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes={"parted": parted}
-        )
+        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1)}
+        self.store.save(self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes=notes)
 
     # The exchanges
 
     def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+        jax.block_until_ready(leaves)  # so that work counts as work
+        self.timing.stop()
         hops: list[Hop]
         if kind == MIX:
             hops = self._hops
@@ -191,6 +217,7 @@ class Agent(MemberProcess):
         for hop in hops:
             arrays = self._hop(hop, arrays)
             self._phase += 1
+        self.timing.go()
         return arrays
 
     def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -204,14 +231,19 @@ class Agent(MemberProcess):
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
             self.offer(where.round, where.phase, layout, layout.join(arrays), readers)
-            others = {p: self.peer(names[p], self._k) for p in hop.incoming if p != self.place}
-            received = self.mailroom.pull(others, where, layout=layout, limit=layout.size)
+            # Waited for in turn, every round from another one on: the first is timed.
+            turn = sorted(hop.incoming, key=lambda place: (place + self._k) % len(names))
+            others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
+            received = self.pull(others, where, layout)
             parts = {place: message.arrays for place, message in received.items()}
-            return weigh(parts | {self.place: arrays}, hop.incoming)
+            return gossip(parts | {self.place: arrays}, hop, self.place)
         if self.place in hop.reporters:
             self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
-        peers = {0: self.peer(SERVER, self._k)}
-        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size)[0].arrays
+        return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
+
+    def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
+        """Others' messages of one exchange, which look like ours."""
+        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size)
 
     # The end
 

@@ -7,7 +7,7 @@ handful of compiled stages with plain Python between them, where waiting, retryi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +18,9 @@ from pisco.errors import InputError
 Exchange = Callable[[str, int, Sequence[Any]], Sequence[Any]]
 """`exchange(kind, call, leaves)`: send one's own leaves and return the mixed ones, shapes and dtypes kept."""
 
+Steps = Generator[tuple[str, int, list[Any]], Any, Any]
+"""The same the other way round: a generator yields what `exchange` would be called with."""
+
 _exchange = core.Primitive("exchange")
 _exchange.multiple_results = True
 _exchange.def_abstract_eval(lambda *leaves, kind: leaves)
@@ -27,6 +30,13 @@ def exchange(tree: Any, kind: str) -> Any:
     """Mark an exchange inside a function that `Stages` will cut."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, _exchange.bind(*leaves, kind=kind))
+
+
+class Later:
+    """An argument that is not known yet; a stage that needs it asks for it."""
+
+    def __init__(self, get: Callable[[], Any]):
+        self.get = get
 
 
 class Stages:
@@ -83,17 +93,27 @@ class Stages:
         return self
 
     def __call__(self, exchange: Exchange, *args: Any) -> Any:
+        steps, received = self.steps(*args), None
+        while True:
+            try:
+                received = exchange(*steps.send(received))
+            except StopIteration as end:
+                return end.value
+
+    def steps(self, *args: Any) -> Steps:
+        """The same as a generator: it yields what `exchange` would be called with, and is sent what that returns."""
         leaves = jax.tree.leaves(args)
         values = self._consts | dict(zip(self._inputs, leaves, strict=True))
 
         def value(atom: Any) -> Any:
-            return atom.val if isinstance(atom, core.Literal) else values[atom]
+            found = atom.val if isinstance(atom, core.Literal) else values[atom]
+            return found.get() if isinstance(found, Later) else found
 
         for index, (needed, made, compiled) in enumerate(self._stages):
-            values.update(zip(made, compiled(*[values[v] for v in needed]), strict=True))
+            values.update(zip(made, compiled(*[value(v) for v in needed]), strict=True))
             if index < len(self.exchanges):
                 cut = self.exchanges[index]
-                received = exchange(cut.params["kind"], index, [value(atom) for atom in cut.invars])
+                received = yield cut.params["kind"], index, [value(atom) for atom in cut.invars]
                 values.update(zip(cut.outvars, received, strict=True))
         return jax.tree.unflatten(self._structure, [value(atom) for atom in self._outputs])
 

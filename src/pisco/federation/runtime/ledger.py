@@ -8,7 +8,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from pisco.costs import MessageSizes, cumulative_costs
 from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
+from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.routes import Routes
@@ -43,6 +44,7 @@ class Ledger:
         self._sizes: dict[str, list[int]] = {}
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
+        self._rolls: Callable[[], list[Roll]] | None = None
         self._saved_at = time.monotonic()
         if self.path.exists():
             kept = json.loads(self.path.read_text())
@@ -51,6 +53,10 @@ class Ledger:
             self._standing, self._sizes = kept["standing"], kept["sizes"]
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
+
+    def attend(self, rolls: Callable[[], list[Roll]]) -> None:
+        """Who took part is known by these rolls, one a round; the others are as they last measured themselves."""
+        self._rolls = rolls
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan, with agents who join later."""
@@ -89,6 +95,10 @@ class Ledger:
                 "bytes_received": report.bytes_received,
                 "waiting_for": report.waiting_for if report.waiting_for in (SERVER, *self.plan.names) else "",
             }
+            timed = {
+                key: value for key, value in report.times.items() if METRIC.fullmatch(key) and math.isfinite(value)
+            }
+            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
         if due:
@@ -147,6 +157,9 @@ class Ledger:
         """
         with self._lock:
             rows = {name: dict(each) for name, each in self._rows.items()}
+        rolls = self._rolls() if self._rolls is not None else None
+        if rolls is not None:
+            self._fill(rows)
         rounds = [
             k
             for k in sorted({k for each in rows.values() for k in each})
@@ -159,7 +172,7 @@ class Ledger:
                 [np.mean([rows[n][k].get(column, math.nan) for n in self._measuring(k)]) for k in rounds]
             )
         if rounds and self._sizes:
-            history |= costs(self.plan, rounds, self._sizes)
+            history |= costs(self.plan, rounds, self._sizes, rolls)
         return Result(
             params={} if params is None else params,
             history=history,
@@ -172,19 +185,33 @@ class Ledger:
             metrics=dict(self._columns),
         )
 
+    def _fill(self, rows: dict[str, dict[int, dict[str, float]]]) -> None:
+        """Give the absent the row that they measured last."""
+        every = sorted({k for each in rows.values() for k in each})
+        for each in rows.values():
+            for before, k in itertools.pairwise(every):
+                if k not in each and before in each:
+                    each[k] = each[before]
+
     def _measuring(self, done: int) -> tuple[str, ...]:
         """Who measures after this many rounds: the members of the last one."""
         return self.plan.epoch_at(done - 1).names
 
 
-def costs(plan: Federation, rounds: list[int], sizes: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """What was sent until every measured round, counted from the structure of the rounds."""
+def costs(
+    plan: Federation, rounds: list[int], sizes: dict[str, list[int]], rolls: list[Roll] | None = None
+) -> dict[str, np.ndarray]:
+    """What was sent until every measured round, counted from the structure of the rounds; among those on `rolls`."""
     keys = streams(seed_key(plan.seed))
     every: list[np.ndarray] = []
     ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
     for epoch, end in zip(plan.epochs, ends, strict=True):
-        links = Routes(plan.network_of(epoch), keys).links(epoch.start, end)
-        every.append(np.stack(links))
+        routes = Routes(plan.network_of(epoch), keys)
+        if rolls is not None:
+            masks = [np.isin([member.index for member in epoch.members], r.present) for r in rolls[epoch.start : end]]
+            every += [np.stack(routes.links_among(epoch.start, np.stack(masks)))] if masks else []
+        else:
+            every.append(np.stack(routes.links(epoch.start, end)))
     counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
     between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
     first = plan.network_of(plan.epochs[0])

@@ -108,6 +108,13 @@ class Outbox:
             self._prune()
             self._changed.notify_all()
 
+    def forget(self, round_: int) -> None:
+        """Drop the messages of all rounds before this one but the start's: nobody can ask for them any more."""
+        with self._changed:
+            for at in [at for at in self._messages if 0 < at[0] < round_]:
+                del self._messages[at]
+                self._hidden.discard(at)
+
     def wake(self) -> None:
         """Let those who wait look again: a connection may be gone."""
         with self._changed:

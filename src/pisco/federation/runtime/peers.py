@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import ssl
 import threading
 import time
@@ -16,8 +17,9 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import SERVER, host_of
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
+from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Receipt, Report, Request
+from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, Receipt, Report, Request, Rolls
 
 log = logging.getLogger("pisco.federation")
 
@@ -36,6 +38,14 @@ class Waited(Stopped):
     """Patience ended: somebody did not answer for too long."""
 
 
+class Dropped(Exception):
+    """What is pulled is not wanted any more."""
+
+
+def _always() -> bool:
+    return True
+
+
 class Peer:
     """One other member of the federation, at its address."""
 
@@ -45,6 +55,8 @@ class Peer:
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
+        self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self.presented = b""
         self._checked_against: frozenset[int] | None = None
 
     def check(self) -> None:
@@ -69,7 +81,11 @@ class Peer:
             presented = ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"")
         if self.kit.identify(presented.encode()) != self.name:
             raise Refused(f"{self.address} answers with another member's certificate")
-        self._checked_against = revoked
+        self.presented, self._checked_against = presented.encode(), revoked
+
+    def forget(self) -> None:
+        """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
+        self._checked_against = None
 
     def ask(self, where: Where) -> Call:
         """Ask, without waiting for the answer."""
@@ -88,9 +104,15 @@ class Peer:
         self.check()
         return self._report(report, timeout=timeout)
 
+    def roll(self, ready: Ready, timeout: float) -> Any:
+        """A question that can be waited for and given up."""
+        self.check()
+        return self._roll.future(ready, timeout=timeout)
+
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
-        return self._overview(question, timeout=timeout)
+        # The first attempts to connect are short: over a long link only later ones succeed.
+        return self._overview(question, timeout=timeout, wait_for_ready=True)
 
     def close(self) -> None:
         self.channel.close()
@@ -101,7 +123,8 @@ class Call:
 
     def __init__(self, peer: Peer, call: Any, trouble: str = ""):
         self.peer, self.call, self.trouble = peer, call, trouble
-        self.heard = time.monotonic()
+        self.heard = self.asked = self.began = time.monotonic()
+        self.first = 0
 
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """What the call brings, as long as `go_on` does not raise."""
@@ -110,6 +133,8 @@ class Call:
         try:
             for chunk in self.call:
                 self.heard = time.monotonic()
+                if not self.first:
+                    self.began, self.first = self.heard, len(chunk.data)
                 go_on()
                 yield chunk
         except grpc.RpcError as error:
@@ -130,7 +155,7 @@ class _Trouble(Exception):
     def of(cls, error: Any, peer: Peer) -> _Trouble:
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
-            peer._checked_against = None  # somebody else may answer there next time
+            peer.forget()
             made = cls(f"cannot reach {peer.address}")
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
@@ -153,11 +178,14 @@ class Mailroom:
     def __init__(self, kit: Kit, patience: float):
         self.kit, self.patience = kit, patience
         self.stopping = threading.Event()
-        self.waiting_for = ""
+        self.waiting_for = ""  # whom we have waited for a while
+        self.asking = ""  # whose message we wait for now
         self.bytes_received = 0
+        self.timing: Timing | None = None
         self._peers: dict[str, Peer] = {}
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
+        self._woken = threading.Condition()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def peer(self, name: str, address: str) -> Peer:
@@ -178,17 +206,27 @@ class Mailroom:
         layout: MessageLayout | None,
         limit: int,
         patience: float | None = None,
+        wanted: Callable[[], bool] = _always,
     ) -> dict[int, Received]:
-        """The message of every peer for one exchange. All are asked at once; each is waited for in turn."""
+        """The message of every peer for one exchange. All are asked at once; each is waited for in turn.
+
+        Once they are not `wanted` any more, `Dropped` is raised; `interrupt` makes everybody look.
+        """
         patience = self.patience if patience is None else patience
         calls = {place: self._ask(peer, where) for place, peer in peers.items()}
         began = time.monotonic()
         try:
-            return {place: self._one(call, where, layout, limit, began, patience) for place, call in calls.items()}
-        except Stopped:
+            first = next(iter(calls), None)
+            return {
+                place: self._one(call, where, layout, limit, began, patience, wanted, timed=place == first)
+                for place, call in calls.items()
+            }
+        except (Stopped, Dropped):
             for call in calls.values():
                 call.stop()
             raise
+        finally:
+            self.asking = ""
 
     def _ask(self, peer: Peer, where: Where) -> Call:
         call = peer.ask(where)
@@ -197,13 +235,25 @@ class Mailroom:
         return call
 
     def _one(
-        self, call: Call, where: Where, layout: MessageLayout | None, limit: int, began: float, patience: float
+        self,
+        call: Call,
+        where: Where,
+        layout: MessageLayout | None,
+        limit: int,
+        began: float,
+        patience: float,
+        wanted: Callable[[], bool],
+        *,
+        timed: bool,
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
+        self.asking = peer.name
 
         def go_on() -> None:
             if self.stopping.is_set():
                 raise Stopped("asked to stop")
+            if not wanted():
+                raise Dropped
             if time.monotonic() - began > patience:
                 raise Waited(
                     f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
@@ -216,6 +266,10 @@ class Mailroom:
                 if found is not None:
                     self.waiting_for = ""
                     self.bytes_received += found[0].size
+                    if timed and self.timing is not None:
+                        # The server has to hear all others first: its reports tell how far it is.
+                        waited = math.inf if peer.name == SERVER else call.began - call.asked
+                        self.timing.answered(peer.name, waited, found[0].size - call.first, call.heard - call.began)
                     return Received(*found)
                 trouble, pause = "it has not got there yet", 0.0
             except BadMessage as error:
@@ -234,7 +288,9 @@ class Mailroom:
                 self.waiting_for = peer.name
                 log.info("waiting for %s (round %d): %s", peer.name, where.round, trouble)
                 say_after = 2 * waited
-            self.stopping.wait(min(pause, max(0.0, patience - waited)))
+            go_on()
+            with self._woken:
+                self._woken.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
             call = self._ask(peer, where)
@@ -251,10 +307,16 @@ class Mailroom:
     def stop(self) -> None:
         """Let everybody who waits stop soon."""
         self.stopping.set()
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """Give up all calls: whoever waits for one looks whether it goes on."""
         with self._lock:
             calls = list(self._calls)
         for call in calls:
             call.stop()
+        with self._woken:
+            self._woken.notify_all()
 
     def close(self) -> None:
         self.stop()

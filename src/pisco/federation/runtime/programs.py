@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.engines.evaluate import measure_test, with_params
 from pisco.engines.job import Streams
-from pisco.federation.runtime.cut import Exchange, Stages, exchange
+from pisco.federation.runtime.cut import Exchange, Stages, Steps, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
 from pisco.problems.gradient import agent_buffers, agent_loss
@@ -90,6 +90,14 @@ class Programs:
     def round(self, exchange: Exchange, state: Any, k: int, told: Told) -> Any:
         """The state after round k."""
         return self._round(exchange, state, np.int32(k), told, self._index)
+
+    def start_steps(self) -> Steps:
+        """`start` as a generator: it yields every exchange and is sent what comes of it."""
+        return self._start.steps(self._index)
+
+    def round_steps(self, state: Any, k: int, told: Told) -> Steps:
+        """`round` as a generator."""
+        return self._round.steps(state, np.int32(k), told, self._index)
 
     def join(self, params: Params, k: int) -> Any:
         """The state of an agent that joins at round k with these parameters."""

@@ -115,9 +115,13 @@ class Reporter:
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,
                 columns=self._columns,
+                times=agent.timing.told(self._sizes.gradients),
             )
             try:
+                began = time.monotonic()
                 self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows
+                if self._met:  # the first one also connects
+                    agent.timing.answered(SERVER, time.monotonic() - began, 0, 0.0)
                 self._met = True
             except (grpc.RpcError, OSError, Refused, ValueError):
                 return False

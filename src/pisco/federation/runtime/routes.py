@@ -25,10 +25,14 @@ BLOCK = 512
 
 
 class GossipHop(NamedTuple):
-    """`incoming` weighs what is pulled, by place, one's own included; `readers` pull one's own message."""
+    """`incoming` weighs what is pulled, by place, one's own included; `readers` pull one's own message.
+
+    `kept` is what the links to the absent weigh, and stays on one's own.
+    """
 
     incoming: Mapping[int, float]
     readers: tuple[int, ...]
+    kept: float = 0.0
 
 
 class ServerHop(NamedTuple):
@@ -43,7 +47,10 @@ Hop = GossipHop | ServerHop
 
 
 class Routes:
-    """The hops of every round of one network: what `networks.rounds` draws, as messages."""
+    """The hops of every round of one network: what `networks.rounds` draws, as messages.
+
+    Where a method takes `present`, a mask over places, the round is one among those; None is everybody.
+    """
 
     def __init__(self, network: Network, keys: Streams):
         self.network, self.keys = network, keys
@@ -53,10 +60,13 @@ class Routes:
         self._block: tuple[int, Any] = (-1, None)
         self._matrix: tuple[Any, Any] = (None, None)
 
-    def told(self, k: int, place: int) -> Told:
+    def told(self, k: int, place: int, present: np.ndarray | None = None) -> Told:
         """What the round function of the agent at a place is told of round k."""
         told: Told = self._drawn(k)[0]
         own = slice(place, place + 1)
+        if present is not None:
+            number = told.share.dtype.type  # the same division as in `tell`
+            return Told(present[own], number(max(present.sum(), 1)) / number(self.num_agents), told.server[own])
         return Told(told.participates[own], told.share, told.server[own])
 
     def links(self, first: int, end: int) -> Links:
@@ -65,21 +75,38 @@ class Routes:
         columns = [np.concatenate(parts) for parts in zip(*(self._around(k)[2] for k in starts), strict=True)]
         return Links(*(column[first % BLOCK :][: end - first] for column in columns))
 
-    def hops(self, k: int, place: int | None) -> list[Hop]:
+    def links_among(self, first: int, present: np.ndarray) -> Links:
+        """The same where `present` has a row for every round from `first` on."""
+        rounds = np.arange(first, first + len(present), dtype=np.int32)
+        who = np.stack([self._drawn(k)[0].server for k in rounds.tolist()])
+        gossip, key, agents = self.network.gossip, self.keys.links, self.num_agents
+
+        def one(drawn: Any) -> Links:
+            return count_links(gossip, draw(gossip, drawn[0], key, drawn[1], drawn[2]), agents)
+
+        who = who if self.network.splits_rounds else who[:, 0]
+        columns = jax.jit(lambda rows: jax.lax.map(one, rows))((who, rounds, present))
+        return Links(*map(np.asarray, columns))
+
+    def hops(self, k: int, place: int | None, present: np.ndarray | None = None) -> list[Hop]:
         """What every exchange of round k consists of for the agent at a place, or for the server (None)."""
         mask = self._drawn(k)[0].server
         if self.network.splits_rounds:
             if place is not None and not mask[place]:
-                return [self.gossip_hop(place, k, mask)]
-            inside = tuple(np.flatnonzero(mask).tolist())
+                return [self.gossip_hop(place, k, mask, present)]
+            inside = tuple(np.flatnonzero(mask if present is None else mask & present).tolist())
             return [ServerHop(None, inside, inside)] if inside else []
-        gossip: list[Hop] = [] if place is None else [self.gossip_hop(place, k)] * self.network.gossip_steps
+        steps = self.network.gossip_steps
+        gossip: list[Hop] = [] if place is None else [self.gossip_hop(place, k, present=present)] * steps
         if not mask[0]:
             return gossip
         before = gossip if self.network.gossip_before_server else []
-        return [*before, self.server_hop(k)]
+        if present is None:
+            return [*before, self.server_hop(k)]
+        there = tuple(np.flatnonzero(present).tolist())
+        return [*before, ServerHop(None, there, there)]
 
-    def gossip_hop(self, place: int, k: int = 0, who: Any = False) -> GossipHop:
+    def gossip_hop(self, place: int, k: int = 0, who: Any = False, present: np.ndarray | None = None) -> GossipHop:
         """One gossip exchange of round k where `who` reach the server; the start's is round 0's of all."""
         at = (k if self.network.varying or who is not False else 0, who is False)
         if self._matrix[0] != at:
@@ -87,7 +114,12 @@ class Routes:
         transposed = self._matrix[1]  # row i holds what agent i takes, column i who takes from it
         incoming = {place: 0.0} | {int(j): float(transposed[place, j]) for j in np.flatnonzero(transposed[place])}
         readers = tuple(int(j) for j in np.flatnonzero(transposed[:, place]) if j != place)
-        return GossipHop(dict(sorted(incoming.items())), readers)
+        kept = 0.0
+        if present is not None:
+            incoming = {j: weight for j, weight in incoming.items() if present[j]}
+            readers = tuple(j for j in readers if present[j])
+            kept = float(self._weighing(who, jnp.int32(k), ~present)[place]) if not present.all() else 0.0
+        return GossipHop(dict(sorted(incoming.items())), readers, kept)
 
     def server_hop(self, k: int | None) -> ServerHop:
         """One server exchange of round k; None is before the first round, when everybody reports."""
@@ -130,6 +162,12 @@ class Routes:
         gossip, key, eye = self.network.gossip, self.keys.links, jnp.eye(self.num_agents)
         return jax.jit(lambda who, k: draw(gossip, who, key, k).operator(eye))
 
+    @functools.cached_property
+    def _weighing(self) -> Any:
+        """What the links to some agents weigh for everybody."""
+        gossip, key = self.network.gossip, self.keys.links
+        return jax.jit(lambda who, k, some: draw(gossip, who, key, k).operator(jnp.asarray(some, float)))
+
     def _nobody_knows(self) -> Any:
         raise InputError(
             f"server={self.network.server!r} looks at everybody's loss, which nobody has when data is private; "
@@ -144,6 +182,14 @@ def weigh(arrays: Mapping[int, Sequence[np.ndarray]], weights: Mapping[int, floa
     for place in others:
         for sum_, part in zip(total, arrays[place], strict=True):
             sum_ += part * part.dtype.type(weights[place])
+    return total
+
+
+def gossip(arrays: Mapping[int, Sequence[np.ndarray]], hop: GossipHop, place: int) -> list[np.ndarray]:
+    """A gossip exchange of the agent at a place: what it pulled, and on its own what the absent would have weighed."""
+    total = weigh(arrays, hop.incoming)
+    for sum_, own in zip(total, arrays[place], strict=True) if hop.kept else ():
+        sum_ += own * own.dtype.type(hop.kept)
     return total
 
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
@@ -18,7 +19,7 @@ from pisco.federation.runtime import membership, transport
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, LIMIT, MemberProcess
-from pisco.federation.runtime.peers import Stopped, Waited
+from pisco.federation.runtime.peers import Dropped, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
@@ -71,11 +72,15 @@ class Server(MemberProcess):
         if phase == BOUNDARY:
             joining = membership.boundary(self.plan, round_ - 1)
             return None if joining is None else (epoch, joining)
-        routes = self.routes(epoch)
         if round_ == 0:
-            return epoch, routes.server_hop(None)
+            return epoch, self.routes(epoch).server_hop(None)
+        return self.hop_of(epoch, round_ - 1, phase)
+
+    def hop_of(self, epoch: Epoch, k: int, phase: int, present: Any = None) -> tuple[Epoch, ServerHop] | None:
+        """The same for an exchange of round k."""
+        routes = self.routes(epoch)
         with self._work:
-            hops = routes.hops(round_ - 1, None)
+            hops = routes.hops(k, None, present)
         network = routes.network
         length = 1 + (network.gossip_steps if network.gossip_before_server else 0)
         if not hops or phase % length != length - 1 or phase >= length * MOST_EXCHANGES:
@@ -84,13 +89,18 @@ class Server(MemberProcess):
         assert isinstance(hop, ServerHop)
         return epoch, hop
 
+    def round_of(self, round_: int) -> int:
+        """Round k of the plan, from the number that it has in messages."""
+        return round_ - 1
+
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
-        epoch = self.plan.epoch_at(round_ - 1)
+        k = self.round_of(round_)
+        epoch = self.plan.epoch_at(k)
         if name not in epoch.names:
-            return f"it is not in the roster in round {round_ - 1}"
+            return f"it is not in the roster in round {k}"
         found = self.hop(round_, phase)
         if found is None or epoch.names.index(name) not in found[1].receivers:
-            return f"this exchange of round {round_ - 1} does not reach the server"
+            return f"this exchange of round {k} does not reach the server"
         return None
 
     @property
@@ -103,6 +113,14 @@ class Server(MemberProcess):
             super().adopt(plan)
 
     # Averages
+
+    def patience(self, round_: int, phase: int) -> float | None:
+        """How long to wait for reporters, where it is not the plan's patience."""
+        return math.inf if phase == BOUNDARY else None  # who joins may ask long before the others get there
+
+    def wanted(self, round_: int) -> bool:
+        """Whether anybody needs an average any more."""
+        return True
 
     def asked(self, name: str, round_: int, phase: int) -> None:
         with self._work:
@@ -121,14 +139,14 @@ class Server(MemberProcess):
             return
         epoch, hop = found
         try:
-            peers = {place: self.peer(epoch.names[place], round_ - 1) for place in hop.reporters}
+            peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
             received = self.mailroom.pull(
                 peers,
                 self.where(round_, phase),
                 layout=self._layouts.get((round_ == 0, phase)),
                 limit=self.limit,
-                # Who joins may ask long before the others get there.
-                patience=math.inf if phase == BOUNDARY else None,
+                patience=self.patience(round_, phase),
+                wanted=lambda: self.wanted(round_),
             )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
@@ -142,6 +160,8 @@ class Server(MemberProcess):
             averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
             readers = [epoch.names[place] for place in hop.receivers]
             self._keep(round_, phase, layout, layout.join(averaged), readers)
+        except Dropped:
+            log.debug("the average of %d is not wanted any more", round_)
         except Waited as waited:
             # Who asks early makes us wait for others who are well and on their way; the next question starts again.
             if self.ledger.silent((epoch.names[place] for place in hop.reporters), unknown=True):
@@ -188,33 +208,48 @@ class Server(MemberProcess):
     def run(self, progress: Callable[[Ledger], None] | None = None) -> Result:
         """Serve until every agent has said goodbye; raises `Stopped` when patience with one ends."""
         began = time.perf_counter()
-        methods = {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
-        self.open(self.plan.server_address, methods)
+        self.open(self.plan.server_address, self.methods())
         try:
             while True:
-                with self._work:
-                    self._work.wait(0.5)
+                self.pause()
                 if self.failure:
                     raise self.failure
                 if self.mailroom.stopping.is_set():
                     raise Stopped("asked to stop")
-                floors = self.outbox.floors()
-                missing = [n for n in self.plan.names if floors.get(n, 0) <= self.last_round(n)]
                 self.look_for_plan()
                 if progress:
                     progress(self.ledger)
-                if not missing:
+                floors = self.outbox.floors()
+                missing = [n for n in self.plan.names if floors.get(n, 0) < self.farewell_round(n)]
+                if not missing or self.over(missing):
                     break
-                silent = self.ledger.silent(missing)
-                if silent:
-                    raise Waited(
-                        f"heard nothing from {', '.join(silent)} for {self.plan.patience:g} s; the state is kept, "
-                        "type the command again once they are back"
-                    )
         finally:
             self.ledger.save()
             self.close()
         return self.result(time.perf_counter() - began)
+
+    def methods(self) -> dict[str, Any]:
+        """What members may ask for, apart from messages."""
+        return {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
+
+    def pause(self) -> None:
+        """Until somebody may be done."""
+        with self._work:
+            self._work.wait(0.5)
+
+    def farewell_round(self, name: str) -> int:
+        """The round that a member asks for, in messages, when it says goodbye."""
+        return self.last_round(name) + 1
+
+    def over(self, missing: list[str]) -> bool:
+        """Whether to end without those who have not said goodbye; raises where they have been silent for too long."""
+        silent = self.ledger.silent(missing)
+        if silent:
+            raise Waited(
+                f"heard nothing from {', '.join(silent)} for {self.plan.patience:g} s; the state is kept, "
+                "type the command again once they are back"
+            )
+        return False
 
     def result(self, seconds: float) -> Result:
         """The federation's history; parameters stay with the agents."""

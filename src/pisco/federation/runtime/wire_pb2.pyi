@@ -41,7 +41,14 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "times")
+    class TimesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
@@ -53,6 +60,7 @@ class Report(_message.Message):
     START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     bytes_sent: int
@@ -64,7 +72,8 @@ class Report(_message.Message):
     start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
     columns: _containers.RepeatedCompositeFieldContainer[Column]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ...) -> None: ...
+    times: _containers.ScalarMap[str, float]
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "rising", "title", "log", "unit")
@@ -118,7 +127,14 @@ class Overview(_message.Message):
     def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss")
+    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss", "times")
+    class TimesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +142,7 @@ class Standing(_message.Message):
     LAST_CONTACT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     round: int
     bytes_sent: int
@@ -133,4 +150,45 @@ class Standing(_message.Message):
     last_contact: float
     waiting_for: str
     loss: float
-    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ...) -> None: ...
+    times: _containers.ScalarMap[str, float]
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ("known", "past", "done", "ready", "plan", "seconds", "waits_for", "leaving")
+    KNOWN_FIELD_NUMBER: _ClassVar[int]
+    PAST_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    known: int
+    past: bytes
+    done: int
+    ready: bool
+    plan: str
+    seconds: float
+    waits_for: str
+    leaving: bool
+    def __init__(self, known: _Optional[int] = ..., past: _Optional[bytes] = ..., done: _Optional[int] = ..., ready: _Optional[bool] = ..., plan: _Optional[str] = ..., seconds: _Optional[float] = ..., waits_for: _Optional[str] = ..., leaving: _Optional[bool] = ...) -> None: ...
+
+class Rolls(_message.Message):
+    __slots__ = ("rolls", "signature")
+    ROLLS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    rolls: _containers.RepeatedCompositeFieldContainer[RollCalled]
+    signature: bytes
+    def __init__(self, rolls: _Optional[_Iterable[_Union[RollCalled, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class RollCalled(_message.Message):
+    __slots__ = ("round", "attempt", "plan", "present")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    PRESENT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    attempt: int
+    plan: str
+    present: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., plan: _Optional[str] = ..., present: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,9 +1,22 @@
 // Prices, theme, keys, news of a run that is still going on, and the start.
 // ---- prices, theme, everything together
+// Kaplan and Meier's median, as pisco.statistics has it.
+function median(paid, missed) {
+  const order = paid.map((_, at) => at).sort((a, b) => paid[a] - paid[b] || missed[a] - missed[b]), found = [Infinity, Infinity];
+  let alive = 1;
+  order.forEach((at, before) => {
+    if (!missed[at]) alive *= 1 - 1 / (paid.length - before);
+    if (alive <= 0.5 + 1e-9) found[0] = Math.min(found[0], paid[at]);
+    if (alive <= 0.5 - 1e-9) found[1] = Math.min(found[1], paid[at]);
+  });
+  const middle = (found[0] + found[1]) / 2;
+  return middle === Infinity ? `more than ${number(Math.max(...paid))}` : number(middle);
+}
 function reprice() {
   for (const cell of document.querySelectorAll("td[data-server]")) {
     const list = (name) => cell.dataset[name].split(",").map(Number), gossip = list("gossip"), gradient = list("gradient");
     const paid = list("server").map((count, at) => price("server") * count + price("gossip") * gossip[at] + price("gradient") * gradient[at]);
+    if (cell.dataset.missed) { cell.textContent = median(paid, list("missed")); continue; }
     const mean = number(paid.reduce((a, b) => a + b, 0) / paid.length), low = number(Math.min(...paid)), high = number(Math.max(...paid));
     cell.textContent = low === high ? mean : `${mean} (${low} to ${high})`;
   }

@@ -1,0 +1,160 @@
+"""A federation again, on one machine, from its log: the same rounds among the same members.
+
+Whoever has everybody's data can check a run: `replay` takes every agent through the rounds that it was called to, with
+the programs and the sums of the federation itself, so that the parameters are the same to the bit on one backend.
+`scan` runs the same presence in the engine that simulates, which adds up in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pisco.engines.job import seed_key, streams
+from pisco.engines.run import run
+from pisco.errors import InputError
+from pisco.federation.plan import Federation
+from pisco.federation.rolls import Roll, counted
+from pisco.federation.roster import Epoch
+from pisco.federation.runtime.cut import Steps
+from pisco.federation.runtime.programs import START_SERVER, Programs
+from pisco.federation.runtime.rolled import crossings, roll_mask
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip, mean
+from pisco.problems.problem import Problem
+from pisco.results import Result
+
+Watch = Callable[[int, dict[str, Any]], None]
+
+
+def replay(
+    plan: Federation, problems: Mapping[str, Problem], rolls: Sequence[Roll], watch: Watch | None = None
+) -> dict[str, Any]:
+    """The state of every agent after the rounds that count.
+
+    Args:
+      plan: of the federation.
+      problems: every agent's own data and loss, as it gave them to its `pisco agent`.
+      rolls: the log (`pisco.federation.rolls.read`).
+      watch: called after every round with its number and the states so far.
+    """
+    missing = [name for name in plan.names if name not in problems]
+    if missing:
+        raise InputError(f"the data of {', '.join(missing)} is missing; a replay needs everybody's")
+    again = _Again(plan, problems)
+    again.start()
+    for roll in counted(rolls):
+        again.round(roll)
+        if watch:
+            watch(roll.round, dict(again.states))
+    return again.states
+
+
+def scan(plan: Federation, problems: Mapping[str, Problem], rolls: Sequence[Roll], **options: Any) -> Result:
+    """The same presence in engine `scan`; for a roster that does not change."""
+    if len(plan.epochs) > 1:
+        raise InputError("the roster changes during the run, which `scan` does not know; leave it out")
+    epoch, own = plan.epoch_at(0), [problems[name].scaled(plan.scale_of(name)) for name in plan.names]
+    masks = np.stack([roll_mask(epoch, roll) for roll in counted(rolls)])
+    network = plan.network_of(epoch, _rows(masks))
+    settings = {"rounds": len(masks), "batch_size": plan.batch_size, "seed": plan.seed} | options
+    return run(plan.build_algorithm(), together(own), network, **settings)
+
+
+def together(problems: Sequence[Problem]) -> Problem:
+    """Problems of one agent each as one of them all."""
+    first = problems[0]
+    scales = [1.0 if each.scales is None else float(each.scales[0]) for each in problems]
+    weights = None if first.scales is None else [scale / sum(scales) for scale in scales]
+    return Problem(
+        first.loss,
+        first.start,
+        [each.data for each in problems],
+        test=first.test,
+        metrics=first.metrics,
+        weights=weights,
+        eval_batch=first.eval_batch,
+        name=first.name,
+    )
+
+
+def _rows(masks: np.ndarray) -> Any:
+    from pisco.networks.presence import Masks
+
+    return Masks(masks)
+
+
+class _Again:
+    """Everybody's programs and states, taken from exchange to exchange together."""
+
+    def __init__(self, plan: Federation, problems: Mapping[str, Problem]):
+        self.plan, self.keys, self.algorithm = plan, streams(seed_key(plan.seed)), plan.build_algorithm()
+        self.states: dict[str, Any] = {}
+        self.rounds: dict[str, int] = {}  # the last round of each
+        self.programs: dict[str, Programs] = {}
+        for name in plan.names:
+            own = problems[name].scaled(plan.scale_of(name))
+            index = next(m.index for e in plan.epochs for m in e.members if m.name == name)
+            self.programs[name] = Programs(self.algorithm, own, plan.batch_size, self.keys, index)
+        self.enter(plan.epochs[0])
+
+    def enter(self, epoch: Epoch) -> None:
+        self.epoch, self.routes = epoch, Routes(self.plan.network_of(epoch), self.keys)
+
+    def start(self) -> None:
+        def hops(kind: str, place: int) -> list[Hop]:
+            return [self.routes.server_hop(None) if kind == START_SERVER else self.routes.gossip_hop(place)]
+
+        names = self.epoch.names
+        made = _in_step({i: self.programs[name].start_steps() for i, name in enumerate(names)}, hops)
+        self.states = {names[place]: state for place, state in made.items()}
+        self.rounds = dict.fromkeys(names, -1)
+
+    def round(self, roll: Roll) -> None:
+        k, epoch = roll.round, self.plan.epoch_at(roll.round)
+        if epoch.start != self.epoch.start:
+            self.enter(epoch)
+        present, names = roll_mask(epoch, roll), epoch.names
+        there = np.flatnonzero(present).tolist()
+        stay = [place for place in there if names[place] in self.states]
+        for name in names:  # the absent too: they do it when they are back, and nothing else happens to them until then
+            if name in self.states and crossings(self.plan, self.rounds[name], k):
+                assert self.algorithm.rebase is not None
+                self.states[name], self.rounds[name] = self.algorithm.rebase(self.states[name]), k
+        for place in set(there) - set(stay):
+            leaves = {i: [np.asarray(x) for x in jax.tree.leaves(self.states[names[i]].params)] for i in stay}
+            program = self.programs[names[place]]
+            params = jax.tree.unflatten(jax.tree.structure(program.params_like), mean(leaves, stay))
+            self.states[names[place]] = program.join(params, k)
+        steps = {
+            i: self.programs[names[i]].round_steps(self.states[names[i]], k, self.routes.told(k, i, present))
+            for i in there
+        }
+        hops = {i: self.routes.hops(k, i, present) for i in there}
+        for place, state in _in_step(steps, lambda kind, place: hops[place]).items():
+            self.states[names[place]], self.rounds[names[place]] = jax.tree.map(np.asarray, state), k
+
+
+def _in_step(steps: dict[int, Steps], hops_of: Callable[[str, int], list[Hop]]) -> dict[int, Any]:
+    """Take programs from exchange to exchange, all at once; what each returns, by place."""
+    received: dict[int, Any] = dict.fromkeys(steps)
+    while True:
+        asked, ended = {}, {}
+        for place, each in steps.items():
+            try:
+                asked[place] = each.send(received[place])
+            except StopIteration as end:
+                ended[place] = end.value
+        if ended:
+            return ended
+        arrays = {place: [np.asarray(leaf) for leaf in leaves] for place, (_, _, leaves) in asked.items()}
+        hops = {place: hops_of(kind, place) for place, (kind, _, _) in asked.items()}
+        for at in range(max(len(each) for each in hops.values())):
+            arrays = {place: _mixed(hops[place][at], place, arrays) for place in arrays}
+        received = arrays
+
+
+def _mixed(hop: Hop, place: int, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[np.ndarray]:
+    return gossip(arrays, hop, place) if isinstance(hop, GossipHop) else mean(arrays, hop.reporters)

@@ -1,0 +1,65 @@
+"""What agents and the server share where members may be absent.
+
+A round in messages is then the place of its roll in the log, plus one: every attempt has a number of its own, and later
+ones have larger numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from pisco.federation.plan import Federation
+from pisco.federation.rolls import Chain, Roll
+from pisco.federation.roster import Epoch
+from pisco.federation.runtime.codec import Where
+from pisco.federation.runtime.member import MemberProcess
+from pisco.federation.runtime.peers import Dropped
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Request
+
+
+def roll_mask(epoch: Epoch, roll: Roll) -> np.ndarray:
+    """Who is present, by place."""
+    return np.isin([member.index for member in epoch.members], roll.present)
+
+
+def crossings(plan: Federation, before: int, k: int) -> bool:
+    """Whether the roster changed after round `before`, until round k."""
+    epochs = [epoch for epoch in plan.epochs if plan.epoch_at(before).start <= epoch.start <= k]
+    return len({epoch.names for epoch in epochs}) > 1
+
+
+def rolled_where(member: MemberProcess, chain: Chain, round_: int, phase: int) -> Where:
+    """An exchange named by the hash of all rolls: who was told other rolls asks for something else."""
+    if round_ == 0:
+        return Where(member.federation_hash(0), 0, phase)
+    digest = chain.hashes.get(round_ - 1)
+    if digest is None:
+        raise Dropped
+    return Where(digest, round_, phase)
+
+
+def answer_rolled(
+    member: Any, at_start: Callable[..., Iterator[Any]], name: str, request: Request, context: grpc.ServicerContext
+) -> Iterator[Any]:
+    """Answer a member who asks for a message of an attempt."""
+    if request.round == 0:
+        yield from at_start(name, request, context)
+        return
+    digest = member.roll_hash(request.round - 1)
+    if digest is None:
+        return  # not yet: the roll has not come here
+    if not digest:
+        context.abort(grpc.StatusCode.ABORTED, "that attempt is over")
+    if request.federation != digest:
+        member.door.refuse(context, name, "it was told another roll than we were, or other rolls before it")
+    try:
+        objection = member.why_not(name, request.round, request.phase)
+        if objection is not None:
+            member.door.refuse(context, name, objection)
+        yield from member._answer(name, request, context)
+    except Dropped:
+        context.abort(grpc.StatusCode.ABORTED, "that attempt is over")

@@ -1,0 +1,244 @@
+"""The server where members may be absent: it calls the roll, keeps every decision, signs it and hands it out."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pisco.federation.kits import Kit
+from pisco.federation.plan import Federation
+from pisco.federation.rolls import Roll, RollFile, counted, sign
+from pisco.federation.roster import SERVER, Epoch
+from pisco.federation.runtime import transport
+from pisco.federation.runtime.attendance import poll_seconds
+from pisco.federation.runtime.codec import Where
+from pisco.federation.runtime.member import BOUNDARY
+from pisco.federation.runtime.peers import Dropped, Waited
+from pisco.federation.runtime.roll_call import RollCall, Word
+from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_where
+from pisco.federation.runtime.routes import ServerHop
+from pisco.federation.runtime.server import Server
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Ready, Request, RollCalled, Rolls
+
+log = logging.getLogger("pisco.federation")
+
+AT_ONCE = 1000
+"""Rolls in one answer: far below the largest that is accepted."""
+
+GONE = 1 << 60
+"""The round that a member has reached who needs nothing more."""
+
+
+class RolledServer(Server):
+    """The coordinator's process of a federation with `presence = "deadline"`."""
+
+    def __init__(self, kit: Kit, folder: Path, **options: Any):
+        super().__init__(kit, folder, **options)
+        self.file = RollFile(folder, kit, durable=self.store.durable)
+        self.call = RollCall(self.plan, self.file.rolls, time.monotonic())
+        self.signature = b""
+        self._calls: dict[int, object] = {}  # the newest question of every member
+        self._said, self._began = 0.0, time.monotonic()
+        self.ledger.attend(self.attended)
+
+    @property
+    def chain(self) -> Any:
+        return self.call.chain
+
+    @property
+    def reached(self) -> int:
+        return max(self.chain.head.round, 0)
+
+    def adopt(self, plan: Federation) -> None:
+        with self._work:
+            super().adopt(plan)
+            self.call.plan = plan
+
+    def attended(self) -> list[Roll]:
+        """The rolls that count, one for every round that is over."""
+        with self._work:
+            rolls = self.file.rolls
+            return counted(rolls)
+
+    # The roll
+
+    def _roll(self, name: str, request: Ready, context: grpc.ServicerContext) -> Rolls:
+        self.look_for_plan()
+        if name not in self.plan.names:
+            self.door.refuse(context, name, "it is not in the roster")
+        if request.leaving:
+            self.farewell(name, GONE)
+            return Rolls()
+        index = next(m.index for e in self.plan.epochs for m in e.members if m.name == name)
+        with self._work:
+            objection = self._why_not_heard(index, request)
+            if objection is None:
+                mine = self._calls[index] = object()
+                self.call.hear(index, self._word(request), time.monotonic())
+                self._decide()
+        if objection is not None:
+            self.door.refuse(context, name, objection, grpc.StatusCode.FAILED_PRECONDITION)
+        if not context.add_callback(lambda: self._broken(index, mine)):
+            self._broken(index, mine)
+        end = time.monotonic() + poll_seconds(self.plan.deadline or transport.POLL)
+        with self._work:
+            while self.chain.count <= request.known and context.is_active():
+                left = end - time.monotonic()
+                if left <= 0 or self.mailroom.stopping.is_set():
+                    break
+                self._work.wait(left)
+            if context.is_active() and self._calls.get(index) is mine:
+                del self._calls[index]  # it ends with our answer
+            return self._answer_with(request.known)
+
+    def _why_not_heard(self, index: int, request: Ready) -> str | None:
+        known = self.call.hashes
+        if request.known >= len(known) or request.past != known[request.known]:
+            return "it knows other rolls than those in the server's log; one of the two has lost its state"
+        if request.done > request.known:
+            return "it says that it has done what nobody was called to"
+        if request.done < self.call.counted.get(index, 0):
+            return (
+                "it has left these rounds behind; a member that lost its state cannot start over, bring back its folder"
+            )
+        return None
+
+    def _word(self, request: Ready) -> Word:
+        places = {m.name: m.index for e in self.plan.epochs for m in e.members} | {SERVER: -1}
+        seconds = request.seconds if math.isfinite(request.seconds) else 0.0
+        waits_for = places.get(request.waits_for)
+        return Word(request.known, request.done, request.ready, request.plan, max(0.0, seconds), waits_for)
+
+    def _broken(self, index: int, call: object) -> None:
+        """A question ended without our answer: the member gave it up, and asks again at once, or it is gone."""
+        with self._work:
+            if self._calls.get(index) is call:
+                del self._calls[index]
+                self.call.lose(index, time.monotonic())
+                self._work.notify_all()
+
+    def _answer_with(self, known: int) -> Rolls:
+        rolls = self.file.rolls[known : known + AT_ONCE]
+        if not rolls:
+            return Rolls()
+        end = known + len(rolls)
+        if end < self.chain.count or not self.signature:
+            signature = sign(self.kit, self.call.hashes[end])
+        else:
+            signature = self.signature
+        return Rolls(rolls=[RollCalled(**roll._asdict()) for roll in rolls], signature=signature)
+
+    def _decide(self) -> None:
+        """Call the next roll if it is time: on disk first, then in memory, then to everybody."""
+        now = time.monotonic()
+        waits_for = self.mailroom.asking
+        members = {member.name: member.index for member in self.plan.epoch_at(self.reached).members}
+        roll = self.call.decide(now, members.get(waits_for))
+        if roll is None:
+            self._explain(now)
+            return
+        self.signature = sign(self.kit, roll.hash(self.chain.hash))
+        self.file.add(roll, self.signature)
+        before = self.chain.head
+        self.call.add(roll, now)
+        self.outbox.forget(self.chain.count)
+        if roll.round == before.round:
+            names = {member.index: member.name for member in self.plan.epoch_at(roll.round).members}
+            gone = ", ".join(names[index] for index in set(before.present) - set(roll.present)) or "nobody"
+            log.info("round %d is attempted again, without %s", roll.round, gone)
+        self.mailroom.interrupt()
+        self._work.notify_all()
+
+    def _explain(self, now: float) -> None:
+        """Say now and then why nothing happens."""
+        opened, deadline = self.call.opened, self.plan.deadline or 0.0
+        if self.chain.head.round >= self.plan.rounds or opened is None:
+            return
+        if now - max(opened + deadline, self._said) > 10.0:
+            self._said = now
+            quorum = self.plan.quorum_at(self.reached)
+            log.info("round %d waits: it needs %d members who are ready in time", self.reached, quorum)
+
+    # Averages
+
+    def where(self, round_: int, phase: int) -> Where:
+        return rolled_where(self, self.chain, round_, phase)
+
+    def roll_hash(self, place: int) -> bytes | None:
+        with self._work:
+            return None if self.chain.count <= place else self.chain.hashes.get(place, b"")
+
+    def round_of(self, round_: int) -> int:
+        return self.file.rolls[round_ - 1].round if round_ else -1
+
+    def hop(self, round_: int, phase: int) -> tuple[Epoch, ServerHop] | None:
+        if round_ == 0:
+            return super().hop(round_, phase)
+        with self._work:
+            if round_ != self.chain.count:
+                return None
+            roll, joining, joined = self.chain.head, self.chain.joining(), self.chain.joined
+        epoch = self.plan.epoch_at(roll.round)
+        present = roll_mask(epoch, roll)
+        if phase == BOUNDARY:
+            index = np.asarray([member.index for member in epoch.members])
+            stay = np.flatnonzero(present & np.isin(index, list(joined))).tolist()
+            join = np.flatnonzero(np.isin(index, joining)).tolist()
+            return (epoch, ServerHop(None, tuple(stay), tuple(join))) if stay and join else None
+        return self.hop_of(epoch, roll.round, phase, present)
+
+    def why_not(self, name: str, round_: int, phase: int) -> str | None:
+        if not self.wanted(round_):
+            raise Dropped
+        return super().why_not(name, round_, phase)
+
+    def patience(self, round_: int, phase: int) -> float | None:
+        return math.inf if round_ else None
+
+    def wanted(self, round_: int) -> bool:
+        return round_ == 0 or self.chain.count == round_
+
+    def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
+        yield from answer_rolled(self, super()._pull, name, request, context)
+
+    # The run
+
+    def methods(self) -> dict[str, Any]:
+        return super().methods() | {transport.ROLL: (self._roll, Ready)}
+
+    def pause(self) -> None:
+        with self._work:
+            self._work.wait(min(0.1, (self.plan.deadline or 1.0) / 8))
+            self._decide()
+
+    def farewell_round(self, name: str) -> int:
+        return GONE
+
+    def over(self, missing: list[str]) -> bool:
+        """All rounds are done, and who has not said goodbye has been silent for too long; a quorum must be there."""
+        began = time.monotonic() - self._began > self.plan.patience  # by then everybody has said a word
+        silent = self.ledger.silent(missing, unknown=began)
+        if self.chain.head.round >= self.plan.rounds:
+            return len(silent) == len(missing)
+        members = self.plan.epoch_at(self.reached).names
+        if len(set(members) - set(silent)) < self.plan.quorum_at(self.reached):
+            raise Waited(
+                f"heard nothing from {', '.join(silent)} for {self.plan.patience:g} s, and the others are fewer than "
+                "the quorum; the state is kept, type the command again once they are back"
+            )
+        return False
+
+    def close(self) -> None:
+        super().close()
+        self.file.close()
+
+
+SERVERS = {"all": Server, "deadline": RolledServer}
+"""The server of a plan, by its `presence`."""

@@ -1,0 +1,433 @@
+"""Federations that go on without the absent: who is gone, slow, cut off or back, and what the log says of it."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pisco
+from pisco.cli.main import app
+from pisco.federation import kits
+from pisco.federation.plan import Federation
+from pisco.federation.rolls import Chain, Roll, counted, read, sign
+from pisco.federation.runtime import membership, rolled_server
+from pisco.federation.runtime.peers import Stopped, Waited
+from pisco.federation.runtime.replay import replay, scan
+from pisco.federation.runtime.rolled_agent import RolledAgent
+from pisco.interop.modules import load_problem
+
+from federations import Processes, Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from proxy import Proxy
+from waiting import Patience
+from worlds import Quadratics
+
+WORLD = Quadratics(agents=8)
+
+
+def problem_of(agent):
+    """One agent's quadratic in double precision; at the top of a module, since processes are sent it."""
+    return quadratic_of(agent, WORLD, "float64")
+
+
+def rolled(agents=4, **given):
+    settings = {"presence": "deadline", "deadline": 2.0, "quorum": 2, "dtype": "float64", "eval_every": 10}
+    return plan_for(agents, **settings | given)
+
+
+def rolls_of(home, plan, server="state/server"):
+    return read(home / server / "rolls.jsonl", plan, (home / "authority" / "cert.pem").read_bytes())
+
+
+def again(home, plan, names=None):
+    """Everybody's parameters by the log alone, and the largest |mean(Y) − mean(G)| on the way."""
+    rolls, gaps = rolls_of(home, plan), []
+
+    def watch(k, states):
+        tracker, grads = (np.mean([getattr(s, f) for s in states.values()], axis=0) for f in ("tracker", "grads"))
+        gaps.append(np.abs(tracker - grads).max())
+
+    problems = {name: problem_of(i) for i, name in enumerate(plan.names)}
+    states = replay(plan, problems, rolls, watch)
+    assert [roll.round for roll in counted(rolls)] == list(range(plan.rounds))
+    own = {name: np.asarray(states[name].params) for name in names or plan.names}
+    return own, max(gaps), scan(plan, problems, rolls) if len(plan.epochs) == 1 else None
+
+
+def test_with_everybody_there_it_is_the_run_that_waits_for_all(tmp_path, x64):
+    plan = rolled(3, rounds=12, deadline=60.0)
+    ran = Running(tmp_path, plan, problem_of).join()
+    whole = plan_for(3, rounds=12, dtype="float64", eval_every=10)
+    calm = Running(tmp_path / "calm", whole, problem_of).join()
+    np.testing.assert_array_equal(ran.params(), calm.params())
+    assert all(roll.present == (0, 1, 2) for roll in counted(rolls_of(tmp_path, plan)))
+    history = ran.results["server"].history
+    for column in ("round", "loss", "messages_gossip", "bytes_server"):
+        np.testing.assert_array_equal(history[column], calm.results["server"].history[column])
+
+
+def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
+    plan = rolled(4, rounds=60, patience=90.0, deadline=1.0)
+    storm = Processes(tmp_path, plan, problem_of)
+    stay = ["agent-0", "agent-1", "agent-3"]
+    try:
+        storm.start()
+        storm.wait_for_round("agent-0", 10)
+        storm.kill("agent-2")
+        del storm.processes["agent-2"]
+        storm.wait_for_round("agent-0", 20)
+        storm.kill("agent-1")
+        storm.wait_for_round("agent-0", 30)
+        storm.start("agent-1")
+        storm.wait_for_round("agent-3", 35)
+        storm.kill("server")
+        storm.start("server")
+        storm.join()
+    finally:
+        storm.stop()
+    own, gap, simulated = again(tmp_path, plan)
+    for name in stay:
+        found = pisco.Result.load(storm.state(name) / "result")
+        assert found.rounds == 60
+        np.testing.assert_array_equal(found.params, own[name])
+    assert gap <= 1e-12
+    np.testing.assert_allclose(simulated.params, np.concatenate(list(own.values())), rtol=0, atol=1e-12)
+    present = [roll.present for roll in counted(rolls_of(tmp_path, plan))]
+    assert present[-1] in ((0, 1, 3), (0, 3)) and any(1 not in each for each in present)
+    assert len(pisco.Result.load(storm.state("server") / "result").history["loss"]) == 7
+
+
+# ------------------------------------------------------------------------------------------- changes of the roster
+
+
+def test_the_roster_changes_while_a_member_is_gone(tmp_path, x64):
+    plan = rolled(4, rounds=150, deadline=1.0, patience=10.0)
+    ran = Running(tmp_path, plan, problem_of, only=["agent-0", "agent-1", "agent-3"])
+    ran.wait(lambda: ran.members["agent-0"].done >= 5)
+    at = ran.members["agent-0"].done + 40
+    later = plan.change(at, "remove", "agent-2").change(at + 10, "remove", "agent-3").cancel("agent-3")
+    later = later.change(at + 10, "add", "agent-4", f"127.0.0.1:{free_ports(1)[0]}")
+    for name in ran.kits:
+        kits.refresh(tmp_path, later, tmp_path / "kits" / name)
+    ran.kits |= make_kits(tmp_path, later, ["agent-4"])
+    ran.plan = later
+    ran.start("agent-4")
+    ran.join()
+    rolls, gaps = rolls_of(tmp_path, later), []
+
+    def watch(k, states):
+        there = [states[name] for name in later.epoch_at(k).names if name in states]
+        tracker, grads = (np.mean([getattr(s, f) for s in there], axis=0) for f in ("tracker", "grads"))
+        gaps.append(np.abs(tracker - grads).max())
+
+    states = replay(later, {name: problem_of(i) for i, name in enumerate(later.names)}, rolls, watch)
+    assert max(gaps) <= 1e-12
+    present = [roll.present for roll in counted(rolls)]
+    assert present[0] == (0, 1, 3) and len(present) == 150 and 4 in present[-1]
+    for name in ("agent-0", "agent-1", "agent-3", "agent-4"):
+        assert ran.results[name].rounds == 150
+        np.testing.assert_array_equal(ran.results[name].params, states[name].params)
+
+
+# --------------------------------------------------------------------------------------------- lost states and attacks
+
+MODULE = """
+import numpy as np
+import pisco
+
+def agent(data):
+    arrays = np.load(data)
+    return pisco.problems.quadratic(arrays["hessians"], arrays["minimizers"], init=arrays["start"])
+"""
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of three that is over, with its data in files."""
+    home = tmp_path_factory.mktemp("finished")
+    (home / "model.py").write_text(MODULE)
+    for i in range(3):
+        own = slice(i, i + 1)
+        arrays = {"hessians": WORLD.hessians[own], "minimizers": WORLD.minimizers[own], "start": WORLD.x0}
+        np.savez(home / f"agent-{i}.npz", **{name: array.astype(np.float32) for name, array in arrays.items()})
+    plan = rolled(3, rounds=12, dtype="float32")
+    ran = Running(home, plan, lambda i: load_problem(home / "model.py", home / f"agent-{i}.npz")).join()
+    for name in plan.names:
+        ran.results[name].save(home / "results" / name)
+    other = dataclasses.replace(
+        ran.results["agent-1"], params=np.nextafter(ran.results["agent-1"].params, np.float32(9))
+    )
+    other.save(home / "results" / "other")
+    return SimpleNamespace(home=home, plan=plan, kits=ran.kits, state=home / "state")
+
+
+def test_the_command_repeats_a_run_from_its_log(finished, tmp_path):
+    home = finished.home
+    given = [
+        "federation",
+        "replay",
+        str(finished.state / "server" / "rolls.jsonl"),
+        "--kit",
+        str(home / "kits" / "agent-1"),
+    ]
+    given += ["--module", str(home / "model.py"), "--out", str(tmp_path / "out")]
+    files = [word for i in range(3) for word in ("--data", f"agent-{i}={home / f'agent-{i}.npz'}")]
+    same = ["--compare", f"agent-1={home / 'results' / 'agent-1'}"]
+    said = CliRunner().invoke(app, given + files + same)
+    assert said.exit_code == 0 and "12 rounds again" in said.output and "agent-1: the same to the bit" in said.output
+    other = CliRunner().invoke(app, given + files + ["--compare", f"agent-1={home / 'results' / 'other'}"])
+    assert other.exit_code == 1
+    for more, why in ((files[:4], "data of agent-2 is missing"), ([*files, "--data", "x=y"], "no agent 'x'")):
+        refused = CliRunner().invoke(app, given + more)
+        assert refused.exit_code != 0 and why in refused.output
+
+
+def restarted(finished, tmp_path, name):
+    """A member of the finished run that starts again on a copy of everybody's state."""
+    shutil.copytree(finished.state, tmp_path / "state")
+    for file in (tmp_path / "state").rglob("lock"):
+        file.unlink()
+    return tmp_path / "state" / name
+
+
+def test_a_state_that_contradicts_the_plan_does_not_start(finished, tmp_path):
+    folder = restarted(finished, tmp_path, "agent-0")
+    kit = kits.Kit.load(finished.home / "kits" / "agent-0")
+    kit.federation = finished.plan.change(6, "remove", "agent-2")  # rounds 6 to 11 were with it
+    with pytest.raises(pisco.InputError, match="rounds of another plan"):
+        RolledAgent(kit, load_problem(finished.home / "model.py", finished.home / "agent-0.npz"), folder)
+
+
+@pytest.mark.parametrize("lost", ["agent-0", "server"])
+def test_who_lost_its_state_cannot_start_over(finished, tmp_path, lost):
+    restarted(finished, tmp_path, lost)
+    for file in (tmp_path / "state" / "agent-0").glob("round-*.ckpt"):
+        if lost == "agent-0" or "000000013" in file.name:  # the last one says that all is over
+            file.unlink()
+    if lost == "server":
+        (tmp_path / "state" / "server" / "rolls.jsonl").unlink()
+    ran = Running(tmp_path, finished.plan, problem_of, kits_=finished.kits, only=["agent-0"])
+    ran.join("agent-0", fine=False)
+    ran.stop()
+    ran.join(fine=False)
+    assert isinstance(ran.errors["agent-0"], Stopped) and not isinstance(ran.errors["agent-0"], Waited)
+    why = "cannot start over" if lost == "agent-0" else "other rolls than those in the server's log"
+    assert why in str(ran.errors["agent-0"])
+
+
+def test_a_forged_roll_is_refused(tmp_path, monkeypatch):
+    plan = rolled(2, rounds=4, dtype="float32", network={"graph": "path"})
+    made = make_kits(tmp_path, plan)
+    monkeypatch.setattr(rolled_server, "sign", lambda kit, digest: sign(made["agent-1"], digest))
+    ran = Running(tmp_path, plan, quadratic_of, kits_=made)
+    ran.join("agent-0", "agent-1", fine=False)
+    ran.stop()
+    ran.join(fine=False)
+    for name in plan.names:
+        assert "its signature is not the server's" in str(ran.errors[name])
+
+
+def test_members_who_are_told_two_rolls_refuse_each_other(tmp_path, monkeypatch, caplog):
+    plan = rolled(3, rounds=4, dtype="float32", network={"graph": "ring"}, deadline=5.0)
+
+    def two_faced(self, name, request, context, honest=rolled_server.RolledServer._roll):
+        answer = honest(self, name, request, context)
+        if name == "agent-0" and answer.rolls and not request.known:
+            told = Chain(self.plan)
+            answer.rolls[0].present[:] = [0, 1]  # to the others it said that all three are called
+            del answer.rolls[1:]
+            told.add(Roll(0, 0, answer.rolls[0].plan, (0, 1)), self.plan)
+            answer.signature = sign(self.kit, told.hash)
+        return answer
+
+    monkeypatch.setattr(rolled_server.RolledServer, "_roll", two_faced)
+    monkeypatch.setattr(rolled_server.RolledServer, "_why_not_heard", lambda self, index, request: None)
+    with caplog.at_level(logging.WARNING, logger="pisco.federation"):
+        ran = Running(tmp_path, plan, quadratic_of)
+        ran.wait(lambda: "it was told another roll than we were" in caplog.text)
+    assert all(ran.members[name].base.round < 0 for name in plan.names)  # nothing counts
+    ran.stop()
+    ran.join(fine=False)
+
+
+def test_plans_that_cannot_do_without_the_absent_are_refused():
+    for given, why in [
+        ({"deadline": None}, "give both presence"),
+        ({"presence": "all"}, "give both presence"),
+        ({"quorum": 9}, "cannot be used"),
+        ({"network": {"graph": "ring", "server_prob": 0.5, "reporters": 2}}, "drop `sampling`"),
+    ]:
+        with pytest.raises(pisco.InputError, match=why):
+            rolled(4, rounds=5, **given)
+    copies = rolled(4, rounds=5, algorithm={"name": "choco", "local_lr": 0.1}, network={"graph": "ring"})
+    with pytest.raises(pisco.InputError, match="everybody present"):
+        membership.check(copies)
+
+
+# ------------------------------------------------------------------------------------------------- the whole storm
+
+
+def logistic_of(agent):
+    """One agent's samples of one truth, as clinics of a country would have them."""
+    key = np.random.default_rng(agent)
+    features = key.normal(size=(100, 20))
+    labels = np.where(features @ np.linspace(-1, 1, 20) + key.normal(size=100) > 0, 1.0, -1.0)
+
+    def loss(params, batch, key):
+        return jnp.logaddexp(0.0, -batch["y"] * (batch["x"] @ params)) + 0.005 * params @ params
+
+    return pisco.Problem(loss, jnp.zeros(20), [{"x": jnp.asarray(features), "y": jnp.asarray(labels)}])
+
+
+COMPUTE = 0.05
+"""Seconds that an agent of the storm computes in a round, on top of its real work; the slow one ten times that."""
+
+
+def storm_plan(rounds, proxied=None):
+    plan = rolled(8, rounds=rounds, deadline=1.0, quorum=3, patience=90.0, eval_every=50, batch_size=32)
+    if proxied is None:
+        return plan
+    tables = plan.model_dump()
+    for member, proxy in zip(tables["roster"], proxied, strict=True):
+        member["address"] = proxy.address
+    return Federation.model_validate(tables)
+
+
+def speed_undisturbed(home, rounds):
+    """Rounds a second when everybody is well and quick."""
+    plan = storm_plan(rounds)
+    calm = Processes(home, plan, logistic_of, {name: {"seconds": COMPUTE} for name in plan.names})
+    try:
+        calm.start()
+        calm.wait_for_round("agent-0", 5)
+        began = time.monotonic()
+        first = calm.done("agent-0")
+        calm.wait_for_round("agent-0", rounds)
+        speed = (calm.done("agent-0") - first) / (time.monotonic() - began)
+        calm.join()
+    finally:
+        calm.stop()
+    loss = pisco.Result.load(calm.state("server") / "result").history["loss"]
+    return speed, loss
+
+
+class Weather:
+    """Kills, stops and cuts, each for a while; never more than three at once, so that a quorum stays."""
+
+    def __init__(self, storm, proxies, names, longest, seed):
+        self.storm, self.proxies, self.names = storm, proxies, names
+        self.dice, self.longest, self.down, self.count = random.Random(seed), longest, {}, Counter()
+
+    def strike(self):
+        victim = self.dice.choice([name for name in self.names if name not in self.down])
+        kind, seconds = self.dice.choice(["kill", "stop", "cut"]), self.dice.uniform(1.0, self.longest)
+        self.count[kind] += 1
+        self.down[victim] = (time.monotonic() + seconds, kind)
+        if kind == "kill":
+            self.storm.kill(victim)
+        elif kind == "stop":
+            os.kill(self.storm.processes[victim].pid, signal.SIGSTOP)
+        else:
+            self.proxies[victim].cut(seconds)
+
+    def mend(self, *, all_=False):
+        for name, (end, kind) in list(self.down.items()):
+            if all_ or time.monotonic() > end:
+                if kind == "kill":
+                    self.storm.start(name)
+                elif kind == "stop":
+                    os.kill(self.storm.processes[name].pid, signal.SIGCONT)
+                del self.down[name]
+
+
+def _tail(file):
+    file.seek(max(0, file.seek(0, os.SEEK_END) - 2000))
+    return file.read()
+
+
+def weather_the_storm(tmp_path, *, disturbances, longest, rounds, seed=0):
+    speed, calm_loss = speed_undisturbed(tmp_path / "calm", max(100, rounds // 5))
+    ports = free_ports(8)
+    with contextlib.ExitStack() as stack:
+        proxies = [stack.enter_context(Proxy(f"127.0.0.1:{port}")) for port in ports]
+        plan = storm_plan(rounds, proxies)
+        slow, gone = "agent-7", "agent-4"
+        options = {
+            name: {"listen": f"127.0.0.1:{port}", "seconds": COMPUTE * (10 if name == slow else 1)}
+            for name, port in zip(plan.names, ports, strict=True)
+        }
+        storm = Processes(tmp_path / "storm", plan, logistic_of, options)
+        stay = [name for name in plan.names if name != gone]
+        weather = Weather(storm, dict(zip(plan.names, proxies, strict=True)), stay, longest, seed)
+        log = storm.state("server") / "rolls.jsonl"
+
+        def front():
+            with log.open("rb") if log.exists() else contextlib.nullcontext() as file:
+                lines = [] if file is None else _tail(file).split(b"\n")[1:-1]  # the last may be half written
+            return json.loads(lines[-1]).get("round", 0) if lines else 0
+
+        try:
+            storm.start()
+            storm.wait(lambda: front() >= 5)
+            began, first, patience, said = time.monotonic(), front(), Patience(front, say=storm.logs), 0
+            while (at := front()) < rounds:
+                patience.look()
+                weather.mend()
+                if gone in storm.processes and at > rounds / 3:
+                    storm.kill(gone)
+                    del storm.processes[gone]
+                struck = sum(weather.count.values())
+                if len(weather.down) < 3 and struck < disturbances and at >= struck * 0.9 * rounds / disturbances:
+                    weather.strike()
+                ended = [n for n, p in storm.processes.items() if p.exitcode not in (None, 0) and n not in weather.down]
+                assert not ended, f"{ended} ended at round {at}: {storm.logs()}"
+                time.sleep(0.05)
+                if at // 100 > said:
+                    said = at // 100
+                    print(f"round {at}, {(at - first) / (time.monotonic() - began):.2f} a second; calm {speed:.2f}")
+            reached = (rounds - first) / (time.monotonic() - began)
+            weather.mend(all_=True)
+            storm.join()
+        finally:
+            weather.mend(all_=True)
+            storm.stop()
+    return SimpleNamespace(
+        plan=plan, home=tmp_path / "storm", stay=stay, weather=weather, speeds=(speed, reached), calm_loss=calm_loss
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("disturbances", "longest", "rounds"), [(30, 15.0, 1500), (200, 60.0, 20_000)])
+def test_nobody_waits_for_the_absent(tmp_path, x64, disturbances, longest, rounds):
+    ran = weather_the_storm(tmp_path, disturbances=disturbances, longest=longest, rounds=rounds)
+    rolls, gaps = rolls_of(ran.home, ran.plan), []
+    assert sum(ran.weather.count.values()) == disturbances
+    assert [roll.round for roll in counted(rolls)] == list(range(rounds))  # every round completes
+
+    def watch(k, states):
+        tracker, grads = (np.mean([getattr(s, f) for s in states.values()], axis=0) for f in ("tracker", "grads"))
+        gaps.append(np.abs(tracker - grads).max())
+
+    states = replay(ran.plan, {name: logistic_of(i) for i, name in enumerate(ran.plan.names)}, rolls, watch)
+    for name in ran.stay:
+        found = pisco.Result.load(ran.home / "state" / name / "result")
+        np.testing.assert_array_equal(found.params, states[name].params)
+    loss = pisco.Result.load(ran.home / "state" / "server" / "result").history["loss"][-1]
+    there = np.mean([np.isin(range(8), roll.present) for roll in counted(rolls)], axis=0)
+    print(f"\n{dict(ran.weather.count)}: {len(rolls)} attempts; speeds {ran.speeds}; gap {max(gaps)}; loss {loss}")
+    print(f"undisturbed loss {ran.calm_loss[-1]}; present {there.round(3)}")
+    assert max(gaps) <= 1e-12
+    assert ran.speeds[1] >= 0.5 * ran.speeds[0]
+    assert abs(loss / ran.calm_loss[-1] - 1) <= 0.01
+    assert there[7] > 0.01  # the slow one takes part again and again
