@@ -79,9 +79,8 @@ def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) 
 
 
 def _tested(problem: Problem, metric: Metric, params: Params, here: Placement) -> jax.Array:
-    values = problem.sample_values(
-        partial(with_fast_convolutions(metric.function), problem.whole(params)), problem.test
-    )
+    function = partial(with_fast_convolutions(metric.function), problem.whole(params))
+    values = problem.sample_values(function, problem.test)
     return metric.reduce(here.gather(values, problem.num_test))
 
 
