@@ -28,6 +28,9 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+# A command that runs inside the tests' process would switch on the cache of programs for all tests after it.
+jax.config.update("jax_enable_compilation_cache", False)
+
 settings.register_profile("pisco", deadline=None, max_examples=12, derandomize=True)
 settings.load_profile("pisco")
 
