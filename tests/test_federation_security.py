@@ -293,6 +293,27 @@ def test_reports_cannot_grow_or_colour_the_book(siege):
     server.ledger._rows["agent-3"].clear()  # what agent 3 itself will report
 
 
+def test_one_report_cannot_spoil_the_result_or_hold_up_a_removal(siege):
+    """Rounds and sizes beyond the plan are refused; columns that the server counts itself are not anybody's to fill."""
+    server, kit = siege.running.members["server"], siege.home / "kits/agent-3"
+    last = {"federation": siege.hash(ROUNDS)}
+    for wrong in ({"round": 2**64 - 1}, {"round_bytes": [2**64 - 1]}, {"bytes_sent": 2**64 - 1}):
+        heard, lines = siege.ask(kit, "server", Report(**last | wrong), path=REPORT)
+        refused(heard, lines, "agent-3", "it reports")
+    before = server.reached
+    claim = Report(**last, round=ROUNDS, round_bytes=[7, 7])  # finite nonsense of the right kind
+    values = {"round": -5.0, "bytes_server": 1.0, "loss": float("inf"), "test_x": 1.0}
+    for round_ in range(ROUNDS + 1):
+        claim.rows.add(round=round_, values=values)
+    siege.ask(kit, "server", claim, path=REPORT)
+    assert server.reached <= before + 1, "the others stand in the first round"
+    assert max(each.round for each in server.ledger.overview().agents) <= before + 1
+    assert all(values == {"test_x": 1.0} for _, values in server.ledger._rows["agent-3"])
+    server.ledger.save()
+    server.ledger.result()
+    server.ledger._rows["agent-3"].clear()  # what agent 3 itself will report
+
+
 def test_calls_beyond_number_are_turned_away(siege):
     """One member cannot take all places: its own calls are refused, the others' are answered."""
     kit = siege.home / "kits/agent-3"

@@ -188,6 +188,9 @@ class Server(MemberProcess):
             self.door.refuse(context, name, "it is not in the roster")
         if request.federation != self.federation_hash(request.round + 1):
             self.door.refuse(context, name, "it reports for another federation")
+        objection = self.ledger.why_not(request)
+        if objection is not None:
+            self.door.refuse(context, name, objection)
         return Receipt(rows=self.ledger.note(name, request))
 
     def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
