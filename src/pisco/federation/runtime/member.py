@@ -40,7 +40,7 @@ def wire(k: int) -> int:
 class MemberProcess(ABC):
     """One process of a federation. The round in messages is `wire(k)`."""
 
-    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False):
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True):
         self.kit, self.name = kit, kit.name
         self.plan: Federation = kit.federation
         self.store = Store(folder, member=kit.name, federation=self.plan.name, durable=durable)

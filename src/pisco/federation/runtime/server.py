@@ -42,7 +42,7 @@ class Server(MemberProcess):
       limit: the most bytes of one message.
     """
 
-    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False, limit: int = LIMIT):
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True, limit: int = LIMIT):
         if kit.name != SERVER:
             raise InputError(f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`")
         membership.check(kit.federation)
@@ -53,6 +53,7 @@ class Server(MemberProcess):
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
+        self._parted: set[tuple[str, int]] = set()
         self._averaging: dict[tuple[int, int], str] = {}
         self._layouts: dict[tuple[bool, int], MessageLayout] = {}
         self._routes: dict[str, Routes] = {}
@@ -178,7 +179,12 @@ class Server(MemberProcess):
         with self._work:
             self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
             self.saved += 1
-            self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            try:
+                self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            except OSError as error:
+                self.outbox.withdraw(round_, phase)
+                log.warning("cannot keep the average of round %d: %s; the next question tries again", round_, error)
+                return
         self.outbox.show(round_, phase)
 
     # Reports
@@ -200,10 +206,13 @@ class Server(MemberProcess):
 
     def farewell(self, name: str, round_: int) -> None:
         super().farewell(name, round_)
+        if (name, round_) in self._parted:
+            return  # it says so again: nothing new to keep
         self.ledger.save()
         with self._work:
             self.saved += 1
             self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            self._parted.add((name, round_))
             self._work.notify_all()
 
     # The run
