@@ -28,8 +28,10 @@ from waiting import wait_until
 from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
-from pisco.federation.runtime.codec import BadMessage, Where, decode  # noqa: E402
-from pisco.federation.runtime.wire_pb2 import Chunk, Header, Report, Request  # noqa: E402
+from pisco.cli.federation import follow  # noqa: E402
+from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
+from pisco.federation.runtime.peers import Peer  # noqa: E402
+from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Report, Request  # noqa: E402
 
 WORLD = Quadratics(agents=4)
 ROUNDS, P = 6, 0.4
@@ -470,6 +472,37 @@ def test_what_is_only_announced_takes_no_memory():
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_exchanges_that_the_method_does_not_make_are_refused(siege):
+    """PISCO makes two in a round and none before the first that reach the server; nobody is asked for a third."""
+    server = siege.running.members["server"]
+    reaches = next(round_ for round_ in range(1, ROUNDS + 1) if server.hop(round_, 0) is not None)
+    assert [server.hop(reaches, phase) is not None for phase in range(4)] == [True, True, False, False]
+    for round_, phase in ((reaches, 2), (reaches, 63), (0, 0), (0, 63)):
+        heard, lines = siege.ask(siege.home / "kits/agent-1", "server", siege.request(round_=round_, phase=phase))
+        refused(heard, lines, "agent-1", "does not reach the server")
+    assert not {at for at in server._averaging if at[1] > 1}
+
+
+def test_a_model_of_many_leaves_travels():
+    arrays = [np.full((1, 100 + i), i, np.float32) for i in range(2000)]
+    layout = MessageLayout.of(arrays)
+    chunks = list(encode(Where(b"f", 1, 0), "a", layout, layout.join(arrays)))
+    assert max(len(chunk.SerializeToString()) for chunk in chunks) < 2 * CHUNK
+    found, received = decode(chunks, Where(b"f", 1, 0), "a", limit=layout.size)
+    assert found == layout and all(np.array_equal(*pair) for pair in zip(arrays, received, strict=True))
+
+
+def test_a_rogue_server_cannot_write_on_the_terminal_of_who_asks_where_everybody_stands(siege, monkeypatch, capsys):
+    wild = Overview(federation_name="\x1b[2Jx", rounds=3)
+    wild.agents.add(name="\x1b]0;owned\x07[red]agent-0[/red]", waiting_for="[link=http://x]\x1b[31m", loss=1.0)
+    wild.agents.add(name="agent-1", waiting_for="server", round=3)
+    monkeypatch.setattr(Peer, "overview", lambda *_: wild)
+    follow.status(siege.home / "kits/server", once=True)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "owned" not in shown and "link" not in shown
+    assert "agent-1" in shown and "server" in shown and siege.plan.name in shown
 
 
 def test_states_are_for_their_owner_alone(siege):

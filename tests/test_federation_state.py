@@ -5,6 +5,7 @@ import errno
 import os
 import stat
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -36,10 +37,9 @@ def keep(kept, round_):
 
 def test_a_new_name_is_on_disk_before_anybody_goes_on(tmp_path, monkeypatch):
     """The file is synced, then renamed, then its folder is synced; a store does so unless told not to."""
-    done, sync, replace = [], os.fsync, os.replace
+    done, sync, replace = [], os.fsync, Path.replace
     monkeypatch.setattr(os, "fsync", lambda f: (done.append("folder" if is_folder(f) else "file"), sync(f)))
-    monkeypatch.setattr(os, "replace", lambda *names: (done.append("rename"), replace(*names)))
-    monkeypatch.setattr("pathlib.Path.replace", lambda self, other: os.replace(self, other))
+    monkeypatch.setattr(Path, "replace", lambda *names: (done.append("rename"), replace(*names)))
 
     def is_folder(handle):
         return stat.S_ISDIR(os.fstat(handle).st_mode)

@@ -14,7 +14,7 @@ import numpy as np
 
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import SERVER, host_of
+from pisco.federation.roster import NAME, SERVER, host_of
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
 from pisco.federation.runtime.timing import Timing
@@ -330,14 +330,23 @@ def overview(kit: Kit, timeout: float = 5.0) -> Overview:
     plan = kit.federation
     peer = Peer(kit, SERVER, plan.server_address)
     try:
-        return peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout)
+        return _plain(peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout), plan.name)
     except (OSError, Refused, grpc.RpcError) as error:
-        reason = error.details() if isinstance(error, grpc.Call) else str(error)
+        reason = _printable((error.details() or "") if isinstance(error, grpc.Call) else str(error))
         raise InputError(
             f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
         ) from None
     finally:
         peer.close()
+
+
+def _plain(found: Overview, federation: str) -> Overview:
+    """An overview fit for a terminal, whoever the server is: names that are none become a question mark."""
+    for agent in found.agents:
+        agent.name = agent.name if NAME.fullmatch(agent.name) else "?"
+        agent.waiting_for = agent.waiting_for if NAME.fullmatch(agent.waiting_for) else "?" * bool(agent.waiting_for)
+    found.federation_name = federation
+    return found
 
 
 def _printable(details: str) -> str:

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
+from pisco.costs import message_sizes
 from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
@@ -26,9 +30,6 @@ from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Repor
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
-
-MOST_EXCHANGES = 64
-"""Exchanges of one round; far more than any method has."""
 
 
 class Server(MemberProcess):
@@ -49,6 +50,8 @@ class Server(MemberProcess):
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.limit = limit
         self.keys = streams(seed_key(self.plan.seed))
+        # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
+        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
@@ -74,7 +77,8 @@ class Server(MemberProcess):
             joining = membership.boundary(self.plan, round_ - 1)
             return None if joining is None else (epoch, joining)
         if round_ == 0:
-            return epoch, self.routes(epoch).server_hop(None)
+            reaches = [kind == "server" for kind in self._sizes.start_kinds]
+            return (epoch, self.routes(epoch).server_hop(None)) if phase in np.flatnonzero(reaches) else None
         return self.hop_of(epoch, round_ - 1, phase)
 
     def hop_of(self, epoch: Epoch, k: int, phase: int, present: Any = None) -> tuple[Epoch, ServerHop] | None:
@@ -84,7 +88,7 @@ class Server(MemberProcess):
             hops = routes.hops(k, None, present)
         network = routes.network
         length = 1 + (network.gossip_steps if network.gossip_before_server else 0)
-        if not hops or phase % length != length - 1 or phase >= length * MOST_EXCHANGES:
+        if not hops or phase % length != length - 1 or phase >= length * len(self._sizes.whole):
             return None
         (hop,) = hops
         assert isinstance(hop, ServerHop)
@@ -153,8 +157,8 @@ class Server(MemberProcess):
             for place, message in received.items():
                 if message.layout != layout:
                     raise Stopped(
-                        f"{epoch.names[place]} sends {message.layout} and {epoch.names[hop.reporters[0]]} sends "
-                        f"{layout}; their models differ"
+                        f"{epoch.names[place]} sends {str(message.layout)[:200]} and {epoch.names[hop.reporters[0]]} "
+                        f"sends {str(layout)[:200]}; their models differ"
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
