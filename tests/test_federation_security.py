@@ -8,9 +8,12 @@ import contextlib
 import datetime as dt
 import itertools
 import logging
+import os
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -20,6 +23,7 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.cli.federation.loopback import free_ports
 from pisco.federation import authority as ca
 from pisco.federation import kits
 
@@ -503,6 +507,46 @@ def test_a_rogue_server_cannot_write_on_the_terminal_of_who_asks_where_everybody
     shown = capsys.readouterr().out
     assert "\x1b" not in shown and "owned" not in shown and "link" not in shown
     assert "agent-1" in shown and "server" in shown and siege.plan.name in shown
+
+
+LISTEN = """
+import sys
+{first}
+from pisco.federation.kits import Kit
+from pisco.federation.runtime import transport
+kit = Kit.load(sys.argv[1])
+transport.serve(transport.Door(kit), sys.argv[2], {{}}, 2)
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+def listening(siege, address, first=""):
+    """A process that listens with the server's kit, after `first`."""
+    words = [sys.executable, "-c", LISTEN.format(first=first), str(siege.home / "kits/server"), address]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    return subprocess.Popen(words, **pipes, text=True, env=env)
+
+
+def test_where_grpc_was_started_before_us_and_speaks_tls_1_2_nobody_listens(siege):
+    """gRPC reads the ciphers that rule TLS 1.2 out once, when it first makes a secure connection."""
+    first = "import grpc; grpc.secure_channel('localhost:1', grpc.ssl_channel_credentials()).close()"
+    out, err = listening(siege, f"127.0.0.1:{free_ports(1)[0]}", first).communicate(timeout=60)
+    assert "listens" not in out and "would speak TLS 1.2" in err
+
+
+def test_strangers_do_not_fill_the_disk_with_failed_handshakes(siege):
+    port = free_ports(1)[0]
+    process = listening(siege, f"127.0.0.1:{port}")
+    assert process.stdout.readline() == "listens\n"
+    for _ in range(300):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
+            raw.sendall(b"no handshake at all, whatever it may look like\n")
+            with contextlib.suppress(OSError):
+                raw.recv(100)  # until it was refused
+    _, err = process.communicate(timeout=60)
+    assert len(err.splitlines()) < 10, err[:1000]
 
 
 def test_states_are_for_their_owner_alone(siege):

@@ -2,7 +2,9 @@
 
 import contextlib
 import errno
+import logging
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pisco.cli.agent import _speaking
 from pisco.errors import InputError
 from pisco.files import atomic_write
 
@@ -118,3 +121,9 @@ def test_farewells_by_the_hundred_are_kept_once(server):
         server.farewell("agent-0", 5)
     server.farewell("agent-1", 5)
     assert server.saved == 2 and server.outbox.floors() == {"agent-0": 5, "agent-1": 5}
+
+
+def test_log_lines_carry_the_date(server, capsys):
+    with _speaking(server.kit):
+        logging.getLogger("pisco.federation").info("hello")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d server: hello\n", capsys.readouterr().err)

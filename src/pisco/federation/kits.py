@@ -10,6 +10,7 @@ KIT/revoked.pem       the revoked certificates
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ from pisco.federation import authority as ca
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
 from pisco.files import atomic_write
+
+log = logging.getLogger("pisco.federation")
 
 PLAN = "federation.toml"
 SOON = dt.timedelta(days=14)
@@ -54,6 +57,7 @@ class Kit:
     not_after: dt.datetime
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
     _listed: dt.datetime | None = field(default=None, repr=False)
+    _memory: Path | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
     _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
 
@@ -111,7 +115,7 @@ class Kit:
     def revoked(self) -> frozenset[int]:
         """Revoked serial numbers; read again when the file has changed.
 
-        A list that is broken, gone or older leaves the last good one in force while we run.
+        A list that is broken, gone or older leaves the last good one in force; past a restart too, see `remember`.
         """
         try:
             stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
@@ -121,11 +125,25 @@ class Kit:
                 if self._listed is None or listed.last_update_utc >= self._listed:
                     self._revoked = frozenset(each.serial_number for each in listed)
                     self._listed = listed.last_update_utc
+                    if self._memory is not None:
+                        atomic_write(self._memory, ca.pem(listed))
+                else:
+                    log.warning("%s is older than the list seen before, which stays in force", self._list)
                 self._stamp = stamp  # last: other threads take the list as it is once the stamp fits
         except (OSError, InputError):
             if self._stamp is None:
                 raise
         return self._revoked
+
+    def remember(self, folder: Path) -> None:
+        """Keep the newest list in a folder of our own: an older one in the kit then brings nobody back at a restart."""
+        memory = folder / ca.REVOKED
+        if memory.exists():
+            listed = ca.read_revoked(memory, x509.load_pem_x509_certificate(self.authority))
+            if self._listed is None or listed.last_update_utc > self._listed:
+                self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
+        self._memory, self._stamp = memory, None
+        _ = self.revoked
 
     def server_name(self, peer: str) -> str:
         """The name that TLS must find in a peer's certificate (`grpc.ssl_target_name_override`)."""

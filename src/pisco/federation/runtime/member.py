@@ -44,6 +44,7 @@ class MemberProcess(ABC):
         self.kit, self.name = kit, kit.name
         self.plan: Federation = kit.federation
         self.store = Store(folder, member=kit.name, federation=self.plan.name, durable=durable)
+        kit.remember(folder)
         self.found = self.store.load()
         self.outbox: Outbox = outbox_of(self.found)
         self.mailroom = Mailroom(kit, self.plan.patience)
