@@ -274,6 +274,51 @@ def test_an_older_list_brings_nobody_back_at_a_restart(home, tmp_path):
         again.identify(presented(home))
 
 
+def test_a_plan_that_the_authority_did_not_sign_is_refused(home, tmp_path):
+    folder = home / "kits/agent-0"
+    text = (folder / "federation.toml").read_text()
+    kit = kits.Kit.load(folder)
+    kit.remember(tmp_path)
+    unsigned = text.split("# signed")[0]
+    forged = "# signed 9 " + text.split("# signed ")[1].split()[1]
+    for other in (text.replace("seed = 0", "seed = 1"), unsigned, unsigned + "# signed 1 x=\n", unsigned + forged):
+        assert other != text
+        (folder / "federation.toml").write_text(other)
+        with pytest.raises(InputError, match="is not as the authority signed it"):
+            kits.Kit.load(folder)
+        with pytest.raises(InputError, match="is not as the authority signed it"):
+            kit.newer_plan()
+    (folder / "federation.toml").write_text("# a comment changes nothing\n" + text)
+    assert kits.Kit.load(folder).version == 1
+
+
+def test_an_older_plan_is_not_taken_again(home, tmp_path):
+    folder = home / "kits/agent-0"
+    older = (folder / "federation.toml").read_text()
+    kit = kits.Kit.load(folder)
+    kit.remember(tmp_path)
+    kits.refresh(home, make().change(9, "remove", "agent-3"), folder)
+    assert len(kit.newer_plan().changes) == 1 and kit.version == 2
+    (folder / "federation.toml").write_text(older)
+    with pytest.raises(InputError, match="it is version 1, and version 2 is in force"):
+        kit.newer_plan()
+    with pytest.raises(InputError, match="is version 1, and version 2 was in force here"):
+        kits.Kit.load(folder).remember(tmp_path)
+    kits.refresh(home, make(), folder)  # the coordinator took the change back
+    assert kit.newer_plan() == make() and kit.version == 3
+
+
+def test_a_member_sees_the_whole_hash_of_its_plan(home):
+    kit = home / "kits/agent-0"
+    shown = command("show", "--kit", kit)
+    digest = make().hash
+    assert shown.exit_code == 0 and digest in "".join(shown.stdout.split())
+    said = json.loads(command("show", "--kit", kit, "--json").stdout)
+    assert said["hash"] == digest and [each["name"] for each in said["certificates"]] == ["agent-0"]
+    (kit / "federation.toml").write_text((kit / "federation.toml").read_text().replace("seed = 0", "seed = 1"))
+    assert command("show", "--kit", kit).exit_code == 2
+
+
 def test_strangers_are_refused(home, tmp_path, monkeypatch):
     kit, plan = kits.Kit.load(home / "kits/agent-0"), make()
     other = tmp_path / "other"

@@ -14,6 +14,8 @@ import pytest
 
 from pisco.cli.agent import _speaking
 from pisco.errors import InputError
+from pisco.federation import kits
+from pisco.federation.plan import Federation
 from pisco.files import atomic_write
 
 from federations import make_kits, plan_for
@@ -127,3 +129,18 @@ def test_log_lines_carry_the_date(server, capsys):
     with _speaking(server.kit):
         logging.getLogger("pisco.federation").info("hello")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d server: hello\n", capsys.readouterr().err)
+
+
+def test_the_state_of_a_server_belongs_to_its_plan(server, tmp_path):
+    """A seed changed and signed anew between two starts would rewrite the result."""
+    server.farewell("agent-0", 5)
+    server.store.close()
+    later = server.plan.change(2, "remove", "agent-1")  # rounds to come may change
+    other = Federation(**server.plan.model_dump(exclude_none=True) | {"seed": 1})
+    for plan, fine in ((later, True), (other, False), (server.plan, True)):
+        kits.refresh(tmp_path, plan, server.kit.folder)
+        words = contextlib.nullcontext() if fine else pytest.raises(InputError, match="comes from another plan")
+        with words:
+            made = Server(kits.Kit.load(server.kit.folder), tmp_path / "state")
+            made.mailroom.close()
+            made.store.close()

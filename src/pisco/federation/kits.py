@@ -21,6 +21,7 @@ from cryptography.x509.oid import NameOID
 
 from pisco.errors import InputError
 from pisco.federation import authority as ca
+from pisco.federation import signed
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
 from pisco.files import atomic_write
@@ -55,6 +56,7 @@ class Kit:
     certificate: bytes = field(repr=False)
     authority: bytes = field(repr=False)
     not_after: dt.datetime
+    version: int = 0
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
     _listed: dt.datetime | None = field(default=None, repr=False)
     _memory: Path | None = field(default=None, repr=False)
@@ -90,7 +92,7 @@ class Kit:
             raise InputError(f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there")
         kit = cls(
             folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), ca.pem(trusted),
-            certificate.not_valid_after_utc,
+            certificate.not_valid_after_utc, signed.check(folder / PLAN, plan, trusted),
         )  # fmt: skip
         problem = kit._why_not(certificate)
         if problem:
@@ -136,7 +138,7 @@ class Kit:
         return self._revoked
 
     def remember(self, folder: Path) -> None:
-        """Keep the newest list in a folder of our own: an older one in the kit then brings nobody back at a restart."""
+        """Keep the newest list, and the plan's version, in a folder of our own: a restart takes no older ones."""
         memory = folder / ca.REVOKED
         if memory.exists():
             listed = ca.read_revoked(memory, x509.load_pem_x509_certificate(self.authority))
@@ -144,6 +146,24 @@ class Kit:
                 self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
         self._memory, self._stamp = memory, None
         _ = self.revoked
+        seen = folder / "plan.version"
+        if seen.exists() and int(seen.read_text()) > self.version:
+            raise InputError(
+                f"the plan in {self.folder} is version {self.version}, and version {seen.read_text()} was in force "
+                "here; copy the coordinator's newest federation.toml there"
+            )
+        atomic_write(seen, str(self.version).encode())
+
+    def newer_plan(self) -> Federation:
+        """The plan that lies in the kit now; an older one than before, or one that is not signed, is refused."""
+        plan = Federation.load(self.folder / PLAN)
+        version = signed.check(self.folder / PLAN, plan, x509.load_pem_x509_certificate(self.authority))
+        if version < self.version:
+            raise InputError(f"it is version {version}, and version {self.version} is in force")
+        self.version = version
+        if self._memory is not None:
+            atomic_write(self._memory.with_name("plan.version"), str(version).encode())
+        return plan
 
     def server_name(self, peer: str) -> str:
         """The name that TLS must find in a peer's certificate (`grpc.ssl_target_name_override`)."""
@@ -240,7 +260,7 @@ def issue(
 
 def refresh(home: Path, plan: Federation, folder: Path) -> None:
     """Put the newest plan and list of revoked certificates into a kit."""
-    plan.save(folder / PLAN)
+    signed.save(home, plan, folder / PLAN)
     atomic_write(folder / ca.REVOKED, (home / "authority" / ca.REVOKED).read_bytes())
 
 

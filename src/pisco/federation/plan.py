@@ -163,11 +163,11 @@ class Federation(Table):
                 )
         return checked(cls, tables, str(path), "`pisco federation init` writes whole files")
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, ending: str = "") -> None:
         """Write the file, and beside it those that it names; whoever reads one meanwhile sees it old or new."""
         for file in options.files(self.model_dump()):
             atomic_write(Path(path).parent / file.name, file.read_bytes())
-        atomic_write(Path(path), self.to_toml().encode())
+        atomic_write(Path(path), (self.to_toml() + ending).encode())
 
     def to_toml(self) -> str:
         """The text of the file."""

@@ -126,7 +126,7 @@ class MemberProcess(ABC):
                 return
             self._plan_stamp = stamp
             try:
-                new = Federation.load(self.kit.folder / PLAN)
+                new = self.kit.newer_plan()
             except InputError as error:
                 log.warning("the new plan is ignored: %s", error)
                 return

@@ -49,6 +49,7 @@ class Server(MemberProcess):
         membership.check(kit.federation)
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.limit = limit
+        self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
         self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
@@ -182,14 +183,28 @@ class Server(MemberProcess):
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
             self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
-            self.saved += 1
             try:
-                self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+                self._save()
             except OSError as error:
                 self.outbox.withdraw(round_, phase)
                 log.warning("cannot keep the average of round %d: %s; the next question tries again", round_, error)
                 return
         self.outbox.show(round_, phase)
+
+    def _save(self) -> None:
+        self.saved += 1
+        notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
+
+    def _check_past(self) -> None:
+        """Refuse a plan that tells rounds otherwise that are over: the result would be written anew with it."""
+        past = self.found.job if self.found else {}
+        if "plan" in past and past["plan"] != self.plan.hash_at(past["reached"]):
+            self.store.close()
+            raise InputError(
+                f"the state in {self.store.folder} comes from another plan than the one in {self.kit.folder}; copy the "
+                "coordinator's newest federation.toml there, whose past is ours"
+            )
 
     # Reports
 
@@ -214,8 +229,7 @@ class Server(MemberProcess):
             return  # it says so again: nothing new to keep
         self.ledger.save()
         with self._work:
-            self.saved += 1
-            self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            self._save()
             self._parted.add((name, round_))
             self._work.notify_all()
 
