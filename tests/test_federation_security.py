@@ -33,6 +33,7 @@ from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
 from pisco.cli.federation import follow  # noqa: E402
+from pisco.federation.runtime import transport  # noqa: E402
 from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Peer  # noqa: E402
 from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Report, Request  # noqa: E402
@@ -547,6 +548,73 @@ def test_strangers_do_not_fill_the_disk_with_failed_handshakes(siege):
                 raw.recv(100)  # until it was refused
     _, err = process.communicate(timeout=60)
     assert len(err.splitlines()) < 10, err[:1000]
+
+
+@contextlib.contextmanager
+def forward(targets):
+    """A proxy that sends its first connection to the first target, and all others to the last; its address."""
+    targets, door, opened = iter(targets), socket.create_server(("127.0.0.1", 0)), []
+
+    def copy(one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+    def accept():
+        target = None
+        while True:
+            try:
+                one, _ = door.accept()
+            except OSError:
+                return
+            target = next(targets, target)
+            other = socket.create_connection(target)
+            opened.extend((one, other))
+            for pair in ((one, other), (other, one)):
+                threading.Thread(target=copy, args=pair, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield "{}:{}".format(*door.getsockname())
+    door.shutdown(socket.SHUT_RDWR)
+    for each in (door, *opened):
+        each.close()
+
+
+def test_a_proxy_cannot_hand_the_channel_to_the_holder_of_a_revoked_key(tmp_path):
+    """What looks at certificates is sent to the genuine member, gRPC to somebody with its stolen, revoked key."""
+    genuine, thief = (("127.0.0.1", port) for port in free_ports(2))
+    plan = plan_for(2)
+    made = make_kits(tmp_path, plan)
+    kits.issue(tmp_path, plan, "agent-1", tmp_path / "new")
+    signer = ca.Authority.open(tmp_path / "authority", plan.name)
+    signer.revoke([each.serial_number for each in signer.issued("agent-1")][:1])
+    kits.refresh(tmp_path, plan, tmp_path / "kits/agent-0")
+    own, heard, where = kits.Kit.load(tmp_path / "kits/agent-0"), [], Where(b"f", 1, 0)
+
+    def serve(at, kit, word):
+        def answer(name, request, context):
+            heard.append(word)
+            yield Chunk(data=word)
+
+        return transport.serve(transport.Door(kit), "{}:{}".format(*at), {transport.PULL: (answer, Request)}, 2)
+
+    servers = [serve(genuine, kits.Kit.load(tmp_path / "new"), b"genuine"), serve(thief, made["agent-1"], b"thief")]
+    try:
+        for targets, expected in (([genuine, thief], []), ([genuine], [b"genuine"]), ([thief], [])):
+            heard.clear()
+            with forward(targets) as address:
+                peer = Peer(own, "agent-1", address)
+                call = peer.ask(where).call
+                assert (call is None) == (targets == [thief])  # who shows the revoked one is not even asked
+                with contextlib.suppress(grpc.RpcError):
+                    assert [chunk.data for chunk in call or ()] == expected
+                peer.close()
+            assert heard == expected
+    finally:
+        for server in servers:
+            server.stop(0).wait()
 
 
 def test_states_are_for_their_owner_alone(siege):

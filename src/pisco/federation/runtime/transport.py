@@ -51,9 +51,9 @@ _KEEP_ALIVE = [
 ]
 
 
-def channel(kit: Kit, peer: str, address: str) -> grpc.Channel:
-    """A connection to a peer, whose certificate must name it."""
-    credentials = grpc.ssl_channel_credentials(kit.authority, kit.key, kit.certificate)
+def channel(kit: Kit, peer: str, address: str, certificate: bytes) -> grpc.Channel:
+    """A connection to a peer, who must have the key of exactly this certificate, which must name it."""
+    credentials = grpc.ssl_channel_credentials(certificate, kit.key, kit.certificate)
     options = [
         ("grpc.ssl_target_name_override", kit.server_name(peer)),
         ("grpc.default_authority", kit.server_name(peer)),
