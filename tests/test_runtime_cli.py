@@ -70,7 +70,10 @@ def test_status_shows_where_everybody_stands(tmp_path):
     plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
     ran = Running(tmp_path, plan, quadratic_of)
     try:
-        ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 5)
+        book = ran.members["server"].ledger
+        ran.wait(lambda: ran.errors or book.front() >= 5)
+        # Their first report also connects; the one after the second tells how long that took.
+        ran.wait(lambda: ran.errors or all("latency server" in each.times for each in book.overview().agents))
         done = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"])
         table = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "server")])
         told = [
