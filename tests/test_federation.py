@@ -415,10 +415,15 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
     for name in ("server", "agent-3"):
         assert kits.Kit.load(f"clinic/kits/{name}").name == name
     monkeypatch.chdir("clinic")
+    Path("federation.toml").write_text("# ours\n" + Path("federation.toml").read_text().replace("7404", "7499"))
     assert command("issue", "agent-1", "--out", "again", "--days", 30).exit_code == 0
     done = command("revoke", "agent-1", "--older")
     assert done.stdout.count("revoked:") == 1 and "copy revoked.pem" in done.stderr
     assert kits.Kit.load("again").name == "agent-1"
+    # What was edited by hand is signed with the next kit, and can be copied to others.
+    Path("kits/agent-0/federation.toml").write_text(Path("federation.toml").read_text())
+    assert Path("federation.toml").read_text().startswith("# ours\n")
+    assert kits.Kit.load("kits/agent-0").federation.hash == kits.Kit.load("again").federation.hash
     with pytest.raises(InputError, match="has been revoked"):
         kits.Kit.load("kits/agent-1")
     done = command("change", "add", "west", "--address", "10.0.0.9:7401", "--round", 100)

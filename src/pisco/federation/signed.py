@@ -26,9 +26,19 @@ _CURVE = ec.ECDSA(hashes.SHA256())
 
 def save(home: Path, plan: Federation, path: Path) -> None:
     """Write a plan with the signature of the authority in `home`."""
+    plan.save(path, ending=_ending(home, plan))
+
+
+def renew(home: Path, plan: Federation, path: Path) -> None:
+    """Sign a plan that was written by hand, and leave its text as it is."""
+    text = _LINE.sub("", path.read_text()).rstrip("\n") + "\n"
+    atomic_write(path, (text + _ending(home, plan)).encode())
+
+
+def _ending(home: Path, plan: Federation) -> str:
     version = _version(home / "authority" / "plans", plan.hash)
     signature = ca.read_key(home / "authority" / ca.KEY).sign(_content(version, plan), _CURVE)
-    plan.save(path, ending=f"\n# signed {version} {base64.b64encode(signature).decode()}\n")
+    return f"\n# signed {version} {base64.b64encode(signature).decode()}\n"
 
 
 def check(path: Path, plan: Federation, authority: ca.x509.Certificate) -> int:
