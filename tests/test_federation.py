@@ -18,6 +18,7 @@ from pisco.cli.main import app
 from pisco.federation import authority as ca
 from pisco.federation import kits
 from pisco.federation.plan import Federation
+from pisco.federation.roster import check_address
 from pisco.problems.gradient import agent_loss
 
 RULE = {"name": "pisco", "local_lr": 0.1, "local_steps": 1}
@@ -102,6 +103,8 @@ def test_incoming_weights_are_columns_of_the_matrix(tmp_path):
         ((3, "remove", "agent-1", "h:1"), "takes no address"),
         ((3, "add", "West!", "h:1"), "lower-case"),
         ((3, "add", "west", "nowhere"), "host:port"),
+        ((3, "add", "west", "agent-1.clinic.pisco:7602"), "as members' names in certificates do"),
+        ((3, "add", "authority", "h:1"), "the name of who signs certificates"),
         ((3, "add", "west", "127.0.0.1:7401"), "two agents have the address"),
         ((3, "rename", "agent-1"), "unknown action"),
     ],
@@ -128,6 +131,8 @@ def test_a_change_that_cuts_the_graph_is_refused_without_a_server():
         (('name = "pisco"', 'name = "psico"'), "did you mean 'pisco'"),
         (("index = 1,", "index = 0,"), "two agents have the index 0"),
         (('"agent-2"', '"server"'), "server's own name"),
+        (('"agent-2"', '"authority"'), "the name of who signs certificates"),
+        (("127.0.0.1:7402", "agent-3.clinic.Pisco:7402"), "as members' names in certificates do"),
         (("agents = 4", "agents = 5"), "roster has 4 agents"),
         (("[0, 0, 0.33333333333333337]", "[0, 0, 0.5]"), "row 0 of `weights` sums to"),
         (("[0, 0, 0.33333333333333337]", "[0, 7, 0.33333333333333337]"), "names index 7"),
@@ -224,6 +229,8 @@ def test_a_kit_knows_who_others_are(home):
     assert kit.name == "agent-0" and kit.warning is None
     assert kit.identify(presented(home)) == "agent-1"
     assert kit.server_name("agent-1") == "agent-1.clinic.pisco"
+    with pytest.raises(InputError, match="as members' names in certificates do"):
+        check_address(f"{kit.server_name('agent-1')}:7400")
     assert "PRIVATE" not in repr(kit)
 
 
@@ -246,6 +253,70 @@ def test_a_revoked_certificate_stops_counting_without_a_restart(home):
         kit.identify(presented(home))
     with pytest.raises(InputError, match="not a list of revoked"):
         kits.Kit.load(home / "kits/agent-0")
+
+
+def test_an_older_list_brings_nobody_back_at_a_restart(home, tmp_path):
+    folder, signer = home / "kits/agent-0", ca.Authority.open(home / "authority", "clinic")
+    older = (folder / "revoked.pem").read_bytes()
+    time.sleep(1.1)  # lists are dated to the second
+    signer.revoke([each.serial_number for each in signer.issued("agent-1")])
+    kits.Kit.load(folder).remember(tmp_path)
+    kit = kits.Kit.load(folder)
+    kit.remember(tmp_path)
+    assert kit.identify(presented(home)) == "agent-1"
+    kits.refresh(home, make(), folder)  # while it runs
+    with pytest.raises(kits.Refused, match="revoked"):
+        kit.identify(presented(home))
+    (folder / "revoked.pem").write_bytes(older)
+    again = kits.Kit.load(folder)
+    again.remember(tmp_path)
+    with pytest.raises(kits.Refused, match="revoked"):
+        again.identify(presented(home))
+
+
+def test_a_plan_that_the_authority_did_not_sign_is_refused(home, tmp_path):
+    folder = home / "kits/agent-0"
+    text = (folder / "federation.toml").read_text()
+    kit = kits.Kit.load(folder)
+    kit.remember(tmp_path)
+    unsigned = text.split("# signed")[0]
+    forged = "# signed 9 " + text.split("# signed ")[1].split()[1]
+    for other in (text.replace("seed = 0", "seed = 1"), unsigned, unsigned + "# signed 1 x=\n", unsigned + forged):
+        assert other != text
+        (folder / "federation.toml").write_text(other)
+        with pytest.raises(InputError, match="is not as the authority signed it"):
+            kits.Kit.load(folder)
+        with pytest.raises(InputError, match="is not as the authority signed it"):
+            kit.newer_plan()
+    (folder / "federation.toml").write_text("# a comment changes nothing\n" + text)
+    assert kits.Kit.load(folder).version == 1
+
+
+def test_an_older_plan_is_not_taken_again(home, tmp_path):
+    folder = home / "kits/agent-0"
+    older = (folder / "federation.toml").read_text()
+    kit = kits.Kit.load(folder)
+    kit.remember(tmp_path)
+    kits.refresh(home, make().change(9, "remove", "agent-3"), folder)
+    assert len(kit.newer_plan().changes) == 1 and kit.version == 2
+    (folder / "federation.toml").write_text(older)
+    with pytest.raises(InputError, match="it is version 1, and version 2 is in force"):
+        kit.newer_plan()
+    with pytest.raises(InputError, match="is version 1, and version 2 was in force here"):
+        kits.Kit.load(folder).remember(tmp_path)
+    kits.refresh(home, make(), folder)  # the coordinator took the change back
+    assert kit.newer_plan() == make() and kit.version == 3
+
+
+def test_a_member_sees_the_whole_hash_of_its_plan(home):
+    kit = home / "kits/agent-0"
+    shown = command("show", "--kit", kit)
+    digest = make().hash
+    assert shown.exit_code == 0 and digest in "".join(shown.stdout.split())
+    said = json.loads(command("show", "--kit", kit, "--json").stdout)
+    assert said["hash"] == digest and [each["name"] for each in said["certificates"]] == ["agent-0"]
+    (kit / "federation.toml").write_text((kit / "federation.toml").read_text().replace("seed = 0", "seed = 1"))
+    assert command("show", "--kit", kit).exit_code == 2
 
 
 def test_strangers_are_refused(home, tmp_path, monkeypatch):
@@ -344,10 +415,15 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
     for name in ("server", "agent-3"):
         assert kits.Kit.load(f"clinic/kits/{name}").name == name
     monkeypatch.chdir("clinic")
+    Path("federation.toml").write_text("# ours\n" + Path("federation.toml").read_text().replace("7404", "7499"))
     assert command("issue", "agent-1", "--out", "again", "--days", 30).exit_code == 0
     done = command("revoke", "agent-1", "--older")
     assert done.stdout.count("revoked:") == 1 and "copy revoked.pem" in done.stderr
     assert kits.Kit.load("again").name == "agent-1"
+    # What was edited by hand is signed with the next kit, and can be copied to others.
+    Path("kits/agent-0/federation.toml").write_text(Path("federation.toml").read_text())
+    assert Path("federation.toml").read_text().startswith("# ours\n")
+    assert kits.Kit.load("kits/agent-0").federation.hash == kits.Kit.load("again").federation.hash
     with pytest.raises(InputError, match="has been revoked"):
         kits.Kit.load("kits/agent-1")
     done = command("change", "add", "west", "--address", "10.0.0.9:7401", "--round", 100)

@@ -8,9 +8,12 @@ import contextlib
 import datetime as dt
 import itertools
 import logging
+import os
 import socket
 import ssl
 import stat
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
@@ -20,6 +23,7 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.cli.federation.loopback import free_ports
 from pisco.federation import authority as ca
 from pisco.federation import kits
 
@@ -28,8 +32,11 @@ from waiting import wait_until
 from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
-from pisco.federation.runtime.codec import BadMessage, Where, decode  # noqa: E402
-from pisco.federation.runtime.wire_pb2 import Chunk, Header, Report, Request  # noqa: E402
+from pisco.cli.federation import follow  # noqa: E402
+from pisco.federation.runtime import transport  # noqa: E402
+from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
+from pisco.federation.runtime.peers import Peer  # noqa: E402
+from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Report, Request  # noqa: E402
 
 WORLD = Quadratics(agents=4)
 ROUNDS, P = 6, 0.4
@@ -293,6 +300,27 @@ def test_reports_cannot_grow_or_colour_the_book(siege):
     server.ledger._rows["agent-3"].clear()  # what agent 3 itself will report
 
 
+def test_one_report_cannot_spoil_the_result_or_hold_up_a_removal(siege):
+    """Rounds and sizes beyond the plan are refused; columns that the server counts itself are not anybody's to fill."""
+    server, kit = siege.running.members["server"], siege.home / "kits/agent-3"
+    last = {"federation": siege.hash(ROUNDS)}
+    for wrong in ({"round": 2**64 - 1}, {"round_bytes": [2**64 - 1]}, {"bytes_sent": 2**64 - 1}):
+        heard, lines = siege.ask(kit, "server", Report(**last | wrong), path=REPORT)
+        refused(heard, lines, "agent-3", "it reports")
+    before = server.reached
+    claim = Report(**last, round=ROUNDS, round_bytes=[7, 7])  # finite nonsense of the right kind
+    values = {"round": -5.0, "bytes_server": 1.0, "loss": float("inf"), "test_x": 1.0}
+    for round_ in range(ROUNDS + 1):
+        claim.rows.add(round=round_, values=values)
+    siege.ask(kit, "server", claim, path=REPORT)
+    assert server.reached <= before + 1, "the others stand in the first round"
+    assert max(each.round for each in server.ledger.overview().agents) <= before + 1
+    assert all(values == {"test_x": 1.0} for _, values in server.ledger._rows["agent-3"])
+    server.ledger.save()
+    server.ledger.result()
+    server.ledger._rows["agent-3"].clear()  # what agent 3 itself will report
+
+
 def test_calls_beyond_number_are_turned_away(siege):
     """One member cannot take all places: its own calls are refused, the others' are answered."""
     kit = siege.home / "kits/agent-3"
@@ -449,6 +477,144 @@ def test_what_is_only_announced_takes_no_memory():
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_exchanges_that_the_method_does_not_make_are_refused(siege):
+    """PISCO makes two in a round and none before the first that reach the server; nobody is asked for a third."""
+    server = siege.running.members["server"]
+    reaches = next(round_ for round_ in range(1, ROUNDS + 1) if server.hop(round_, 0) is not None)
+    assert [server.hop(reaches, phase) is not None for phase in range(4)] == [True, True, False, False]
+    for round_, phase in ((reaches, 2), (reaches, 63), (0, 0), (0, 63)):
+        heard, lines = siege.ask(siege.home / "kits/agent-1", "server", siege.request(round_=round_, phase=phase))
+        refused(heard, lines, "agent-1", "does not reach the server")
+    assert not {at for at in server._averaging if at[1] > 1}
+
+
+def test_a_model_of_many_leaves_travels():
+    arrays = [np.full((1, 100 + i), i, np.float32) for i in range(2000)]
+    layout = MessageLayout.of(arrays)
+    chunks = list(encode(Where(b"f", 1, 0), "a", layout, layout.join(arrays)))
+    assert max(len(chunk.SerializeToString()) for chunk in chunks) < 2 * CHUNK
+    found, received = decode(chunks, Where(b"f", 1, 0), "a", limit=layout.size)
+    assert found == layout and all(np.array_equal(*pair) for pair in zip(arrays, received, strict=True))
+
+
+def test_a_rogue_server_cannot_write_on_the_terminal_of_who_asks_where_everybody_stands(siege, monkeypatch, capsys):
+    wild = Overview(federation_name="\x1b[2Jx", rounds=3)
+    wild.agents.add(name="\x1b]0;owned\x07[red]agent-0[/red]", waiting_for="[link=http://x]\x1b[31m", loss=1.0)
+    wild.agents.add(name="agent-1", waiting_for="server", round=3)
+    monkeypatch.setattr(Peer, "overview", lambda *_: wild)
+    follow.status(siege.home / "kits/server", once=True)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown and "owned" not in shown and "link" not in shown
+    assert "agent-1" in shown and "server" in shown and siege.plan.name in shown
+
+
+LISTEN = """
+import sys
+{first}
+from pisco.federation.kits import Kit
+from pisco.federation.runtime import transport
+kit = Kit.load(sys.argv[1])
+transport.serve(transport.Door(kit), sys.argv[2], {{}}, 2)
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+def listening(siege, address, first=""):
+    """A process that listens with the server's kit, after `first`."""
+    words = [sys.executable, "-c", LISTEN.format(first=first), str(siege.home / "kits/server"), address]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
+    return subprocess.Popen(words, **pipes, text=True, env=env)
+
+
+def test_where_grpc_was_started_before_us_and_speaks_tls_1_2_nobody_listens(siege):
+    """gRPC reads the ciphers that rule TLS 1.2 out once, when it first makes a secure connection."""
+    first = "import grpc; grpc.secure_channel('localhost:1', grpc.ssl_channel_credentials()).close()"
+    out, err = listening(siege, f"127.0.0.1:{free_ports(1)[0]}", first).communicate(timeout=60)
+    assert "listens" not in out and "would speak TLS 1.2" in err
+
+
+def test_strangers_do_not_fill_the_disk_with_failed_handshakes(siege):
+    port = free_ports(1)[0]
+    process = listening(siege, f"127.0.0.1:{port}")
+    assert process.stdout.readline() == "listens\n"
+    for _ in range(300):
+        with socket.create_connection(("127.0.0.1", port), timeout=60) as raw:
+            raw.sendall(b"no handshake at all, whatever it may look like\n")
+            with contextlib.suppress(OSError):
+                raw.recv(100)  # until it was refused
+    _, err = process.communicate(timeout=60)
+    assert len(err.splitlines()) < 10, err[:1000]
+
+
+@contextlib.contextmanager
+def forward(targets):
+    """A proxy that sends its first connection to the first target, and all others to the last; its address."""
+    targets, door, opened = iter(targets), socket.create_server(("127.0.0.1", 0)), []
+
+    def copy(one, other):
+        with contextlib.suppress(OSError):
+            while data := one.recv(1 << 16):
+                other.sendall(data)
+        with contextlib.suppress(OSError):
+            other.shutdown(socket.SHUT_RDWR)
+
+    def accept():
+        target = None
+        while True:
+            try:
+                one, _ = door.accept()
+            except OSError:
+                return
+            target = next(targets, target)
+            other = socket.create_connection(target)
+            opened.extend((one, other))
+            for pair in ((one, other), (other, one)):
+                threading.Thread(target=copy, args=pair, daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    yield "{}:{}".format(*door.getsockname())
+    door.shutdown(socket.SHUT_RDWR)
+    for each in (door, *opened):
+        each.close()
+
+
+def test_a_proxy_cannot_hand_the_channel_to_the_holder_of_a_revoked_key(tmp_path):
+    """What looks at certificates is sent to the genuine member, gRPC to somebody with its stolen, revoked key."""
+    genuine, thief = (("127.0.0.1", port) for port in free_ports(2))
+    plan = plan_for(2)
+    made = make_kits(tmp_path, plan)
+    kits.issue(tmp_path, plan, "agent-1", tmp_path / "new")
+    signer = ca.Authority.open(tmp_path / "authority", plan.name)
+    signer.revoke([each.serial_number for each in signer.issued("agent-1")][:1])
+    kits.refresh(tmp_path, plan, tmp_path / "kits/agent-0")
+    own, heard, where = kits.Kit.load(tmp_path / "kits/agent-0"), [], Where(b"f", 1, 0)
+
+    def serve(at, kit, word):
+        def answer(name, request, context):
+            heard.append(word)
+            yield Chunk(data=word)
+
+        return transport.serve(transport.Door(kit), "{}:{}".format(*at), {transport.PULL: (answer, Request)}, 2)
+
+    servers = [serve(genuine, kits.Kit.load(tmp_path / "new"), b"genuine"), serve(thief, made["agent-1"], b"thief")]
+    try:
+        for targets, expected in (([genuine, thief], []), ([genuine], [b"genuine"]), ([thief], [])):
+            heard.clear()
+            with forward(targets) as address:
+                peer = Peer(own, "agent-1", address)
+                call = peer.ask(where).call
+                assert (call is None) == (targets == [thief])  # who shows the revoked one is not even asked
+                with contextlib.suppress(grpc.RpcError):
+                    assert [chunk.data for chunk in call or ()] == expected
+                peer.close()
+            assert heard == expected
+    finally:
+        for server in servers:
+            server.stop(0).wait()
 
 
 def test_states_are_for_their_owner_alone(siege):

@@ -114,6 +114,19 @@ def test_what_agents_say_of_their_metrics_is_kept_and_is_safe_to_print(tmp_path)
         assert metrics["test_gain"].unit == ""
 
 
+def test_a_lie_about_sizes_does_not_reach_the_history(tmp_path):
+    book = Ledger(plan_for(3, rounds=2), tmp_path)
+    for name, size, loss in (("agent-0", 2**40, np.nan), ("agent-1", 8, 1.0), ("agent-2", 8, 3.0)):
+        rows = [Row(round=r, values={"loss": loss, "round": 9.0}) for r in range(3)]
+        book.note(name, Report(round=2, rows=rows, round_bytes=[size, size]))
+    history = book.result().history
+    assert history["round"].tolist() == [0, 1, 2] and history["loss"].tolist() == [2.0, 2.0, 2.0]
+    assert 0 < history["bytes_server"][-1] + history["bytes_gossip"][-1] < 2000
+    book.save()
+    again = Ledger(book.plan, tmp_path).result().history
+    assert {name: column.tolist() for name, column in again.items()} == {n: c.tolist() for n, c in history.items()}
+
+
 def test_who_stops_while_it_averages_stops_without_a_trace(tmp_path):
     plan = plan_for(2)
     kit = make_kits(tmp_path, plan, ["server"])["server"]

@@ -32,7 +32,7 @@ State = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")]
-Durable = Annotated[bool, typer.Option(help="Wait for the disk after every round: survives a loss of power too.")]
+Durable = Annotated[bool, typer.Option(help="Wait for the disk after every round, to survive a loss of power.")]
 
 
 def agent(
@@ -46,7 +46,7 @@ def agent(
     state: State = None,
     out: Out = None,
     listen: Listen = None,
-    durable: Durable = False,
+    durable: Durable = True,
 ) -> None:
     """Take part in a federation with this machine's own data.
 
@@ -81,7 +81,7 @@ def agent(
 
 
 def server(
-    kit: KitFolder, state: State = None, out: Out = None, listen: Listen = None, durable: Durable = False
+    kit: KitFolder, state: State = None, out: Out = None, listen: Listen = None, durable: Durable = True
 ) -> None:
     """Average for a federation in the rounds that its coin chooses, and record its progress.
 
@@ -177,7 +177,7 @@ def open_kit(folder: Path) -> Kit:
 def _speaking(kit: Kit) -> Iterator[None]:
     """Log lines on stderr, with the time and who wrote them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%H:%M:%S"))
+    handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%Y-%m-%d %H:%M:%S"))
     log = logging.getLogger("pisco.federation")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

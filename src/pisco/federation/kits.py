@@ -10,6 +10,7 @@ KIT/revoked.pem       the revoked certificates
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +21,12 @@ from cryptography.x509.oid import NameOID
 
 from pisco.errors import InputError
 from pisco.federation import authority as ca
+from pisco.federation import signed
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
 from pisco.files import atomic_write
+
+log = logging.getLogger("pisco.federation")
 
 PLAN = "federation.toml"
 SOON = dt.timedelta(days=14)
@@ -52,8 +56,10 @@ class Kit:
     certificate: bytes = field(repr=False)
     authority: bytes = field(repr=False)
     not_after: dt.datetime
+    version: int = 0
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
     _listed: dt.datetime | None = field(default=None, repr=False)
+    _memory: Path | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
     _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
 
@@ -86,7 +92,7 @@ class Kit:
             raise InputError(f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there")
         kit = cls(
             folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), ca.pem(trusted),
-            certificate.not_valid_after_utc,
+            certificate.not_valid_after_utc, signed.check(folder / PLAN, plan, trusted),
         )  # fmt: skip
         problem = kit._why_not(certificate)
         if problem:
@@ -111,7 +117,7 @@ class Kit:
     def revoked(self) -> frozenset[int]:
         """Revoked serial numbers; read again when the file has changed.
 
-        A list that is broken, gone or older leaves the last good one in force while we run.
+        A list that is broken, gone or older leaves the last good one in force; past a restart too, see `remember`.
         """
         try:
             stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
@@ -121,11 +127,43 @@ class Kit:
                 if self._listed is None or listed.last_update_utc >= self._listed:
                     self._revoked = frozenset(each.serial_number for each in listed)
                     self._listed = listed.last_update_utc
+                    if self._memory is not None:
+                        atomic_write(self._memory, ca.pem(listed))
+                else:
+                    log.warning("%s is older than the list seen before, which stays in force", self._list)
                 self._stamp = stamp  # last: other threads take the list as it is once the stamp fits
         except (OSError, InputError):
             if self._stamp is None:
                 raise
         return self._revoked
+
+    def remember(self, folder: Path) -> None:
+        """Keep the newest list, and the plan's version, in a folder of our own: a restart takes no older ones."""
+        memory = folder / ca.REVOKED
+        if memory.exists():
+            listed = ca.read_revoked(memory, x509.load_pem_x509_certificate(self.authority))
+            if self._listed is None or listed.last_update_utc > self._listed:
+                self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
+        self._memory, self._stamp = memory, None
+        _ = self.revoked
+        seen = folder / "plan.version"
+        if seen.exists() and int(seen.read_text()) > self.version:
+            raise InputError(
+                f"the plan in {self.folder} is version {self.version}, and version {seen.read_text()} was in force "
+                "here; copy the coordinator's newest federation.toml there"
+            )
+        atomic_write(seen, str(self.version).encode())
+
+    def newer_plan(self) -> Federation:
+        """The plan that lies in the kit now; an older one than before, or one that is not signed, is refused."""
+        plan = Federation.load(self.folder / PLAN)
+        version = signed.check(self.folder / PLAN, plan, x509.load_pem_x509_certificate(self.authority))
+        if version < self.version:
+            raise InputError(f"it is version {version}, and version {self.version} is in force")
+        self.version = version
+        if self._memory is not None:
+            atomic_write(self._memory.with_name("plan.version"), str(version).encode())
+        return plan
 
     def server_name(self, peer: str) -> str:
         """The name that TLS must find in a peer's certificate (`grpc.ssl_target_name_override`)."""
@@ -222,7 +260,7 @@ def issue(
 
 def refresh(home: Path, plan: Federation, folder: Path) -> None:
     """Put the newest plan and list of revoked certificates into a kit."""
-    plan.save(folder / PLAN)
+    signed.save(home, plan, folder / PLAN)
     atomic_write(folder / ca.REVOKED, (home / "authority" / ca.REVOKED).read_bytes())
 
 

@@ -29,7 +29,7 @@ from pydantic import Field, model_validator
 
 from pisco import registry
 from pisco.errors import InputError, choose, suggest
-from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name, Seconds, Triple
+from pisco.federation.roster import RESERVED, Address, Change, Epoch, Member, Name, Seconds, Triple
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
 from pisco.settings import options, toml
@@ -163,11 +163,11 @@ class Federation(Table):
                 )
         return checked(cls, tables, str(path), "`pisco federation init` writes whole files")
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, ending: str = "") -> None:
         """Write the file, and beside it those that it names; whoever reads one meanwhile sees it old or new."""
         for file in options.files(self.model_dump()):
             atomic_write(Path(path).parent / file.name, file.read_bytes())
-        atomic_write(Path(path), self.to_toml().encode())
+        atomic_write(Path(path), (self.to_toml() + ending).encode())
 
     def to_toml(self) -> str:
         """The text of the file."""
@@ -384,8 +384,9 @@ def _check_epoch(plan: Federation, epoch: Epoch) -> None:
     if 0 < len(without) < len(epoch.members):
         raise InputError(f"{without[0]!r} has no weight, but others have; give every agent one, or none")
     names, indices = epoch.names, [member.index for member in epoch.members]
-    if SERVER in names:
-        raise InputError(f"an agent is called {SERVER!r}, which is the server's own name; take another")
+    for taken, whose in RESERVED.items():
+        if taken in names:
+            raise InputError(f"an agent is called {taken!r}, which is {whose}; take another")
     if indices != sorted(indices):
         raise InputError("the roster is not in the order of its indices; sort it")
     if plan.server_address in [member.address for member in epoch.members]:

@@ -153,7 +153,7 @@ def check_signature(certificate: bytes, digest: bytes, signature: bytes) -> None
 class RollFile:
     """The server's log on disk: a roll is in it before anybody hears of it."""
 
-    def __init__(self, folder: Path, kit: Kit, *, durable: bool = False):
+    def __init__(self, folder: Path, kit: Kit, *, durable: bool = True):
         self.path, self.kit, self.durable = folder / FILE, kit, durable
         plan = kit.federation
         self.rolls = read(self.path, plan) if self.path.exists() else []

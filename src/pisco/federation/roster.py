@@ -14,6 +14,9 @@ from pisco.settings.tables import Count, Natural, Table
 
 SERVER = "server"
 """The server's name in certificates and messages; no agent may have it."""
+RESERVED = {SERVER: "the server's own name", "authority": "the name of who signs certificates"}
+OURS = ".pisco"
+"""How the names end by which TLS knows members (`authority.tls_name`); no machine may be called so."""
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -34,6 +37,9 @@ def check_address(address: str) -> str:
     right = colon and HOST.fullmatch(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
     if not right:
         raise InputError(f"the address {address!r} cannot be used; write host:port, as in 10.0.0.5:7401")
+    if host.lower().endswith(OURS):
+        # It goes into the certificate, which would then pass for another member's.
+        raise InputError(f"the host of {address!r} ends in {OURS}, as members' names in certificates do; take another")
     return address
 
 

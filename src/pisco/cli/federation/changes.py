@@ -60,6 +60,7 @@ def init(
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
+    from pisco.federation import signed
     from pisco.federation.authority import Authority
     from pisco.federation.plan import Federation
 
@@ -86,7 +87,7 @@ def init(
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     folder.mkdir(parents=True, exist_ok=True)
     Authority.create(folder / AUTHORITY, plan.name)
-    plan.save(folder / PLAN)
+    signed.save(folder, plan, folder / PLAN)
     network = f"{plan.network.graph}, {plan.network.schedule()!r}"
     say(f"{plan.name}: {len(plan.roster)} agents, {network}, {plan.rounds} rounds")
     say(f"plan:      {folder / PLAN} (edit addresses there before the first kit is made)")
@@ -116,6 +117,7 @@ def change(
       pisco federation change remove agent-3 --round 200 --dir clinic
     """
     from pisco.engines.job import check_needs
+    from pisco.federation import signed
 
     plan = open_plan(home)
     if action == "cancel":
@@ -125,7 +127,7 @@ def change(
     changed = plan.change(at, action, name, address, weight)
     _not_past(home, at)
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
-    changed.save(home / PLAN)
+    signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
     present = changed.epochs[-1]
     say(f"from round {at} on: {len(present.members)} agents, {', '.join(present.names)}")
@@ -138,10 +140,12 @@ def change(
 
 
 def _cancel(home: Path, plan: Federation, name: str) -> None:
+    from pisco.federation import signed
+
     changed = plan.cancel(name)
     at = plan.changes[-1].round
     _not_past(home, at)
-    changed.save(home / PLAN)
+    signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
     say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")

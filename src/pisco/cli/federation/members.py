@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pisco.cli.console import note, say
-from pisco.cli.federation.home import AUTHORITY, KITS, Home, open_plan, refresh_kits
+from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
 
 
 def issue(
@@ -31,7 +31,7 @@ def issue(
       pisco federation issue north --request request.pem --out for-north
     """
     from pisco.errors import InputError
-    from pisco.federation import kits
+    from pisco.federation import kits, signed
     from pisco.federation.roster import SERVER
 
     plan = open_plan(home)
@@ -46,6 +46,7 @@ def issue(
             continue
         made = kits.issue(home, plan, each, place, days=days, request=request, renew=renew)
         say(f"{each}: {place} (serial {made.serial_number:x}, until {made.not_valid_after_utc:%Y-%m-%d})")
+    signed.renew(home, plan, home / PLAN)  # it may have been edited by hand before
     if request is not None:
         say("send it back to the agent, who puts it beside the key.pem made with the request")
 

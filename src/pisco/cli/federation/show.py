@@ -16,18 +16,28 @@ if TYPE_CHECKING:
     from pisco.federation.plan import Federation
 
 
-def show(home: Home = Path(), as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
-    """Show the plan, who is in from which round on, and every certificate.
+def show(
+    home: Home = Path(),
+    kit: Annotated[Path | None, typer.Option("--kit", "-k", help="A member's kit: its plan and certificate.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Show the plan, its whole hash, who is in from which round on, and every certificate; or those of a kit.
 
-    Example:
+    Examples:
 
       pisco federation show --dir clinic
-    """
-    from pisco.federation.authority import Authority, common_name, now
 
-    plan = open_plan(home)
-    authority = Authority.open(home / AUTHORITY, plan.name)
-    revoked, at = authority.revoked(), now()
+      pisco federation show --kit kits/agent-0
+    """
+    from pisco.federation.authority import Authority, common_name, now, read_certificate
+    from pisco.federation.kits import Kit
+
+    plan, at, revoked = Kit.load(kit).federation if kit else open_plan(home), now(), {}
+    if kit:
+        certificates = [read_certificate(kit / "cert.pem")]
+    else:
+        authority = Authority.open(home / AUTHORITY, plan.name)
+        revoked, certificates = authority.revoked(), authority.issued()
 
     def state(each: x509.Certificate) -> str:
         if each.serial_number in revoked:
@@ -44,7 +54,7 @@ def show(home: Home = Path(), as_json: Annotated[bool, typer.Option("--json", he
             "until": f"{each.not_valid_after_utc:%Y-%m-%d}",
             "state": state(each),
         }
-        for each in authority.issued()
+        for each in certificates
     ]
     epochs = [
         {
@@ -62,7 +72,7 @@ def show(home: Home = Path(), as_json: Annotated[bool, typer.Option("--json", he
 
 def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str, str]]) -> None:
     facts = {
-        "hash": plan.hash[:12],
+        "hash": plan.hash,
         "algorithm": repr(plan.build_algorithm()),
         "problem": "modules" if plan.problem is None else plan.problem.name,
         "network": f"{plan.network.graph}, {plan.network.weights}, {plan.network.schedule()!r}",

@@ -49,7 +49,7 @@ class Agent(MemberProcess):
         folder: Path,
         *,
         listen: str | None = None,
-        durable: bool = False,
+        durable: bool = True,
         progress: Callable[[int], None] | None = None,
     ):
         if kit.name == SERVER:

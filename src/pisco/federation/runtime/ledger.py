@@ -8,7 +8,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,10 @@ FILE = "reports.json"
 SAVE_EVERY = 5.0
 METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
 """Names that may go into a table or onto a terminal."""
+MEASURED = re.compile(r"loss|test_[A-Za-z0-9_ .:-]{1,55}")
+"""Columns that an agent may fill; all others, such as `round` and the bytes, the server counts itself."""
+MOST_BYTES = 1 << 40
+"""Of one message that a member may claim; sums over any run stay below 2^63."""
 
 
 class Ledger:
@@ -41,7 +45,7 @@ class Ledger:
         self._lock = threading.Lock()
         self._rows: dict[str, list[tuple[int, dict[str, float]]]] = {name: [] for name in plan.names}
         self._standing: dict[str, dict[str, Any]] = {}
-        self._sizes: dict[str, list[int]] = {}
+        self._sizes: dict[str, dict[str, list[int]]] = {}
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
         self._rolls: Callable[[], list[Roll]] | None = None
@@ -49,8 +53,9 @@ class Ledger:
         if self.path.exists():
             kept = json.loads(self.path.read_text())
             for name, rows in kept["rows"].items():
-                self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
-            self._standing, self._sizes = kept["standing"], kept["sizes"]
+                self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
+            self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
+            self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
@@ -65,17 +70,26 @@ class Ledger:
             for name in plan.names:
                 self._rows.setdefault(name, [])
 
+    def why_not(self, report: Report) -> str | None:
+        """Why a report cannot be taken; None when it can."""
+        if report.round > self.plan.rounds:
+            return f"it reports round {report.round} of {self.plan.rounds}"
+        told = (*report.round_bytes, *report.start_server_bytes, *report.start_gossip_bytes)
+        if len(told) > 3 * 64 or max(told, default=0) > MOST_BYTES:
+            return "it reports messages of a size that cannot be"
+        if max(report.bytes_sent, report.bytes_received) >= 1 << 63:
+            return "it reports more bytes than can be counted"
+        return None
+
     def note(self, name: str, report: Report) -> int:
-        """Take a report; returns how many rows of this agent are held."""
+        """Take a report that can be taken; returns how many rows of this agent are held."""
         with self._lock:
             rows = self._rows[name]
             # Each once and in order. A server that lost some with a kill answers where to begin again.
             begin = len(rows) - report.first
             for row in report.rows[begin:] if begin >= 0 else ():
-                named = ((key, value) for key, value in row.values.items() if METRIC.fullmatch(key))
-                values = dict(itertools.islice(named, 50))
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
-                    rows.append((row.round, values))
+                    rows.append((row.round, _measured(row.values)))
             for told in itertools.islice(report.columns, 50):
                 if METRIC.fullmatch(told.name):
                     title = told.title if METRIC.fullmatch(told.title) else ""
@@ -84,10 +98,10 @@ class Ledger:
                         told.name, rising=rising, title=title, log=told.log, unit="%" if told.unit == "%" else ""
                     )
                     self._columns.setdefault(own.column, own)
-            self._sizes = self._sizes or {
-                "sent": list(report.round_bytes)[:64],
-                "start_server": list(report.start_server_bytes)[:64],
-                "start_gossip": list(report.start_gossip_bytes)[:64],
+            self._sizes[name] = {
+                "sent": list(report.round_bytes),
+                "start_server": list(report.start_server_bytes),
+                "start_gossip": list(report.start_gossip_bytes),
             }
             self._standing[name] = {
                 "round": report.round,
@@ -130,16 +144,25 @@ class Ledger:
                     name=name,
                     last_contact=now - self._contact[name] if name in self._contact else -1.0,
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
-                    **self._standing.get(name, {}),
+                    **self._believed(name),
                 )
                 for name in self.plan.names
             ]
         return Overview(federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents)
 
     def front(self) -> int:
-        """The furthest round that anybody has reported."""
+        """The furthest round that anybody can be in: nobody gets more than one ahead of all others."""
         with self._lock:
-            return max((standing["round"] for standing in self._standing.values()), default=0)
+            return self._front()
+
+    def _front(self) -> int:
+        # One who claims a round far ahead must not make a change of the roster, its own removal say, come too late.
+        first, second = sorted((0, 0, *(each["round"] for each in self._standing.values())))[:-3:-1]
+        return first if len(self.plan.names) == 1 else min(first, second + 1)
+
+    def _believed(self, name: str) -> dict[str, Any]:
+        said = self._standing.get(name, {})
+        return said | {"round": min(said["round"], self._front())} if said else {}
 
     def line(self) -> str:
         """The same in one line."""
@@ -163,16 +186,16 @@ class Ledger:
         rounds = [
             k
             for k in sorted({k for each in rows.values() for k in each})
-            if all(k in rows[name] for name in self._measuring(k))
+            if all(k in rows[name] for name in self._measuring(k)) and (rolls is None or k <= len(rolls))
         ]
         history: dict[str, np.ndarray] = {"round": np.asarray(rounds, np.int64)}
         first = [rows[name][k] for k in rounds[:1] for name in self._measuring(k)]
         for column in sorted({key for values in first for key in values}, key=lambda c: (c != "loss", c)):
             history[column] = np.asarray(
-                [np.mean([rows[n][k].get(column, math.nan) for n in self._measuring(k)]) for k in rounds]
+                [_mean([rows[n][k][column] for n in self._measuring(k) if column in rows[n][k]]) for k in rounds]
             )
         if rounds and self._sizes:
-            history |= costs(self.plan, rounds, self._sizes, rolls)
+            history |= costs(self.plan, rounds, self._agreed_sizes(), rolls)
         return Result(
             params={} if params is None else params,
             history=history,
@@ -185,6 +208,12 @@ class Ledger:
             metrics=dict(self._columns),
         )
 
+    def _agreed_sizes(self) -> dict[str, list[int]]:
+        """What most members say: all have the same model."""
+        with self._lock:
+            said = [json.dumps(each) for each in self._sizes.values()]
+        return json.loads(max(said, key=said.count))
+
     def _fill(self, rows: dict[str, dict[int, dict[str, float]]]) -> None:
         """Give the absent the row that they measured last."""
         every = sorted({k for each in rows.values() for k in each})
@@ -196,6 +225,16 @@ class Ledger:
     def _measuring(self, done: int) -> tuple[str, ...]:
         """Who measures after this many rounds: the members of the last one."""
         return self.plan.epoch_at(done - 1).names
+
+
+def _measured(values: Mapping[str, float]) -> dict[str, float]:
+    """What may be kept of a row: finite numbers under the names of measurements."""
+    fine = ((key, value) for key, value in values.items() if MEASURED.fullmatch(key) and math.isfinite(value))
+    return dict(itertools.islice(fine, 50))
+
+
+def _mean(values: list[float]) -> float:
+    return float(np.mean(values)) if values else math.nan
 
 
 def costs(

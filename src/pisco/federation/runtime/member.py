@@ -40,10 +40,11 @@ def wire(k: int) -> int:
 class MemberProcess(ABC):
     """One process of a federation. The round in messages is `wire(k)`."""
 
-    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False):
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True):
         self.kit, self.name = kit, kit.name
         self.plan: Federation = kit.federation
         self.store = Store(folder, member=kit.name, federation=self.plan.name, durable=durable)
+        kit.remember(folder)
         self.found = self.store.load()
         self.outbox: Outbox = outbox_of(self.found)
         self.mailroom = Mailroom(kit, self.plan.patience)
@@ -125,7 +126,7 @@ class MemberProcess(ABC):
                 return
             self._plan_stamp = stamp
             try:
-                new = Federation.load(self.kit.folder / PLAN)
+                new = self.kit.newer_plan()
             except InputError as error:
                 log.warning("the new plan is ignored: %s", error)
                 return

@@ -76,6 +76,12 @@ class Outbox:
             self._hidden.discard((round_, phase))
             self._changed.notify_all()
 
+    def withdraw(self, round_: int, phase: int) -> None:
+        """Take back a hidden message."""
+        with self._changed:
+            self._messages.pop((round_, phase), None)
+            self._hidden.discard((round_, phase))
+
     def take(
         self, reader: str, round_: int, phase: int, *, seconds: float, alive: Callable[[], bool] = lambda: True
     ) -> Message | None:

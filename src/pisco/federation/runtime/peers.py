@@ -14,7 +14,7 @@ import numpy as np
 
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import SERVER, host_of
+from pisco.federation.roster import NAME, SERVER, host_of
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
 from pisco.federation.runtime.timing import Timing
@@ -51,22 +51,39 @@ class Peer:
 
     def __init__(self, kit: Kit, name: str, address: str):
         self.kit, self.name, self.address = kit, name, address
-        self.channel = transport.channel(kit, name, address)
+        self.presented = b""
+        self._checked_against: frozenset[int] | None = None
+        self._checking = threading.Lock()
+        self._connect(b"")
+
+    def _connect(self, certificate: bytes) -> None:
+        """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
+        self.presented = certificate
+        self.channel = transport.channel(self.kit, self.name, self.address, certificate or self.kit.certificate)
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
-        self.presented = b""
-        self._checked_against: frozenset[int] | None = None
 
     def check(self) -> None:
         """Refuse a peer whose certificate was revoked.
 
-        grpc checks that the certificate is signed, current and names this peer, but does not show it to clients.
+        grpc does not show the peer's certificate to clients. So it is looked at on a connection of our own, and the
+        channel then trusts that one certificate alone: nobody with another one, a revoked one say, can answer there.
         """
-        revoked = self.kit.revoked
-        if revoked == self._checked_against:
+        if self.kit.revoked == self._checked_against:
             return
+        with self._checking:
+            revoked = self.kit.revoked
+            if revoked != self._checked_against:
+                presented = self._look()
+                if presented != self.presented:
+                    self.channel.close()
+                    self._connect(presented)
+                self._checked_against = revoked
+
+    def _look(self) -> bytes:
+        """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
         context = ssl.create_default_context(cadata=self.kit.authority.decode())
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.load_cert_chain(self.kit.folder / "cert.pem", self.kit.folder / "key.pem")
@@ -81,7 +98,7 @@ class Peer:
             presented = ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"")
         if self.kit.identify(presented.encode()) != self.name:
             raise Refused(f"{self.address} answers with another member's certificate")
-        self.presented, self._checked_against = presented.encode(), revoked
+        return presented.encode()
 
     def forget(self) -> None:
         """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
@@ -330,14 +347,23 @@ def overview(kit: Kit, timeout: float = 5.0) -> Overview:
     plan = kit.federation
     peer = Peer(kit, SERVER, plan.server_address)
     try:
-        return peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout)
+        return _plain(peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout), plan.name)
     except (OSError, Refused, grpc.RpcError) as error:
-        reason = error.details() if isinstance(error, grpc.Call) else str(error)
+        reason = _printable((error.details() or "") if isinstance(error, grpc.Call) else str(error))
         raise InputError(
             f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
         ) from None
     finally:
         peer.close()
+
+
+def _plain(found: Overview, federation: str) -> Overview:
+    """An overview fit for a terminal, whoever the server is: names that are none become a question mark."""
+    for agent in found.agents:
+        agent.name = agent.name if NAME.fullmatch(agent.name) else "?"
+        agent.waiting_for = agent.waiting_for if NAME.fullmatch(agent.waiting_for) else "?" * bool(agent.waiting_for)
+    found.federation_name = federation
+    return found
 
 
 def _printable(details: str) -> str:

@@ -10,6 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
+from pisco.costs import message_sizes
 from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
@@ -27,9 +31,6 @@ from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
 
-MOST_EXCHANGES = 64
-"""Exchanges of one round; far more than any method has."""
-
 
 class Server(MemberProcess):
     """The coordinator's process. It holds no data and learns what agents send it in server rounds.
@@ -42,17 +43,21 @@ class Server(MemberProcess):
       limit: the most bytes of one message.
     """
 
-    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = False, limit: int = LIMIT):
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True, limit: int = LIMIT):
         if kit.name != SERVER:
             raise InputError(f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`")
         membership.check(kit.federation)
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.limit = limit
+        self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
+        # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
+        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
+        self._parted: set[tuple[str, int]] = set()
         self._averaging: dict[tuple[int, int], str] = {}
         self._layouts: dict[tuple[bool, int], MessageLayout] = {}
         self._routes: dict[str, Routes] = {}
@@ -73,7 +78,8 @@ class Server(MemberProcess):
             joining = membership.boundary(self.plan, round_ - 1)
             return None if joining is None else (epoch, joining)
         if round_ == 0:
-            return epoch, self.routes(epoch).server_hop(None)
+            reaches = [kind == "server" for kind in self._sizes.start_kinds]
+            return (epoch, self.routes(epoch).server_hop(None)) if phase in np.flatnonzero(reaches) else None
         return self.hop_of(epoch, round_ - 1, phase)
 
     def hop_of(self, epoch: Epoch, k: int, phase: int, present: Any = None) -> tuple[Epoch, ServerHop] | None:
@@ -83,7 +89,7 @@ class Server(MemberProcess):
             hops = routes.hops(k, None, present)
         network = routes.network
         length = 1 + (network.gossip_steps if network.gossip_before_server else 0)
-        if not hops or phase % length != length - 1 or phase >= length * MOST_EXCHANGES:
+        if not hops or phase % length != length - 1 or phase >= length * len(self._sizes.whole):
             return None
         (hop,) = hops
         assert isinstance(hop, ServerHop)
@@ -152,8 +158,8 @@ class Server(MemberProcess):
             for place, message in received.items():
                 if message.layout != layout:
                     raise Stopped(
-                        f"{epoch.names[place]} sends {message.layout} and {epoch.names[hop.reporters[0]]} sends "
-                        f"{layout}; their models differ"
+                        f"{epoch.names[place]} sends {str(message.layout)[:200]} and {epoch.names[hop.reporters[0]]} "
+                        f"sends {str(layout)[:200]}; their models differ"
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
@@ -177,9 +183,28 @@ class Server(MemberProcess):
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
             self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
-            self.saved += 1
-            self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            try:
+                self._save()
+            except OSError as error:
+                self.outbox.withdraw(round_, phase)
+                log.warning("cannot keep the average of round %d: %s; the next question tries again", round_, error)
+                return
         self.outbox.show(round_, phase)
+
+    def _save(self) -> None:
+        self.saved += 1
+        notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
+
+    def _check_past(self) -> None:
+        """Refuse a plan that tells rounds otherwise that are over: the result would be written anew with it."""
+        past = self.found.job if self.found else {}
+        if "plan" in past and past["plan"] != self.plan.hash_at(past["reached"]):
+            self.store.close()
+            raise InputError(
+                f"the state in {self.store.folder} comes from another plan than the one in {self.kit.folder}; copy the "
+                "coordinator's newest federation.toml there, whose past is ours"
+            )
 
     # Reports
 
@@ -188,6 +213,9 @@ class Server(MemberProcess):
             self.door.refuse(context, name, "it is not in the roster")
         if request.federation != self.federation_hash(request.round + 1):
             self.door.refuse(context, name, "it reports for another federation")
+        objection = self.ledger.why_not(request)
+        if objection is not None:
+            self.door.refuse(context, name, objection)
         return Receipt(rows=self.ledger.note(name, request))
 
     def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
@@ -197,10 +225,12 @@ class Server(MemberProcess):
 
     def farewell(self, name: str, round_: int) -> None:
         super().farewell(name, round_)
+        if (name, round_) in self._parted:
+            return  # it says so again: nothing new to keep
         self.ledger.save()
         with self._work:
-            self.saved += 1
-            self.store.save(self.saved, (), outbox=self.outbox, history={}, notes={})
+            self._save()
+            self._parted.add((name, round_))
             self._work.notify_all()
 
     # The run

@@ -1,11 +1,13 @@
 """What an agent or the server keeps on disk, so that a kill at any moment loses nothing.
 
 The file is a checkpoint (`pisco.engines.checkpoint`), which survives the death of the process. To survive the loss of
-power too, `durable` waits for the disk at every write.
+power too, every write waits for the disk unless it need not be `durable`.
 """
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,14 +19,16 @@ from pisco.errors import InputError
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.outbox import Outbox
 
+log = logging.getLogger("pisco.federation")
+
 
 class Store:
     """A folder with the newest two states of one member of a federation."""
 
-    def __init__(self, folder: Path, *, member: str, federation: str, durable: bool = False):
+    def __init__(self, folder: Path, *, member: str, federation: str, durable: bool = True):
         self.folder, self.durable = folder, durable
         self.identity = {"member": member, "federation": federation}
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # parameters and trackers tell of the data
+        _make_private(folder)
         self._lock(member)
 
     def _lock(self, member: str) -> None:
@@ -45,6 +49,12 @@ class Store:
     def load(self) -> checkpoint.Checkpoint | None:
         """The newest whole state, or None in a new folder."""
         found = checkpoint.latest(self.folder)
+        if found is None and checkpoint.newest_round(self.folder) is not None:
+            # From round 0 it would be refused by everybody, or tell them other numbers than before.
+            raise InputError(
+                f"every checkpoint in {self.folder} is damaged, and a member cannot start over; bring back the folder "
+                "from a copy, or move the files round-*.ckpt away where the whole federation starts anew"
+            )
         if found is not None:
             mine = {name: found.job.get(name) for name in self.identity}
             if mine != self.identity:
@@ -68,6 +78,19 @@ class Store:
         leaves = checkpoint.named_leaves(state)
         made = checkpoint.Checkpoint(round_, job, dict(history) | data, leaves)
         checkpoint.save(self.folder, made, durable=self.durable)
+
+
+def _make_private(folder: Path) -> None:
+    """A folder for its owner alone: parameters and trackers tell of the data."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if os.name == "posix" and folder.stat().st_mode & 0o077:
+        try:
+            folder.chmod(0o700)
+        except OSError as error:
+            raise InputError(
+                f"{folder} can be read by others and is not ours to close ({error.strerror}); use another folder"
+            ) from None
+        log.info("%s could be read by others; it is for its owner alone now", folder)
 
 
 def outbox_of(found: checkpoint.Checkpoint | None) -> Outbox:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import socket
+import ssl
 import threading
 import time
 from collections import Counter
@@ -16,10 +19,14 @@ from typing import Any, NoReturn
 from google.protobuf.message import DecodeError
 
 from pisco.errors import InputError
+from pisco.federation import authority as ca
 from pisco.federation.kits import Kit, Refused, require_tls13
+from pisco.federation.roster import host_of
 from pisco.federation.runtime.codec import CHUNK
 
 require_tls13()  # so others import grpc from here
+# Its lines are one for every failed handshake, and any stranger can make thousands of those in a second.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
 import grpc  # noqa: E402
 import grpc.experimental  # noqa: E402
@@ -44,9 +51,9 @@ _KEEP_ALIVE = [
 ]
 
 
-def channel(kit: Kit, peer: str, address: str) -> grpc.Channel:
-    """A connection to a peer, whose certificate must name it."""
-    credentials = grpc.ssl_channel_credentials(kit.authority, kit.key, kit.certificate)
+def channel(kit: Kit, peer: str, address: str, certificate: bytes) -> grpc.Channel:
+    """A connection to a peer, who must have the key of exactly this certificate, which must name it."""
+    credentials = grpc.ssl_channel_credentials(certificate, kit.key, kit.certificate)
     options = [
         ("grpc.ssl_target_name_override", kit.server_name(peer)),
         ("grpc.default_authority", kit.server_name(peer)),
@@ -211,4 +218,27 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
     if not port:
         raise InputError(f"cannot listen at {address}; is the port taken, or the host another machine's?")
     server.start()
+    if _speaks_tls12(kit, address, port):
+        server.stop(grace=0).wait()
+        raise InputError(
+            "gRPC was used in this process before pisco, and would speak TLS 1.2 too; start the member in a process of "
+            "its own, or import pisco.federation.runtime.transport first"
+        )
     return server
+
+
+def _speaks_tls12(kit: Kit, address: str, port: int) -> bool:
+    """Whether a handshake below TLS 1.3 succeeds here: gRPC reads what rules it out once, at its first use."""
+    context = ssl.create_default_context(cadata=kit.authority.decode())
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(kit.folder / ca.CERTIFICATE, kit.folder / ca.KEY)
+    context.set_alpn_protocols(["h2"])
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host_of(address), host_of(address))
+    try:
+        with (
+            socket.create_connection((host, port), timeout=5) as raw,
+            context.wrap_socket(raw, server_hostname=kit.server_name(kit.name)),
+        ):
+            return True
+    except OSError:
+        return False

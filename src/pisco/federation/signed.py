@@ -1,0 +1,72 @@
+"""Signed plans: the authority signs every plan with a version, in a comment at the end of the file.
+
+So a plan that somebody else changed is refused, however it came into a kit, and one file is all there is to copy.
+Versions count the plans that the coordinator signed, in authority/plans; who has seen one takes no older one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from pisco.errors import InputError
+from pisco.federation import authority as ca
+from pisco.federation.plan import Federation
+from pisco.files import atomic_write
+
+_LINE = re.compile(r"^# signed (\d{1,9}) ([A-Za-z0-9+/=]{1,200})$", re.MULTILINE)
+_CURVE = ec.ECDSA(hashes.SHA256())
+
+
+def save(home: Path, plan: Federation, path: Path) -> None:
+    """Write a plan with the signature of the authority in `home`."""
+    plan.save(path, ending=_ending(home, plan))
+
+
+def renew(home: Path, plan: Federation, path: Path) -> None:
+    """Sign a plan that was written by hand, and leave its text as it is."""
+    text = _LINE.sub("", path.read_text()).rstrip("\n") + "\n"
+    atomic_write(path, (text + _ending(home, plan)).encode())
+
+
+def _ending(home: Path, plan: Federation) -> str:
+    version = _version(home / "authority" / "plans", plan.hash)
+    signature = ca.read_key(home / "authority" / ca.KEY).sign(_content(version, plan), _CURVE)
+    return f"\n# signed {version} {base64.b64encode(signature).decode()}\n"
+
+
+def check(path: Path, plan: Federation, authority: ca.x509.Certificate) -> int:
+    """The version of the plan in a file; refuses one that the authority did not sign."""
+    lines = _LINE.findall(path.read_text())
+    if lines:
+        version, signature = int(lines[-1][0]), lines[-1][1]
+        key = authority.public_key()
+        assert isinstance(key, ec.EllipticCurvePublicKey)
+        try:
+            key.verify(base64.b64decode(signature, validate=True), _content(version, plan), _CURVE)
+            return version
+        except (InvalidSignature, binascii.Error):
+            pass
+    raise InputError(
+        f"the plan {path} is not as the authority signed it; copy the coordinator's federation.toml there, "
+        "which `pisco federation issue` and `change` sign"
+    )
+
+
+def _content(version: int, plan: Federation) -> bytes:
+    return f"pisco plan {version} {plan.hash}".encode()
+
+
+def _version(path: Path, digest: str) -> int:
+    """The number of a plan among those signed; a new one where it is not the newest."""
+    known = path.read_text().split() if path.exists() else []
+    if not known or known[-1] != digest:
+        known.append(digest)
+        atomic_write(path, "".join(f"{each}\n" for each in known).encode())
+    return len(known)

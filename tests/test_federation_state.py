@@ -1,0 +1,146 @@
+"""What members keep on disk: it survives a loss of power, a full disk and a crowd, and is for its owner alone."""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import stat
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pisco.cli.agent import _speaking
+from pisco.errors import InputError
+from pisco.federation import kits
+from pisco.federation.plan import Federation
+from pisco.files import atomic_write
+
+from federations import make_kits, plan_for
+from waiting import wait_until
+
+pytest.importorskip("grpc")
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.outbox import Outbox
+from pisco.federation.runtime.peers import Received
+from pisco.federation.runtime.server import Server
+from pisco.federation.runtime.store import Store
+
+
+@contextlib.contextmanager
+def store(folder, **options):
+    made = Store(folder, member="agent-0", federation="tests", **options)
+    yield made
+    made.close()
+
+
+def keep(kept, round_):
+    kept.save(round_, (np.ones(3),), outbox=Outbox({}), history={}, notes={})
+
+
+def test_a_new_name_is_on_disk_before_anybody_goes_on(tmp_path, monkeypatch):
+    """The file is synced, then renamed, then its folder is synced; a store does so unless told not to."""
+    done, sync, replace = [], os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda f: (done.append("folder" if is_folder(f) else "file"), sync(f)))
+    monkeypatch.setattr(Path, "replace", lambda *names: (done.append("rename"), replace(*names)))
+
+    def is_folder(handle):
+        return stat.S_ISDIR(os.fstat(handle).st_mode)
+
+    with store(tmp_path / "a") as kept:
+        keep(kept, 1)
+    assert done == ["file", "rename", "folder"]
+    done.clear()
+    with store(tmp_path / "b", durable=False) as kept:
+        keep(kept, 1)
+    assert done == ["rename"]
+
+
+def test_links_are_not_followed(tmp_path):
+    """Neither one at the file's own place nor one at that of the file it is written to first."""
+    other, path = tmp_path / "other", tmp_path / "file"
+    other.write_bytes(b"theirs")
+    path.symlink_to(other)
+    for name in (f".file.{os.getpid()}.tmp", f".file.{os.getpid()}-{threading.get_ident()}.tmp"):
+        (tmp_path / name).symlink_to(other)
+    atomic_write(path, b"ours")
+    assert other.read_bytes() == b"theirs" and path.read_bytes() == b"ours" and not path.is_symlink()
+
+
+@pytest.mark.filterwarnings("ignore:passing over a damaged checkpoint")
+def test_a_member_with_damaged_checkpoints_alone_does_not_start_over(tmp_path):
+    with store(tmp_path) as kept:
+        assert kept.load() is None
+        for round_ in (1, 2):
+            keep(kept, round_)
+        files = sorted(tmp_path.glob("round-*.ckpt"))
+        files[-1].write_bytes(b"")
+        assert kept.load().round == 1
+        files[0].write_bytes(b"")
+        with pytest.raises(InputError, match="every checkpoint in .* is damaged"):
+            kept.load()
+
+
+def test_a_folder_that_others_could_read_is_closed(tmp_path):
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    with store(folder):
+        pass
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+@pytest.fixture
+def server(tmp_path):
+    plan = plan_for(2, rounds=4, network={"graph": "ring", "server_prob": 1.0})
+    made = Server(make_kits(tmp_path, plan, ["server"])["server"], tmp_path / "state")
+    yield made
+    made.mailroom.close()
+    made.store.close()
+
+
+def test_an_average_that_a_full_disk_refused_is_made_again(server, monkeypatch):
+    layout, data = MessageLayout((("float32", (1, 2)),)), [np.ones((1, 2), np.float32)]
+    monkeypatch.setattr(server.mailroom, "pull", lambda peers, *_, **__: dict.fromkeys(peers, Received(layout, data)))
+    save = server.store.save
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(server.store, "save", full)
+    server.asked("agent-0", 1, 0)
+    wait_until(lambda: not server._averaging)
+    assert server.outbox.take("agent-0", 1, 0, seconds=0) is None
+    monkeypatch.setattr(server.store, "save", save)
+    server.asked("agent-0", 1, 0)
+    assert server.outbox.take("agent-0", 1, 0, seconds=20) is not None
+
+
+def test_farewells_by_the_hundred_are_kept_once(server):
+    for _ in range(100):
+        server.farewell("agent-0", 5)
+    server.farewell("agent-1", 5)
+    assert server.saved == 2 and server.outbox.floors() == {"agent-0": 5, "agent-1": 5}
+
+
+def test_log_lines_carry_the_date(server, capsys):
+    with _speaking(server.kit):
+        logging.getLogger("pisco.federation").info("hello")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d server: hello\n", capsys.readouterr().err)
+
+
+def test_the_state_of_a_server_belongs_to_its_plan(server, tmp_path):
+    """A seed changed and signed anew between two starts would rewrite the result."""
+    server.farewell("agent-0", 5)
+    server.store.close()
+    later = server.plan.change(2, "remove", "agent-1")  # rounds to come may change
+    other = Federation(**server.plan.model_dump(exclude_none=True) | {"seed": 1})
+    for plan, fine in ((later, True), (other, False), (server.plan, True)):
+        kits.refresh(tmp_path, plan, server.kit.folder)
+        words = contextlib.nullcontext() if fine else pytest.raises(InputError, match="comes from another plan")
+        with words:
+            made = Server(kits.Kit.load(server.kit.folder), tmp_path / "state")
+            made.mailroom.close()
+            made.store.close()
