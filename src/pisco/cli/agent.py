@@ -57,8 +57,17 @@ def agent(
 
       pisco agent --kit kits/agent-0 --data my.npz
     """
+    from pisco.federation.contract import BadData
+
     opened = open_kit(kit)
-    problem = read_problem(opened, data, module)
+    try:
+        problem = read_problem(opened, data, module)
+    except BadData as bad:
+        from pisco.federation.runtime.peers import tell_trouble
+
+        if opened.name in opened.federation.names and tell_trouble(opened, bad.told):
+            note(f"told the others: {bad.told}")
+        raise
 
     from pisco.federation.runtime.rolled_agent import AGENTS
 
@@ -113,6 +122,8 @@ def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     if module is not None:
         from pisco.interop.modules import load_problem
 
+        if kit.federation.data is not None:
+            kit.federation.data.check_file(data)
         return load_problem(module, data)
     if data is None:
         raise InputError("an agent needs its data; give --data my.npz, or a model of your own with --module")

@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from pisco import registry
 from pisco.errors import InputError, choose, suggest
+from pisco.federation.contract import BadData, Contract
 from pisco.federation.roster import SERVER, Address, Change, Epoch, Member, Name, Seconds, Triple
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
@@ -60,7 +61,8 @@ class Federation(Table):
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
     goes on with those who are there, at least `quorum` of them: more than half unless given); `server_address`; the
-    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `roster`; `weights`, the founding
+    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what every agent's file
+    must look like (None: the shape alone counts); `roster`; `weights`, the founding
     roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256
     of each.
 
@@ -87,6 +89,7 @@ class Federation(Table):
     server_address: Address
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
+    data: Contract | None = None
     network: NetworkTable
     roster: list[Member]
     weights: list[Triple]
@@ -254,6 +257,8 @@ class Federation(Table):
         """The problem of one agent that holds `dataset`: `num_agents` is 1, whatever its index."""
         if self.problem is None:
             raise InputError(f"the federation {self.name!r} names no problem; give the agent a module with --module")
+        if self.data is not None:
+            self.data.check(dataset.name, dataset.features, dataset.columns, dataset.label_values)
         return _one_agent(self.problem, dataset, self.dtype)
 
     def use_precision(self) -> None:
@@ -406,15 +411,14 @@ def _one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Probl
     from pisco.data import Dataset
 
     if table.features is not None and list(dataset.features.shape[1:]) != table.features:
-        raise InputError(
-            f"a sample of {dataset.name} has shape {list(dataset.features.shape[1:])}, "
-            f"the federation expects {table.features}"
-        )
+        told = f"expects samples of shape {table.features}, has {list(dataset.features.shape[1:])}"
+        raise BadData(f"{dataset.name}: {told}", told)
     features, labels = dataset.features, dataset.labels
     if table.classes is not None:
         strange = np.setdiff1d(dataset.label_values, table.classes)
         if strange.size:
-            raise InputError(f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}")
+            told = f"has the label {strange[0]}, the federation knows {table.classes}"
+            raise BadData(f"{dataset.name} {told}", told)
         # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
         blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
         features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])

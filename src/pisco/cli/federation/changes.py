@@ -14,6 +14,7 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, re
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
 
+_TABLES = ("algorithm", "network", "problem", "data")
 SILENT = 30.0
 """Seconds without a word after which a member is named."""
 
@@ -38,6 +39,9 @@ def init(
     ] = "logistic",
     classes: Annotated[
         str | None, typer.Option(help="Every label that occurs anywhere, as in 0,1,2 (logistic: -1,1).")
+    ] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="An example file: everybody's data must have its columns, dtype and scale.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 500,
     batch_size: Annotated[int, typer.Option(help="Samples per gradient; 0 takes all.")] = 32,
@@ -77,6 +81,12 @@ def init(
         if listed is None:
             raise InputError(f"problem {problem!r} needs --classes, every label that occurs anywhere, as in 0,1,2")
         tables["problem"]["classes"] = _numbers(listed)
+    if like is not None:
+        from pisco.data import load
+        from pisco.federation.contract import Contract
+
+        agreed = Contract.of(load(str(like)), labels=tables["problem"] is None)
+        tables["data"] = agreed.model_dump(exclude_none=True)
     if server_prob is not None:
         tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     _apply(tables, settings)
@@ -223,7 +233,7 @@ def _apply(tables: dict[str, Any], settings: list[str] | None) -> None:
         name, dot, key = where.partition(".")
         if not dot:
             tables[name] = value
-        elif isinstance(tables.get(name), dict):
+        elif isinstance(tables.get(name), dict) and name in _TABLES:
             tables[name][key] = value
         else:
-            raise InputError(f"{where} cannot be set; the tables here are algorithm, network and problem")
+            raise InputError(f"{where} cannot be set; the tables here are {', '.join(_TABLES)}")

@@ -131,6 +131,7 @@ def _records(found: Any) -> list[dict[str, Any]]:
             "bytes_received": agent.bytes_received,
             "last_contact": agent.last_contact if agent.last_contact >= 0 else math.nan,
             "waiting_for": agent.waiting_for,
+            "trouble": agent.trouble,
         }
         for agent in found.agents
     ]
@@ -149,6 +150,6 @@ def _standing(found: Any) -> Table:
             size(record["bytes_sent"]),
             size(record["bytes_received"]),
             "never" if math.isnan(seconds) else f"{seconds:.0f} s ago",
-            record["waiting_for"],
+            record["trouble"] or record["waiting_for"],
         )
     return shown

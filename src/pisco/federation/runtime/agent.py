@@ -56,7 +56,7 @@ class Agent(MemberProcess):
             raise InputError(f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`")
         self.algorithm = kit.federation.build_algorithm()
         membership.check(kit.federation)
-        _check_problem(problem, kit.federation.batch_size)
+        check_problem(problem, kit.federation.batch_size)
         problem = problem.scaled(kit.federation.scale_of(kit.name))
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
@@ -275,7 +275,8 @@ class Agent(MemberProcess):
         )
 
 
-def _check_problem(problem: Problem, batch_size: int | None) -> None:
+def check_problem(problem: Problem, batch_size: int | None) -> None:
+    """Refuse a problem that is not one agent's, or too small for the batches."""
     if problem.num_agents != 1:
         raise InputError(f"the problem has {problem.num_agents} agents, expected this one's data alone")
     if batch_size is not None and batch_size > problem.min_size:

@@ -65,6 +65,17 @@ class Ledger:
             for name in plan.names:
                 self._rows.setdefault(name, [])
 
+    def trouble(self, name: str, told: str) -> None:
+        """A member says why it cannot take part; its next report takes that back."""
+        with self._lock:
+            self._standing.setdefault(name, {"round": 0})["trouble"] = told
+            self._contact[name] = time.monotonic()
+
+    def troubles(self) -> dict[str, str]:
+        """Who cannot take part, and why."""
+        with self._lock:
+            return {name: each["trouble"] for name, each in self._standing.items() if each.get("trouble")}
+
     def note(self, name: str, report: Report) -> int:
         """Take a report; returns how many rows of this agent are held."""
         with self._lock:

@@ -160,7 +160,7 @@ class _Trouble(Exception):
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
         else:
-            made = cls(_printable(details) or code.name.lower().replace("_", " "))
+            made = cls(printable(details) or code.name.lower().replace("_", " "))
         made.fatal = code is grpc.StatusCode.FAILED_PRECONDITION
         return made
 
@@ -182,6 +182,7 @@ class Mailroom:
         self.asking = ""  # whose message we wait for now
         self.bytes_received = 0
         self.timing: Timing | None = None
+        self._troubles: dict[str, str] = {}
         self._peers: dict[str, Peer] = {}
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
@@ -197,6 +198,17 @@ class Mailroom:
                     known.close()
                 self._peers[name] = known = Peer(self.kit, name, address)
             return known
+
+    def hear(self, troubles: Mapping[str, str]) -> None:
+        """Who cannot take part, as the server has it from them: said once, and again when we wait."""
+        for name, why in troubles.items():
+            if self._troubles.get(name) != why:
+                log.warning("%s says that it cannot take part: %s", printable(name), printable(why))
+        self._troubles = dict(troubles)
+
+    def _because(self) -> str:
+        """What others have said of themselves, for a line about waiting."""
+        return "".join(f"; {printable(name)}: {printable(why)}" for name, why in self._troubles.items())
 
     def pull(
         self,
@@ -256,8 +268,8 @@ class Mailroom:
                 raise Dropped
             if time.monotonic() - began > patience:
                 raise Waited(
-                    f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
-                    "type the command again once it is back"
+                    f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}{self._because()}; "
+                    "the state is kept, type the command again once it is back"
                 )
 
         while True:
@@ -286,7 +298,7 @@ class Mailroom:
             waited = time.monotonic() - began
             if waited > say_after:
                 self.waiting_for = peer.name
-                log.info("waiting for %s (round %d): %s", peer.name, where.round, trouble)
+                log.info("waiting for %s (round %d): %s%s", peer.name, where.round, trouble, self._because())
                 say_after = 2 * waited
             go_on()
             with self._woken:
@@ -340,6 +352,19 @@ def overview(kit: Kit, timeout: float = 5.0) -> Overview:
         peer.close()
 
 
-def _printable(details: str) -> str:
+def tell_trouble(kit: Kit, why: str, timeout: float = 5.0) -> bool:
+    """Tell the server why we cannot take part, so that the others hear of it; whether it took it."""
+    plan = kit.federation
+    peer = Peer(kit, SERVER, plan.server_address)
+    try:
+        peer.report(Report(federation=bytes.fromhex(plan.hash_at(0)), trouble=why), timeout)
+        return True
+    except (OSError, Refused, grpc.RpcError):
+        return False
+    finally:
+        peer.close()
+
+
+def printable(details: str) -> str:
     """What a peer says, fit for one line of a log and for a terminal."""
     return "".join(each if each.isprintable() else " " for each in details[:300]).strip()

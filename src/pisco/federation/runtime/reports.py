@@ -119,7 +119,9 @@ class Reporter:
             )
             try:
                 began = time.monotonic()
-                self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows
+                receipt = agent.peer(SERVER, agent.done).report(report, timeout)
+                self.held = receipt.rows
+                agent.mailroom.hear(receipt.troubles)
                 if self._met:  # the first one also connects
                     agent.timing.answered(SERVER, time.monotonic() - began, 0, 0.0)
                 self._met = True

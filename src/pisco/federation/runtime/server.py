@@ -19,7 +19,7 @@ from pisco.federation.runtime import membership, transport
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, LIMIT, MemberProcess
-from pisco.federation.runtime.peers import Dropped, Stopped, Waited
+from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
@@ -188,7 +188,12 @@ class Server(MemberProcess):
             self.door.refuse(context, name, "it is not in the roster")
         if request.federation != self.federation_hash(request.round + 1):
             self.door.refuse(context, name, "it reports for another federation")
-        return Receipt(rows=self.ledger.note(name, request))
+        if request.trouble:
+            told = printable(request.trouble)
+            log.warning("%s: %s", name, told)
+            self.ledger.trouble(name, told)
+            return Receipt()
+        return Receipt(rows=self.ledger.note(name, request), troubles=self.ledger.troubles())
 
     def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
         if name != SERVER and name not in self.plan.names:

@@ -1,0 +1,185 @@
+"""Sites that differ: what their data must look like, how much they count, and the model that they end with."""
+
+import logging
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from pisco import InputError
+from pisco.cli.main import app
+from pisco.federation.contract import BadData, Contract, Feature
+from pisco.federation.plan import Federation
+from pisco.federation.runtime.peers import tell_trouble
+
+from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+
+NAMES = ("age", "bmi", "smokes")
+
+
+def samples(count=40, seed=0):
+    drawn = np.random.default_rng(seed)
+    columns = [drawn.normal(60, 12, count), drawn.normal(26, 4, count), drawn.integers(0, 2, count)]
+    return np.stack(columns, axis=1).astype(np.float32), drawn.choice([-1, 1], count)
+
+
+def save(path, features, labels, names=NAMES):
+    named = {} if names is None else {"feature_names": names}
+    np.savez(path, features=features, labels=labels, **named)
+    return path
+
+
+def invoke(*words, code=0):
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.split())
+
+
+@pytest.fixture(scope="module")
+def clinic(tmp_path_factory):
+    """A plan with a contract after an example, as the command line makes it, and everybody's kits."""
+    folder = tmp_path_factory.mktemp("clinic")
+    like = save(folder / "like.npz", *samples(400))
+    home = folder / "clinic"
+    invoke("federation", "init", home, "--agents", 2, "--graph", "path", "--batch-size", 8, "--like", like)
+    invoke("federation", "issue", "--all", "--dir", home)
+    return home
+
+
+# ------------------------------------------------------------------------------------------------ the contract
+
+
+def test_a_contract_after_an_example(clinic):
+    plan = Federation.load(clinic / "federation.toml")
+    assert [feature.name for feature in plan.data.features] == list(NAMES)
+    assert plan.data.shape == [3] and plan.data.dtype == "float32"
+    age, _, smokes = plan.data.features
+    assert 55 < age.mean < 65 and 10 < age.spread < 14 and (smokes.low, smokes.high) == (0, 1)
+
+
+def wrong(change):
+    features, labels = samples()
+    names = list(NAMES)
+    if change == "order":
+        features, names = features[:, [1, 0, 2]], ["bmi", "age", "smokes"]
+    elif change == "more":
+        features, names = np.concatenate([features, features[:, :1]], axis=1), [*names, "weight"]
+    elif change == "scale":
+        features = features * np.array([1, 1000, 1], np.float32)
+    elif change == "small":
+        features = features * np.array([0.001, 1, 1], np.float32)
+    elif change == "range":
+        features = features * np.array([1, 1, 2], np.float32)
+    elif change == "nameless":
+        names = None
+    elif change == "other":
+        names = ["age", "weight", "smokes"]
+    elif change == "label":
+        labels = labels + 1
+    return features, labels, names
+
+
+SAYS = {
+    "order": "column 1 is 'bmi', expected 'age'",
+    "more": "expects 3 features, has 4; 'weight' is not in the plan",
+    "scale": "column 2 ('bmi') has a mean of 2",
+    "small": "column 1 ('age') has a spread of 0.0",
+    "range": "column 3 ('smokes') holds 2, expected 0 to 1",
+    "nameless": "feature_names",
+    "other": "lacks the feature 'bmi'",
+    "label": "has the label 0",
+}
+
+
+@pytest.mark.parametrize("change", SAYS)
+def test_what_is_not_as_agreed_is_refused_by_column(clinic, tmp_path, change):
+    file = save(tmp_path / "mine.npz", *wrong(change))
+    check = ("federation", "check", "--kit", clinic / "kits" / "agent-0", "--data", file)
+    assert SAYS[change] in invoke(*check, code=2)
+
+
+def test_what_is_as_agreed_fits(clinic, tmp_path):
+    features, labels = samples(seed=5)
+    features[:, 2] = 0  # a site without smokers is a site
+    file = save(tmp_path / "mine.npz", features.astype(np.float64), labels)
+    check = ("federation", "check", "--kit", clinic / "kits" / "agent-0", "--data", file)
+    assert "fits: 40 samples" in invoke(*check)
+    lines = [",".join((*NAMES, "label"))] + [
+        ",".join(f"{v:g}" for v in (*x, y)) for x, y in zip(features, labels, strict=True)
+    ]
+    (tmp_path / "mine.csv").write_text("\n".join(lines))
+    assert "fits: 40 samples" in invoke(*check[:-1], tmp_path / "mine.csv")
+    few = save(tmp_path / "few.npz", features[:4], labels[:4])
+    assert "only 4 samples" in invoke(*check[:-1], few, code=2)
+
+
+def test_what_others_hear_holds_no_values():
+    agreed = Contract(shape=[2], features=[Feature(name="age", low=0, high=120), Feature(name="bmi")])
+    with pytest.raises(BadData, match="holds 777") as raised:
+        agreed.check("mine", np.array([[777.0, 1.0]]), ("age", "bmi"))
+    assert raised.value.told == "column 1 ('age') is not in its agreed range"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"shape": [3], "features": [{"name": "a"}, {"name": "b"}]}, "2 rows and data.shape is"),
+        ({"shape": [2], "features": [{"name": "a"}, {}]}, "has no name"),
+        ({"shape": [2], "features": [{"name": "a"}, {"name": "a"}]}, "'a' twice"),
+        ({"shape": [1], "features": [{"mean": 1.0}]}, "mean together with spread"),
+        ({"shape": [1], "features": [{"low": 2.0, "high": 1.0}]}, "swap them"),
+        ({"shape": [1], "tolerance": 0.5}, "more than 1"),
+        ({"shape": [1], "dtype": "text"}, "dtype"),
+    ],
+)
+def test_contracts_that_make_no_sense(given, says):
+    with pytest.raises(InputError, match=says):
+        plan_for(2, data=given)
+
+
+def test_one_row_is_for_all_values_of_an_image():
+    agreed = Contract(shape=[2, 2], dtype="uint8", features=[Feature(low=0, high=16)])
+    agreed.check("mine", np.full((3, 2, 2), 16, np.uint8), None)
+    with pytest.raises(BadData, match="a sample holds 17"):
+        agreed.check("mine", np.full((3, 2, 2), 17, np.uint8), None)
+    with pytest.raises(BadData, match="dtype uint8, has float32"):
+        agreed.check("mine", np.zeros((3, 2, 2), np.float32), None)
+    with pytest.raises(BadData, match="shape"):
+        agreed.check("mine", np.zeros((3, 4), np.uint8), None)
+
+
+def test_a_module_agents_file_is_checked_too(tmp_path):
+    agreed = Contract(shape=[1], features=[Feature(name="age", high=120)])
+    np.savez(tmp_path / "mine.npz", features=[[200.0]], feature_names=["age"], targets=[0.5])
+    with pytest.raises(BadData, match="holds 200"):
+        agreed.check_file(tmp_path / "mine.npz")
+    with pytest.raises(InputError, match="--data"):
+        agreed.check_file(None)
+
+
+def test_a_plan_without_a_contract_keeps_its_hash():
+    plan = plan_for(2)
+    assert "data" not in plan.to_toml()
+
+
+def test_the_others_hear_whose_mistake_it_is(tmp_path, caplog):
+    caplog.set_level(logging.INFO, "pisco.federation")
+    plan = plan_for(2, rounds=3, network={"graph": "path", "server_prob": 0.3}, data={"shape": [30]})
+    np.savez(tmp_path / "mine.npz", features=np.ones((4, 31)), labels=[1, -1, 1, -1])
+    ran = Running(tmp_path, plan, quadratic_of, only=["agent-0"])
+    try:
+        ran.wait(lambda: ran.errors or ran.members["server"].ledger._contact)
+        own = ("--data", tmp_path / "mine.npz", "--module", "never-read.py")
+        said = invoke("agent", "--kit", tmp_path / "kits" / "agent-1", *own, code=2)
+        assert "told the others: expects 30 features, has 31" in said
+        ran.wait(lambda: ran.errors or "agent-1 says that it cannot take part: expects 30" in caplog.text)
+        assert tell_trouble(ran.kits["agent-1"], "expects 30 features, has 31\x1b[2J")
+        wanted = "agent-1 says that it cannot take part: expects 30 features, has 31 [2J"
+        ran.wait(lambda: ran.errors or wanted in caplog.text)
+        shown = invoke("federation", "status", "--kit", tmp_path / "kits" / "server", "--json")
+        assert '"trouble": "expects 30 features, has 31 [2J"' in shown
+        ran.start("agent-1")  # mended: nobody had to start again
+        ran.join()
+    finally:
+        ran.stop()
+    assert not ran.members["server"].ledger.troubles()
