@@ -1,16 +1,20 @@
 """Sites that differ: what their data must look like, how much they count, and the model that they end with."""
 
+import json
 import logging
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import pisco
 from pisco import InputError
 from pisco.cli.main import app
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
+from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import tell_trouble
+from pisco.federation.runtime.replay import replay
 
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 
@@ -183,3 +187,87 @@ def test_the_others_hear_whose_mistake_it_is(tmp_path, caplog):
     finally:
         ran.stop()
     assert not ran.members["server"].ledger.troubles()
+
+
+# ------------------------------------------------------------------------------------------------ unequal sites
+
+SIZES = (40, 8, 24)
+
+
+def loss(params, batch, key):
+    return (batch["x"] @ params - batch["y"]) ** 2
+
+
+def all_data():
+    drawn = np.random.default_rng(1)
+    return [
+        {"x": drawn.normal(size=(n, 2)).astype(np.float32), "y": drawn.normal(i, 1, n).astype(np.float32)}
+        for i, n in enumerate(SIZES)
+    ]
+
+
+def squares_of(agent):
+    return pisco.Problem(loss, np.zeros(2, np.float32), [all_data()[agent]])
+
+
+def shows(home):
+    shown = json.loads(CliRunner().invoke(app, ["federation", "show", "--dir", str(home), "--json"]).output)
+    return shown["epochs"][-1]["counts"]
+
+
+@pytest.mark.parametrize("presence", ["all", "deadline"])
+def test_counts_that_members_tell_weigh_them(tmp_path, presence):
+    more = {} if presence == "all" else {"presence": "deadline", "deadline": 60.0}
+    plan = plan_for(3, rounds=12, batch_size=None, weigh_by="samples", **more)
+    plan.save(tmp_path / "federation.toml")
+    ran = Running(tmp_path, plan, squares_of, only=["agent-0", "agent-2"])
+    try:
+        ran.wait(lambda: ran.errors or len(ran.members["server"].ledger._samples) == 2)
+        assert shows(tmp_path) == {}  # one is missing
+        ran.start("agent-1")
+        ran.join()
+    finally:
+        ran.stop()
+    (tmp_path / "kits" / "server" / "state").symlink_to(tmp_path / "state" / "server")  # where `pisco server` has it
+    assert shows(tmp_path) == {f"agent-{i}": n / sum(SIZES) for i, n in enumerate(SIZES)}
+    problem = pisco.Problem(loss, np.zeros(2, np.float32), all_data(), weights="samples")
+    network = pisco.Network.ring(3, server=pisco.bernoulli(0.3))
+    rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+    alone = pisco.run(rule, problem, network, rounds=12, batch_size=None)
+    np.testing.assert_allclose(ran.params(), alone.params, rtol=0, atol=1e-6)
+    equal = pisco.run(rule, problem.weighted(None), network, rounds=12, batch_size=None)
+    assert np.abs(ran.params() - equal.params).max() > 1e-2
+    for name in plan.names:  # whoever comes back knows it still, without the server
+        again = ran.build(name)
+        again.close()
+        assert again.mean_samples == sum(SIZES) / 3
+    if presence == "deadline":
+        problems = {name: squares_of(i) for i, name in enumerate(plan.names)}
+        again = replay(plan, problems, ran.members["server"].file.rolls)
+        for name in plan.names:
+            np.testing.assert_array_equal(again[name].params, ran.results[name].params)
+
+
+def test_who_lost_its_state_is_told_the_same_mean(tmp_path):
+    plan = plan_for(2, weigh_by="samples")
+    book = Ledger(plan, tmp_path)
+    assert book.count("agent-0", 10) == (0.0, ["agent-1"])
+    assert book.count("agent-0", 20) == (0.0, ["agent-1"])  # nobody has heard of it yet
+    assert book.count("agent-1", 40) == (30.0, [])
+    assert book.count("agent-1", 999) == (30.0, [])
+    assert Ledger(plan, tmp_path).count("agent-0", 20) == (30.0, [])
+
+
+def test_weights_are_told_or_planned(tmp_path):
+    with pytest.raises(InputError, match="do not go together"):
+        plan_for(2, weigh_by="samples", agent_weights={"agent-0": 1, "agent-1": 2})
+    with pytest.raises(InputError, match="weigh_by"):
+        plan_for(2, weigh_by="size")
+    assert "weigh_by" not in plan_for(2).to_toml()
+    invoke("federation", "init", tmp_path / "f", "--agents", 2, "--weight", "agent-0=3", "--weight", "agent-1=1")
+    assert shows(tmp_path / "f") == {"agent-0": 0.75, "agent-1": 0.25}
+    assert "75%" in invoke("federation", "show", "--dir", tmp_path / "f")
+    invoke("federation", "init", tmp_path / "g", "--agents", 2, "--by-samples")
+    assert "by samples" in invoke("federation", "show", "--dir", tmp_path / "g")
+    invoke("federation", "init", tmp_path / "h", "--agents", 2)
+    assert shows(tmp_path / "h") == {"agent-0": 0.5, "agent-1": 0.5}

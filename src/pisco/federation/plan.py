@@ -60,11 +60,11 @@ class Federation(Table):
     Fields: `name`; `seed` of batches and coins; `rounds`; `batch_size` (None: all of an agent's samples);
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
-    goes on with those who are there, at least `quorum` of them: more than half unless given); `server_address`; the
-    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what every agent's file
-    must look like (None: the shape alone counts); `roster`; `weights`, the founding
-    roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256
-    of each.
+    goes on with those who are there, at least `quorum` of them: more than half unless given); `weigh_by`, "samples"
+    where agents count by how many they have, which they tell the server (None: as the roster says);
+    `server_address`; the tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what
+    every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix
+    W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -86,6 +86,7 @@ class Federation(Table):
     presence: Literal["all", "deadline"] = "all"
     deadline: Seconds | None = None
     quorum: Count | None = None
+    weigh_by: Literal["samples"] | None = None
     server_address: Address
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
@@ -268,11 +269,18 @@ class Federation(Table):
 
             jax.config.update("jax_enable_x64", True)
 
-    def scale_of(self, name: str) -> float | None:
+    def mean_samples(self, samples: Mapping[str, int]) -> float:
+        """The founders' mean number of samples."""
+        return sum(samples[member.name] for member in self.roster) / len(self.roster)
+
+    def scale_of(self, name: str, samples: int | None = None, mean: float | None = None) -> float | None:
         """By what an agent's loss is multiplied, so that agents count by their weights; None where all count the same.
 
-        Relative to the founders' mean, so that it stays when others join or leave.
+        Relative to the founders' mean, so that it stays when others join or leave. Where agents are weighed by their
+        samples, give the agent's and the mean; without them it is 1.
         """
+        if self.weigh_by == "samples":
+            return samples / mean if samples and mean else 1.0
         founders = [member.weight for member in self.roster if member.weight is not None]
         own = next(member.weight for epoch in self.epochs for member in epoch.members if member.name == name)
         return None if own is None else own * len(founders) / sum(founders)
@@ -354,6 +362,10 @@ class Federation(Table):
             raise InputError(
                 f'quorum = {self.quorum} cannot be used; it goes with presence = "deadline" and is at most '
                 f"{len(self.roster)}, the number of agents"
+            )
+        if self.weigh_by and any(member.weight is not None for epoch in self.epochs for member in epoch.members):
+            raise InputError(
+                f'weigh_by = "{self.weigh_by}" and weights in the roster do not go together; leave one of them out'
             )
         _check_changes(self)
         for epoch in self.epochs:

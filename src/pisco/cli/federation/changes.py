@@ -29,6 +29,9 @@ def init(
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="How much an agent counts: its samples, say; all of them or none."),
     ] = None,
+    by_samples: Annotated[
+        bool, typer.Option("--by-samples", help="Agents count by their samples, which they tell the server.")
+    ] = False,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[
         float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
@@ -92,6 +95,7 @@ def init(
     _apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
     given |= {"host": host, "port": port, "agents": _addresses(roster) or agents, "agent_weights": key_values(weight)}
+    given |= {"weigh_by": "samples"} if by_samples else {}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     folder.mkdir(parents=True, exist_ok=True)

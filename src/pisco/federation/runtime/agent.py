@@ -16,7 +16,7 @@ from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
-from pisco.federation.runtime import membership, reports
+from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
@@ -57,7 +57,6 @@ class Agent(MemberProcess):
         self.algorithm = kit.federation.build_algorithm()
         membership.check(kit.federation)
         check_problem(problem, kit.federation.batch_size)
-        problem = problem.scaled(kit.federation.scale_of(kit.name))
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
@@ -66,13 +65,26 @@ class Agent(MemberProcess):
         self._enter(self._first_epoch())
         self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
-        self.programs = Programs(self.algorithm, problem, self.plan.batch_size, self.keys, self.index)
-        self.programs.compile()
+        self._problem = problem
+        self.mean_samples: float | None = self.found.job.get("mean_samples") if self.found else None
+        self._build()
         if "compressor" in self.algorithm.hyperparameters:
             log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.kept_state()
+
+    def _build(self) -> None:
+        scale = self.plan.scale_of(self.name, self._problem.num_samples, self.mean_samples)
+        own = self._problem.scaled(scale)
+        self.programs = Programs(self.algorithm, own, self.plan.batch_size, self.keys, self.index)
+        self.programs.compile()
+
+    def weigh(self) -> None:
+        """Hear how much we count, where that goes by samples. (The programs are the same; a number in them is not.)"""
+        if self.plan.weigh_by == "samples" and self.mean_samples is None:
+            self.mean_samples = weighing.ask_mean(self, self._problem.num_samples)
+            self._build()
 
     def kept_rounds(self) -> int:
         """How many rounds are behind the state on disk, or before the first round of who joins."""
@@ -151,6 +163,7 @@ class Agent(MemberProcess):
         self.open(self.address, {})
         reporter = reports.Reporter(self)
         try:
+            self.weigh()
             if self.state is None:
                 self._begin()
             while self.done < self.last_round(self.name):
@@ -198,7 +211,7 @@ class Agent(MemberProcess):
         self.history.add(self.done, self.programs.measure(self.state.params))
 
     def _save(self, *, parted: bool = False) -> None:
-        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1)}
+        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), "mean_samples": self.mean_samples}
         self.store.save(self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes=notes)
 
     # The exchanges

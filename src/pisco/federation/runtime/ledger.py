@@ -44,6 +44,7 @@ class Ledger:
         self._sizes: dict[str, list[int]] = {}
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
+        self._samples: dict[str, int] = {}
         self._rolls: Callable[[], list[Roll]] | None = None
         self._saved_at = time.monotonic()
         if self.path.exists():
@@ -52,6 +53,7 @@ class Ledger:
                 self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
             self._standing, self._sizes = kept["standing"], kept["sizes"]
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
+            self._samples = kept.get("samples", {})
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
     def attend(self, rolls: Callable[[], list[Roll]]) -> None:
@@ -75,6 +77,23 @@ class Ledger:
         """Who cannot take part, and why."""
         with self._lock:
             return {name: each["trouble"] for name, each in self._standing.items() if each.get("trouble")}
+
+    def count(self, name: str, samples: int) -> tuple[float, list[str]]:
+        """A member tells how many samples it has. The founders' mean, or 0 and those who have not told yet.
+
+        On disk before anybody hears of it; once the founders have told theirs, they stay.
+        """
+        founders = [member.name for member in self.plan.roster]
+        with self._lock:
+            new = not all(each in self._samples for each in founders) or name not in self._samples
+            if new:
+                self._samples[name] = samples
+            missing = [each for each in founders if each not in self._samples]
+            self._contact[name] = time.monotonic()
+            mean = self.plan.mean_samples(self._samples) if not missing else 0.0
+        if new:
+            self.save()
+        return mean, missing
 
     def note(self, name: str, report: Report) -> int:
         """Take a report; returns how many rows of this agent are held."""
@@ -122,6 +141,7 @@ class Ledger:
             self._saved_at = time.monotonic()
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
+            kept |= {"samples": self._samples} if self._samples else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
@@ -140,6 +160,7 @@ class Ledger:
                 Standing(
                     name=name,
                     last_contact=now - self._contact[name] if name in self._contact else -1.0,
+                    samples=self._samples.get(name, 0),
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
                     **self._standing.get(name, {}),
                 )

@@ -193,6 +193,9 @@ class Server(MemberProcess):
             log.warning("%s: %s", name, told)
             self.ledger.trouble(name, told)
             return Receipt()
+        if request.samples:
+            mean, missing = self.ledger.count(name, request.samples)
+            return Receipt(mean_samples=mean, missing=", ".join(missing), troubles=self.ledger.troubles())
         return Receipt(rows=self.ledger.note(name, request), troubles=self.ledger.troubles())
 
     def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:

@@ -41,7 +41,7 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "times")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "samples", "times")
     class TimesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class Report(_message.Message):
     START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
@@ -74,8 +75,9 @@ class Report(_message.Message):
     start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
     columns: _containers.RepeatedCompositeFieldContainer[Column]
     trouble: str
+    samples: int
     times: _containers.ScalarMap[str, float]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "rising", "title", "log", "unit")
@@ -107,7 +109,7 @@ class Row(_message.Message):
     def __init__(self, round: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("rows", "troubles")
+    __slots__ = ("rows", "troubles", "mean_samples", "missing")
     class TroublesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -117,9 +119,13 @@ class Receipt(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
     rows: int
     troubles: _containers.ScalarMap[str, str]
-    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    mean_samples: float
+    missing: str
+    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("federation",)
@@ -138,7 +144,7 @@ class Overview(_message.Message):
     def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss", "trouble", "times")
+    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss", "trouble", "samples", "times")
     class TimesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -154,6 +160,7 @@ class Standing(_message.Message):
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     round: int
@@ -163,8 +170,9 @@ class Standing(_message.Message):
     waiting_for: str
     loss: float
     trouble: str
+    samples: int
     times: _containers.ScalarMap[str, float]
-    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ..., trouble: _Optional[str] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ..., trouble: _Optional[str] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("known", "past", "done", "ready", "plan", "seconds", "waits_for", "leaving")
