@@ -2,6 +2,9 @@
 
 import json
 import logging
+import stat
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -10,12 +13,14 @@ from typer.testing import CliRunner
 import pisco
 from pisco import InputError
 from pisco.cli.main import app
+from pisco.federation import models
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import tell_trouble
 from pisco.federation.runtime.replay import replay
 
+import needs
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 
 NAMES = ("age", "bmi", "smokes")
@@ -271,3 +276,89 @@ def test_weights_are_told_or_planned(tmp_path):
     assert "by samples" in invoke("federation", "show", "--dir", tmp_path / "g")
     invoke("federation", "init", tmp_path / "h", "--agents", 2)
     assert shows(tmp_path / "h") == {"agent-0": 0.5, "agent-1": 0.5}
+
+
+# ------------------------------------------------------------------------------------------------ the finished model
+
+
+def layers_of(agent):
+    start = {"first": {"w": np.zeros((2, 3), np.float32)}, "b": np.zeros(3, np.float32)}
+
+    def squares(params, batch, key):
+        return ((batch["x"] @ params["first"]["w"] + params["b"] - batch["y"][:, None]) ** 2).sum(axis=1)
+
+    return pisco.Problem(squares, start, [all_data()[agent]])
+
+
+@pytest.mark.parametrize("server", ["never", "always"])  # whether the last round reaches the server
+def test_a_plan_may_close_with_the_mean_model(tmp_path, server):
+    plan = plan_for(3, rounds=3, closing=True, network={"graph": "path", "server": server})
+    ran = Running(tmp_path, plan, layers_of).join()
+    found = ran.results["server"].params
+    assert set(found) == {"first/w", "b"}
+    own = [ran.results[name].params for name in plan.names]
+    mean = (own[0]["first"]["w"] + own[1]["first"]["w"] + own[2]["first"]["w"]) / np.float32(3)
+    np.testing.assert_array_equal(found["first/w"], mean)
+    assert (server == "always") == np.array_equal(own[0]["b"], own[1]["b"])
+    np.testing.assert_array_equal(Ledger(plan, tmp_path / "state" / "server").model()["b"], found["b"])
+    # And the same from everybody's results, without a closing average.
+    folders = [ran.results[name].save(tmp_path / "results" / name) for name in plan.names]
+    words = ("--kit", tmp_path / "kits" / "server", "--out", tmp_path / "collected")
+    invoke("federation", "collect", *folders, *words)
+    invoke("federation", "export", tmp_path / "collected", "--out", tmp_path / "model.npz")
+    with np.load(tmp_path / "model.npz") as stored:
+        assert stored["first.w"].shape == (2, 3) and set(stored.files) == {"first.w", "b"}
+        np.testing.assert_allclose(stored["first.w"], mean[0], rtol=1e-6)
+    written = [tmp_path / "model.npz", *(tmp_path / "collected").iterdir()]
+    assert {stat.S_IMODE(file.stat().st_mode) for file in written} == {0o600}
+    for given, says in (
+        (folders[:2], "result of agent-2 is missing"),
+        ([*folders, folders[0]], "'agent-0' is given twice"),
+        ([ran.results["server"].save(tmp_path / "s")], "not the result of an agent"),
+    ):
+        assert says in invoke("federation", "collect", *given, *words, code=2)
+    other = make_kits(tmp_path / "other", plan_for(2, rounds=3))["server"].folder
+    assert "another plan" in invoke("federation", "collect", *folders, "--kit", other, code=2)
+
+
+def model(**params):
+    return pisco.Result(params, {"round": np.array([1])}, (0,), {}, label="ours")
+
+
+def test_models_in_other_formats(tmp_path, monkeypatch):
+    own = model(w=np.arange(6, dtype=np.float32).reshape(1, 2, 3))
+    # As the package's own writer is called; where it is installed, the next test reads a real file.
+    seen = {}
+    made = types.SimpleNamespace(save=lambda arrays: seen.update(arrays) or b"whole")
+    monkeypatch.setitem(sys.modules, "safetensors", types.SimpleNamespace(numpy=made))
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", made)
+    models.export(own, tmp_path / "m.safetensors")
+    assert seen["w"].shape == (2, 3) and (tmp_path / "m.safetensors").read_bytes() == b"whole"
+    for suffix, package in ((".safetensors", "safetensors.numpy"), (".pt", "torch")):
+        monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(InputError, match="needs"):
+            models.export(own, tmp_path / f"n{suffix}")
+    with pytest.raises(InputError, match="unknown kind of file '.onnx'"):
+        models.export(own, tmp_path / "m.onnx")
+    with pytest.raises(InputError, match="holds no parameters"):
+        models.export(model(), tmp_path / "m.npz")
+
+
+def test_a_torch_state_dict_is_loaded_by_its_module(tmp_path):
+    torch = needs.module("torch", "torch")
+    models.export(model(weight=np.ones((2, 1, 3), np.float32), bias=np.ones((2, 1))), tmp_path / "m.pt")
+    net = torch.nn.Linear(3, 1)
+    net.load_state_dict(torch.load(tmp_path / "m.pt"))
+    assert float(net(torch.ones(3)).detach()) == 4.0
+
+
+def test_safetensors_are_read_back(tmp_path):
+    numpy = pytest.importorskip("safetensors.numpy")
+    models.export(model(w=np.ones((1, 3), np.float32)), tmp_path / "m.safetensors")
+    assert numpy.load_file(tmp_path / "m.safetensors")["w"].shape == (3,)
+
+
+def test_closing_needs_everybody():
+    with pytest.raises(InputError, match="needs everybody at the end"):
+        plan_for(2, closing=True, presence="deadline", deadline=5.0)
+    assert "closing" not in plan_for(2).to_toml()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, say, use_compilation_cache
+from pisco.cli.console import note, private_files, say, use_compilation_cache
 
 if TYPE_CHECKING:
     from pisco.federation.kits import Kit
@@ -163,7 +163,8 @@ def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
 
 
 def _keep(result: Result, folder: Path) -> None:
-    result.save(folder)
+    with private_files():  # parameters tell of the data
+        result.save(folder)
     loss = result.history.get("loss")
     ending = f", loss {loss[-1]:.4g}" if loss is not None and len(loss) else ""
     say(f"done: {result.rounds} rounds{ending}; saved in {folder}")

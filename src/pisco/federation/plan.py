@@ -61,7 +61,8 @@ class Federation(Table):
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
     goes on with those who are there, at least `quorum` of them: more than half unless given); `weigh_by`, "samples"
-    where agents count by how many they have, which they tell the server (None: as the roster says);
+    where agents count by how many they have, which they tell the server (None: as the roster says); `closing`,
+    True where everybody's parameters go to the server once more at the end, whose result holds their mean;
     `server_address`; the tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what
     every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix
     W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
@@ -87,6 +88,7 @@ class Federation(Table):
     deadline: Seconds | None = None
     quorum: Count | None = None
     weigh_by: Literal["samples"] | None = None
+    closing: Literal[True] | None = None
     server_address: Address
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
@@ -366,6 +368,11 @@ class Federation(Table):
         if self.weigh_by and any(member.weight is not None for epoch in self.epochs for member in epoch.members):
             raise InputError(
                 f'weigh_by = "{self.weigh_by}" and weights in the roster do not go together; leave one of them out'
+            )
+        if self.closing and self.presence == "deadline":
+            raise InputError(
+                'closing = true needs everybody at the end, and presence = "deadline" does not wait for them; leave it '
+                "out, and take `pisco federation collect` once all are done"
             )
         _check_changes(self)
         for epoch in self.epochs:

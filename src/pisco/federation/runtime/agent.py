@@ -18,7 +18,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
-from pisco.federation.runtime.member import MemberProcess, wire
+from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip
@@ -172,6 +172,8 @@ class Agent(MemberProcess):
                     self._cross(self.plan.epoch_at(self.done))
                 self._round(self.done)
             reporter.finish()
+            if self.plan.closing and self.done == self.plan.rounds:
+                self._close_average()
             self._part(reporter.server_matters)
         finally:
             reporter.stop()
@@ -198,7 +200,8 @@ class Agent(MemberProcess):
         self._hops = self.routes.hops(k, self.place)
         self.state = self.programs.round(self._exchange, self.state, k, self.routes.told(k, self.place))
         self.done = k + 1
-        if any(not isinstance(hop, GossipHop) for hop in self._hops):
+        closing = self.plan.closing and self.done == self.plan.rounds  # the server needs one more message of the round
+        if any(not isinstance(hop, GossipHop) for hop in self._hops) and not closing:
             self.outbox.passed(SERVER, wire(k) + 1)  # the server keeps its average before it hands it out
         if self.done % self.plan.eval_every == 0 or self.done == self.plan.rounds:
             self._measure()
@@ -259,6 +262,14 @@ class Agent(MemberProcess):
         return self.mailroom.pull(peers, where, layout=layout, limit=layout.size)
 
     # The end
+
+    def _close_average(self) -> None:
+        """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
+        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.params)]
+        layout, where = MessageLayout.of(arrays), self.where(wire(self.done - 1), CLOSING)
+        self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+        self.pull({0: self.peer(SERVER, self.done - 1)}, where, layout)
+        self.outbox.passed(SERVER, where.round + 1)
 
     def _part(self, server_matters: bool) -> None:
         """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""

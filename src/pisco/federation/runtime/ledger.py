@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ FILE = "reports.json"
 SAVE_EVERY = 5.0
 METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
 """Names that may go into a table or onto a terminal."""
+MODEL, LEAF = "model.npz", re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
 
 
 class Ledger:
@@ -45,6 +47,7 @@ class Ledger:
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
         self._samples: dict[str, int] = {}
+        self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
         self._saved_at = time.monotonic()
         if self.path.exists():
@@ -53,7 +56,7 @@ class Ledger:
                 self._rows[name] = [(int(round_), dict(values)) for round_, values in rows]
             self._standing, self._sizes = kept["standing"], kept["sizes"]
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
-            self._samples = kept.get("samples", {})
+            self._samples, self._leaves = kept.get("samples", {}), kept.get("leaves", [])
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
     def attend(self, rolls: Callable[[], list[Roll]]) -> None:
@@ -119,6 +122,8 @@ class Ledger:
                 "start_server": list(report.start_server_bytes)[:64],
                 "start_gossip": list(report.start_gossip_bytes)[:64],
             }
+            if len(report.leaves) <= 10_000 and all(map(LEAF.fullmatch, report.leaves)):
+                self._leaves = self._leaves or list(report.leaves)
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -142,8 +147,27 @@ class Ledger:
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
             kept |= {"samples": self._samples} if self._samples else {}
+            kept |= {"leaves": self._leaves} if self.plan.closing else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
+
+    def keep_model(self, arrays: Sequence[np.ndarray]) -> None:
+        """Keep the mean that the plan closes with."""
+        buffer = io.BytesIO()
+        np.savez(buffer, *arrays)
+        atomic_write(self.path.with_name(MODEL), buffer.getvalue())
+
+    def model(self) -> dict[str, np.ndarray] | None:
+        """That mean, by the names that agents told."""
+        file = self.path.with_name(MODEL)
+        if not file.exists():
+            return None
+        with np.load(file) as stored:
+            arrays = [stored[f"arr_{at}"] for at in range(len(stored.files))]
+        with self._lock:
+            known = len(self._leaves) == len(set(self._leaves)) == len(arrays)
+            names = self._leaves if known else [str(at) for at in range(len(arrays))]
+        return dict(zip(names, arrays, strict=True))
 
     def silent(self, names: Iterable[str], *, unknown: bool = False) -> list[str]:
         """Those not heard of for longer than the plan's patience; who never was counts where `unknown` do."""

@@ -18,7 +18,7 @@ from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, transport
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.ledger import Ledger
-from pisco.federation.runtime.member import BOUNDARY, LIMIT, MemberProcess
+from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
 from pisco.federation.runtime.transport import grpc
@@ -72,6 +72,10 @@ class Server(MemberProcess):
         if phase == BOUNDARY:
             joining = membership.boundary(self.plan, round_ - 1)
             return None if joining is None else (epoch, joining)
+        if phase == CLOSING:
+            everybody = tuple(range(len(epoch.members)))
+            due = self.plan.closing and round_ == self.plan.rounds
+            return (epoch, ServerHop(None, everybody, everybody)) if due else None
         if round_ == 0:
             return epoch, self.routes(epoch).server_hop(None)
         return self.hop_of(epoch, round_ - 1, phase)
@@ -159,6 +163,8 @@ class Server(MemberProcess):
             arrays = {place: message.arrays for place, message in received.items()}
             averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
             readers = [epoch.names[place] for place in hop.receivers]
+            if phase == CLOSING:
+                self.ledger.keep_model(averaged)
             self._keep(round_, phase, layout, layout.join(averaged), readers)
         except Dropped:
             log.debug("the average of %d is not wanted any more", round_)
@@ -260,5 +266,5 @@ class Server(MemberProcess):
         return False
 
     def result(self, seconds: float) -> Result:
-        """The federation's history; parameters stay with the agents."""
-        return self.ledger.result(seconds)
+        """The federation's history; parameters stay with the agents, but for the mean that the plan closes with."""
+        return self.ledger.result(seconds, self.ledger.model())
