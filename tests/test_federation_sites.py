@@ -16,6 +16,8 @@ from pisco.cli.main import app
 from pisco.federation import models
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
+from pisco.federation.runtime import peers, transport
+from pisco.federation.runtime.holdup import holdup
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import tell_trouble
 from pisco.federation.runtime.replay import replay
@@ -362,3 +364,70 @@ def test_closing_needs_everybody():
     with pytest.raises(InputError, match="needs everybody at the end"):
         plan_for(2, closing=True, presence="deadline", deadline=5.0)
     assert "closing" not in plan_for(2).to_toml()
+
+
+# ------------------------------------------------------------------------------------------------ who holds it up
+
+
+def said(round_=5, waiting_for="", **more):
+    return {"round": round_, "waiting_for": waiting_for} | more
+
+
+HEARD = dict.fromkeys("abc", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("standing", "silence", "name", "why"),
+    [
+        # a waits for b, who waits for c, who computes: not b.
+        ({"a": said(7, "b"), "b": said(6, "c"), "c": said(5)}, HEARD, "c", "at work in round 5"),
+        ({"a": said(7, "b"), "b": said(6, "c"), "c": said(5)}, HEARD | {"c": 30.0}, "c", "not heard for 30 s"),
+        # The last words of who is gone do not count.
+        ({"a": said(7, "b"), "b": said(6, "a"), "c": said(5)}, HEARD | {"b": 30.0}, "b", "not heard for 30 s"),
+        ({"a": said(0, "b"), "b": said(0, "c")}, {"a": 0.1, "b": 0.1}, "c", "has not been heard yet"),
+        # The server waits for everybody.
+        ({"a": said(7, "server"), "b": said(7, "server"), "c": said(6)}, HEARD, "c", "at work in round 6"),
+        (dict.fromkeys("abc", said(7, "server")), HEARD, "server", "all wait for it"),
+        ({"a": said(7, "b"), "b": said(7, "a"), "c": said(7, "a")}, HEARD, "", ""),
+        # Nobody waits long: times tell.
+        (
+            {n: said(times={"compute": t, "latency x": 0.001}) for n, t in zip("abc", (0.01, 0.1, 0.012), strict=True)},
+            HEARD,
+            "b",
+            "slowest: 100 ms a gradient and 2 ms a message, others 13 in all",
+        ),
+        (
+            {n: said(times={"compute": 0.01, "latency x": t}) for n, t in zip("abc", (0.2, 0.001, 0.002), strict=True)},
+            HEARD,
+            "a",
+            "slowest: 10 ms a gradient and 400 ms a message, others 13 in all",
+        ),
+        ({n: said(times={"compute": 0.01}) for n in "abc"}, HEARD, "", ""),
+        ({"a": said(0, "b"), "c": {"round": 0, "trouble": "has 31"}}, HEARD, "c", "cannot take part: has 31"),
+    ],
+)
+def test_who_really_holds_the_run_up(standing, silence, name, why):
+    assert holdup("abc", standing, silence) == (name, why)
+
+
+def test_status_and_logs_name_who_is_behind(tmp_path, caplog, monkeypatch):
+    caplog.set_level(logging.INFO, "pisco.federation")
+    for module, name, seconds in ((peers, "FIRST_WORD", 1.5), (peers, "A_WHILE", 0.2), (transport, "POLL", 1.0)):
+        monkeypatch.setattr(module, name, seconds)
+    plan = plan_for(3, rounds=100_000, network={"graph": "path", "server": "never"})
+    ran = Running(tmp_path, plan, squares_of)
+    try:
+        ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 3)
+        ran.stop("agent-2")
+        # agent-0 knows agent-1 alone.
+        ran.wait(lambda: any("waiting for agent-1" in m and "behind it is agent-2" in m for m in caplog.messages))
+        ran.wait(lambda: "not heard" in ran.members["server"].ledger.holdup().why)
+        kit = tmp_path / "kits" / "server"
+        told = json.loads(CliRunner().invoke(app, ["federation", "status", "--kit", str(kit), "--json"]).output)
+        assert told["held_up_by"]["name"] == "agent-2" and "loss" in told["reported_by_members"]
+        shown = invoke("federation", "status", "--kit", kit, "--once")
+        assert "agent-2 holds the others up: not heard for" in shown and "members report of themselves" in shown
+        assert "agent-2 holds the others up" in ran.members["server"].ledger.line()
+    finally:
+        ran.stop()
+        ran.join(fine=False)

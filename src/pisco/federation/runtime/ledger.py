@@ -21,6 +21,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
+from pisco.federation.runtime.holdup import Holdup, holdup
 from pisco.federation.runtime.routes import Routes
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write
@@ -190,7 +191,20 @@ class Ledger:
                 )
                 for name in self.plan.names
             ]
-        return Overview(federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents)
+        held = self.holdup()
+        return Overview(
+            federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents, held_by=held.name, held_why=held.why
+        )
+
+    def holdup(self) -> Holdup:
+        """Who holds the run up, as far as is known here."""
+        now, front = time.monotonic(), self.front()
+        with self._lock:
+            names = self.plan.epoch_at(min(front, self.plan.rounds - 1)).names
+            standing = {name: dict(each) for name, each in self._standing.items()}
+            silence = {name: now - at for name, at in self._contact.items()}
+        going = [name for name in names if standing.get(name, {}).get("round", 0) < self.plan.rounds]
+        return holdup(going, standing, silence)
 
     def front(self) -> int:
         """The furthest round that anybody has reported."""
@@ -204,7 +218,9 @@ class Ledger:
         if not rounds:
             return "no agent has reported yet"
         here = f"{len(rounds)} of {len(self.plan.names)} agents"
-        return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}"
+        held = self.holdup()
+        why = f"; {held.name} holds the others up ({held.why})" if held.name else ""
+        return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}{why}"
 
     def result(self, seconds: float = 0.0, params: Any = None) -> Result:
         """The history of the federation: means over agents of what each measured on its own data.

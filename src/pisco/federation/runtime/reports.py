@@ -125,7 +125,7 @@ class Reporter:
                 began = time.monotonic()
                 receipt = agent.peer(SERVER, agent.done).report(report, timeout)
                 self.held = receipt.rows
-                agent.mailroom.hear(receipt.troubles)
+                agent.mailroom.hear(receipt.troubles, receipt.held_by, receipt.held_why)
                 if self._met:  # the first one also connects
                     agent.timing.answered(SERVER, time.monotonic() - began, 0, 0.0)
                 self._met = True

@@ -202,7 +202,8 @@ class Server(MemberProcess):
         if request.samples:
             mean, missing = self.ledger.count(name, request.samples)
             return Receipt(mean_samples=mean, missing=", ".join(missing), troubles=self.ledger.troubles())
-        return Receipt(rows=self.ledger.note(name, request), troubles=self.ledger.troubles())
+        rows, held = self.ledger.note(name, request), self.ledger.holdup()
+        return Receipt(rows=rows, troubles=self.ledger.troubles(), held_by=held.name, held_why=held.why)
 
     def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
         if name != SERVER and name not in self.plan.names:

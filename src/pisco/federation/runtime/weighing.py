@@ -45,11 +45,9 @@ def ask_mean(agent: Agent, samples: int) -> float:
         if waited > say_after:
             log.info("waiting for the sample counts of %s", missing)
             say_after = 2 * waited
-        agent.mailroom.waiting_for = missing.split(", ")[0] if waited > FIRST_WORD else ""
         if agent.mailroom.stopping.wait(pause):
             raise Stopped("asked to stop")
         pause = min(1.0, 2 * pause)
-    agent.mailroom.waiting_for = ""
     if not (math.isfinite(receipt.mean_samples) and receipt.mean_samples >= 1):
         raise Stopped(f"the server says that members have {receipt.mean_samples:g} samples each, which cannot be")
     mean = receipt.mean_samples

@@ -111,7 +111,7 @@ class Row(_message.Message):
     def __init__(self, round: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("rows", "troubles", "mean_samples", "missing")
+    __slots__ = ("rows", "troubles", "mean_samples", "missing", "held_by", "held_why")
     class TroublesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -123,11 +123,15 @@ class Receipt(_message.Message):
     TROUBLES_FIELD_NUMBER: _ClassVar[int]
     MEAN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    HELD_WHY_FIELD_NUMBER: _ClassVar[int]
     rows: int
     troubles: _containers.ScalarMap[str, str]
     mean_samples: float
     missing: str
-    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ...) -> None: ...
+    held_by: str
+    held_why: str
+    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("federation",)
@@ -136,14 +140,18 @@ class Question(_message.Message):
     def __init__(self, federation: _Optional[bytes] = ...) -> None: ...
 
 class Overview(_message.Message):
-    __slots__ = ("federation_name", "rounds", "agents")
+    __slots__ = ("federation_name", "rounds", "agents", "held_by", "held_why")
     FEDERATION_NAME_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    HELD_WHY_FIELD_NUMBER: _ClassVar[int]
     federation_name: str
     rounds: int
     agents: _containers.RepeatedCompositeFieldContainer[Standing]
-    def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ...) -> None: ...
+    held_by: str
+    held_why: str
+    def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ...) -> None: ...
 
 class Standing(_message.Message):
     __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss", "trouble", "samples", "times")
