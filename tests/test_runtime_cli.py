@@ -70,7 +70,9 @@ def test_status_shows_where_everybody_stands(tmp_path):
     plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
     ran = Running(tmp_path, plan, quadratic_of)
     try:
-        ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 5)
+        agents = ran.members["server"].ledger.overview
+        timed = lambda: [agent.name for agent in agents().agents if "latency server" in agent.times]  # noqa: E731
+        ran.wait(lambda: ran.errors or (ran.members["server"].ledger.front() >= 5 and len(timed()) == 2))
         done = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "agent-1"), "--json"])
         table = CliRunner().invoke(app, ["federation", "status", "--kit", str(tmp_path / "kits" / "server")])
         told = [
