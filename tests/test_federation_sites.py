@@ -2,9 +2,13 @@
 
 import json
 import logging
+import re
 import stat
+import subprocess
 import sys
 import types
+import urllib.request
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,11 +16,13 @@ from typer.testing import CliRunner
 
 import pisco
 from pisco import InputError
+from pisco.cli.federation.loopback import free_ports
 from pisco.cli.main import app
 from pisco.federation import models
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
 from pisco.federation.runtime import peers, transport
+from pisco.federation.runtime.exporter import serve_metrics
 from pisco.federation.runtime.holdup import holdup
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import tell_trouble
@@ -431,3 +437,63 @@ def test_status_and_logs_name_who_is_behind(tmp_path, caplog, monkeypatch):
     finally:
         ran.stop()
         ran.join(fine=False)
+
+
+# ------------------------------------------------------------------------------------------------ operations
+
+
+def test_prometheus_is_answered(tmp_path):
+    needs.module("prometheus_client", "metrics")
+    ports = free_ports(2)
+    plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
+    ran = Running(tmp_path, plan, squares_of)
+    members = [ran.members["server"], ran.members["agent-0"]]
+    try:
+        ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 3)
+        for member, port in zip(members, ports, strict=True):
+            with serve_metrics(member, f"127.0.0.1:{port}"):
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+                    text = answer.read().decode()
+                with pytest.raises(InputError, match="free port"), serve_metrics(member, f"127.0.0.1:{port}"):
+                    pass
+            numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+            assert float(numbers["pisco_rounds"]) == 100_000 and float(numbers["pisco_round"]) >= 3
+            assert "pisco_refusals_total" in numbers
+            if member.name == "server":
+                assert numbers['pisco_member_present{member="agent-1"}'] == "1.0"
+                assert float(numbers['pisco_member_round{member="agent-1"}']) >= 1
+            else:
+                assert float(numbers['pisco_bytes_total{direction="sent"}']) > 0
+                assert float(numbers['pisco_seconds_total{phase="compute"}']) > 0
+                assert float(numbers['pisco_seconds_total{phase="exchange"}']) > 0
+        with pytest.raises(InputError, match="cannot be used"), serve_metrics(members[0], "9400"):
+            pass
+    finally:
+        ran.stop()
+        ran.join(fine=False)
+
+
+def test_a_terminated_process_keeps_its_state_and_logs_json(tmp_path):
+    plan = plan_for(2, rounds=5, problem={"name": "logistic", "classes": [-1, 1]}, batch_size=8)
+    make_kits(tmp_path, plan)
+    command = [sys.executable, "-m", "pisco.cli.main", "agent", "--log-json", "--kit", tmp_path / "kits" / "agent-0"]
+    data = save(tmp_path / "mine.npz", *samples(), None)
+    started = subprocess.Popen([*map(str, command), "--data", str(data)], stderr=subprocess.PIPE, text=True)
+    line = started.stderr.readline()  # it waits for the others, and says so
+    started.terminate()
+    rest = started.communicate(timeout=60)[1]
+    told = json.loads(line)
+    assert told["member"] == "agent-0" and told["level"] == "info" and "waiting for" in told["message"]
+    assert started.returncode == 143 and "the state is kept" in rest
+
+
+@pytest.mark.parametrize("file", ["pisco-server.service", "pisco-agent@.service", "compose.yaml"])
+def test_deployed_commands_are_commands(file):
+    """The options that the examples give are ones that the commands know."""
+    text = (Path(__file__).parents[1] / "examples" / "deploy" / file).read_text()
+    calls = re.findall(r"bin/pisco (.+)", text) + re.findall(r"command: \[(.+)\]", text)
+    assert calls
+    for call in calls:
+        words = call.replace(",", " ").replace('"', "").split()
+        known = CliRunner().invoke(app, [words[0], "--help"], env={"COLUMNS": "200"}).output
+        assert all(word in known for word in words if word.startswith("--")), call

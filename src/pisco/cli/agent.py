@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -9,6 +10,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +34,8 @@ State = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")]
+Metrics = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Answer Prometheus here, as in 127.0.0.1:9400.")]
+JsonLog = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
 Durable = Annotated[bool, typer.Option(help="Wait for the disk after every round: survives a loss of power too.")]
 
 
@@ -47,6 +51,8 @@ def agent(
     out: Out = None,
     listen: Listen = None,
     durable: Durable = False,
+    metrics: Metrics = None,
+    log_json: JsonLog = False,
 ) -> None:
     """Take part in a federation with this machine's own data.
 
@@ -80,17 +86,23 @@ def agent(
             news = f", loss {loss[-1]:.4g}" if loss else ""
             logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
-    with _speaking(opened):
+    with _speaking(opened, log_json):
         kind = AGENTS[opened.federation.presence]
         made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
             note(f"{made.name} continues after round {made.done} of {rounds}")
-        result = _run(made, made.run)
+        result = _run(made, made.run, metrics)
     _keep(result, out or kit / "result")
 
 
 def server(
-    kit: KitFolder, state: State = None, out: Out = None, listen: Listen = None, durable: Durable = False
+    kit: KitFolder,
+    state: State = None,
+    out: Out = None,
+    listen: Listen = None,
+    durable: Durable = False,
+    metrics: Metrics = None,
+    log_json: JsonLog = False,
 ) -> None:
     """Average for a federation in the rounds that its coin chooses, and record its progress.
 
@@ -110,9 +122,9 @@ def server(
         if every():
             logging.getLogger("pisco.federation").info("%s", ledger.line())
 
-    with _speaking(opened):
+    with _speaking(opened, log_json):
         made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
-        result = _run(made, lambda: made.run(progress))
+        result = _run(made, lambda: made.run(progress), metrics)
     _keep(result, out or kit / "result")
 
 
@@ -139,7 +151,8 @@ def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     return kit.federation.build_problem(loaded)
 
 
-def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
+def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None) -> Result:
+    from pisco.federation.runtime.exporter import serve_metrics
     from pisco.federation.runtime.peers import Stopped, Waited
 
     interrupted: list[int] = []
@@ -150,7 +163,8 @@ def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return work()
+        with serve_metrics(member, metrics):
+            return work()
     except Stopped as stopped:
         if interrupted:
             note("interrupted; the state is kept, type the command again to continue")
@@ -186,10 +200,11 @@ def open_kit(folder: Path) -> Kit:
 
 
 @contextmanager
-def _speaking(kit: Kit) -> Iterator[None]:
+def _speaking(kit: Kit, as_json: bool) -> Iterator[None]:
     """Log lines on stderr, with the time and who wrote them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%H:%M:%S"))
+    plain = logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%H:%M:%S")
+    handler.setFormatter(_Json(kit) if as_json else plain)
     log = logging.getLogger("pisco.federation")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -199,6 +214,18 @@ def _speaking(kit: Kit) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line, for what collects logs."""
+
+    def __init__(self, kit: Kit):
+        super().__init__()
+        self.who = {"federation": kit.federation.name, "member": kit.name}
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": at, "level": record.levelname.lower(), **self.who, "message": record.getMessage()})
 
 
 class _Every:
