@@ -168,7 +168,7 @@ def test_an_agent_that_lacks_a_class_has_the_same_problem():
     )
     with pytest.raises(InputError, match="has the label 3"):
         make().build_problem(pisco.data.Dataset("mine", features, np.full(6, 3)))
-    with pytest.raises(InputError, match="expects \\[5\\]"):
+    with pytest.raises(InputError, match="expects samples of shape \\[5\\], has"):
         make(problem=LOGISTIC | {"features": [5]}).build_problem(only_positive)
     with pytest.raises(InputError, match="--module"):
         make(problem=None).build_problem(only_positive)

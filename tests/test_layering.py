@@ -52,7 +52,15 @@ ORDER = {
         {"run"},
     ],
     "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
-    "pisco.federation": [{"roster", "authority"}, {"plan"}, {"signed"}, {"kits"}, {"rolls"}, {"runtime"}],
+    "pisco.federation": [
+        {"roster", "authority"},
+        {"contract"},
+        {"plan"},
+        {"signed"},
+        {"kits", "models"},
+        {"rolls"},
+        {"runtime"},
+    ],
     "pisco.federation.runtime": [
         {"wire_pb2", "routes", "cut"},
         {"codec"},

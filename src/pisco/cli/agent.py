@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import sys
@@ -9,12 +10,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, say, use_compilation_cache
+from pisco.cli.console import note, private_files, say, use_compilation_cache
 
 if TYPE_CHECKING:
     from pisco.federation.kits import Kit
@@ -32,6 +34,8 @@ State = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")]
+Metrics = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Answer Prometheus here, as in 127.0.0.1:9400.")]
+JsonLog = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
 Durable = Annotated[bool, typer.Option(help="Wait for the disk after every round, to survive a loss of power.")]
 
 
@@ -47,6 +51,8 @@ def agent(
     out: Out = None,
     listen: Listen = None,
     durable: Durable = True,
+    metrics: Metrics = None,
+    log_json: JsonLog = False,
 ) -> None:
     """Take part in a federation with this machine's own data.
 
@@ -57,8 +63,17 @@ def agent(
 
       pisco agent --kit kits/agent-0 --data my.npz
     """
+    from pisco.federation.contract import BadData
+
     opened = open_kit(kit)
-    problem = read_problem(opened, data, module)
+    try:
+        problem = read_problem(opened, data, module)
+    except BadData as bad:
+        from pisco.federation.runtime.peers import tell_trouble
+
+        if opened.name in opened.federation.names and tell_trouble(opened, bad.told):
+            note(f"told the others: {bad.told}")
+        raise
 
     from pisco.federation.runtime.rolled_agent import AGENTS
 
@@ -71,17 +86,23 @@ def agent(
             news = f", loss {loss[-1]:.4g}" if loss else ""
             logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
-    with _speaking(opened):
+    with _speaking(opened, log_json):
         kind = AGENTS[opened.federation.presence]
         made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
             note(f"{made.name} continues after round {made.done} of {rounds}")
-        result = _run(made, made.run)
+        result = _run(made, made.run, metrics)
     _keep(result, out or kit / "result")
 
 
 def server(
-    kit: KitFolder, state: State = None, out: Out = None, listen: Listen = None, durable: Durable = True
+    kit: KitFolder,
+    state: State = None,
+    out: Out = None,
+    listen: Listen = None,
+    durable: Durable = True,
+    metrics: Metrics = None,
+    log_json: JsonLog = False,
 ) -> None:
     """Average for a federation in the rounds that its coin chooses, and record its progress.
 
@@ -101,9 +122,9 @@ def server(
         if every():
             logging.getLogger("pisco.federation").info("%s", ledger.line())
 
-    with _speaking(opened):
+    with _speaking(opened, log_json):
         made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
-        result = _run(made, lambda: made.run(progress))
+        result = _run(made, lambda: made.run(progress), metrics)
     _keep(result, out or kit / "result")
 
 
@@ -113,6 +134,8 @@ def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     if module is not None:
         from pisco.interop.modules import load_problem
 
+        if kit.federation.data is not None:
+            kit.federation.data.check_file(data)
         return load_problem(module, data)
     if data is None:
         raise InputError("an agent needs its data; give --data my.npz, or a model of your own with --module")
@@ -128,7 +151,8 @@ def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
     return kit.federation.build_problem(loaded)
 
 
-def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
+def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None) -> Result:
+    from pisco.federation.runtime.exporter import serve_metrics
     from pisco.federation.runtime.peers import Stopped, Waited
 
     interrupted: list[int] = []
@@ -139,7 +163,8 @@ def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        return work()
+        with serve_metrics(member, metrics):
+            return work()
     except Stopped as stopped:
         if interrupted:
             note("interrupted; the state is kept, type the command again to continue")
@@ -152,7 +177,8 @@ def _run(member: MemberProcess, work: Callable[[], Result]) -> Result:
 
 
 def _keep(result: Result, folder: Path) -> None:
-    result.save(folder)
+    with private_files():  # parameters tell of the data
+        result.save(folder)
     loss = result.history.get("loss")
     ending = f", loss {loss[-1]:.4g}" if loss is not None and len(loss) else ""
     say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
@@ -174,10 +200,11 @@ def open_kit(folder: Path) -> Kit:
 
 
 @contextmanager
-def _speaking(kit: Kit) -> Iterator[None]:
+def _speaking(kit: Kit, as_json: bool) -> Iterator[None]:
     """Log lines on stderr, with the time and who wrote them."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%Y-%m-%d %H:%M:%S"))
+    plain = logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%Y-%m-%d %H:%M:%S")
+    handler.setFormatter(_Json(kit) if as_json else plain)
     log = logging.getLogger("pisco.federation")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
@@ -187,6 +214,18 @@ def _speaking(kit: Kit) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(handler)
+
+
+class _Json(logging.Formatter):
+    """One JSON object a line, for what collects logs."""
+
+    def __init__(self, kit: Kit):
+        super().__init__()
+        self.who = {"federation": kit.federation.name, "member": kit.name}
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        return json.dumps({"time": at, "level": record.levelname.lower(), **self.who, "message": record.getMessage()})
 
 
 class _Every:

@@ -82,6 +82,16 @@ def say(message: str) -> None:
     out().print(message, markup=False, highlight=False, soft_wrap=True)
 
 
+@contextmanager
+def private_files() -> Iterator[None]:
+    """What is written here only its owner can read."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def note(message: str) -> None:
     """One line on stderr as it is."""
     err().print(message, markup=False, highlight=False, soft_wrap=True)

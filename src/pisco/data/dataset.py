@@ -26,6 +26,7 @@ class Dataset:
         classes: names of the labels, in the order of the label values.
         groups: one whole number per training sample, who it comes from (a person, a hospital), for the partition
             "by_group"; or None.
+        columns: names of the features, where a sample is one row of them; or None.
 
     >>> Dataset("two points", [[0.0, 1.0], [2.0, 3.0]], [-1, 1])
     Dataset('two points', 2 samples of shape (2,) float64, 2 classes)
@@ -38,6 +39,7 @@ class Dataset:
     test_labels: np.ndarray | None = None
     classes: tuple[str, ...] | None = None
     groups: np.ndarray | None = None
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         def keep(field: str, value: Any) -> None:
@@ -67,6 +69,13 @@ class Dataset:
                 raise InputError(
                     f"dataset {self.name!r} has {len(self.labels)} samples and {len(self.groups)} groups; "
                     "give one group per training sample"
+                )
+        if self.columns is not None:
+            keep("columns", tuple(self.columns))
+            if (len(self.columns),) != self.features.shape[1:]:
+                raise InputError(
+                    f"dataset {self.name!r} names {len(self.columns)} columns, but a sample has shape "
+                    f"{self.features.shape[1:]}; name every column or leave the names out"
                 )
         if self.classes is not None:
             keep("classes", tuple(self.classes))

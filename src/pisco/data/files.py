@@ -16,7 +16,7 @@ from pisco.data.storage import read_bytes
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits
 
-_KEYS = ("features", "labels", "test_features", "test_labels", "classes")
+_KEYS = ("features", "labels", "test_features", "test_labels", "classes", "feature_names")
 
 
 def load_libsvm(path: str | Path, num_features: int | None = None, test: str | Path | None = None) -> Dataset:
@@ -51,7 +51,8 @@ def load_libsvm(path: str | Path, num_features: int | None = None, test: str | P
 
 
 def load_npz(path: str | Path) -> Dataset:
-    """Read a NumPy archive: arrays features, labels and, if you like, test_features, test_labels, classes.
+    """Read a NumPy archive: arrays features, labels and, if you like, test_features, test_labels, classes and
+    feature_names.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -68,8 +69,9 @@ def load_npz(path: str | Path) -> Dataset:
             f"np.savez({', '.join(f'{key}=...' for key in _KEYS[:2])}), optionally {', '.join(_KEYS[2:])}"
         )
     classes = tuple(map(str, stored["classes"].ravel())) if "classes" in stored else None
+    named = tuple(map(str, stored["feature_names"].ravel())) if "feature_names" in stored else None
     test = (stored.get("test_features"), stored.get("test_labels"))
-    return Dataset(Path(path).stem, stored["features"], stored["labels"], *test, classes)
+    return Dataset(Path(path).stem, stored["features"], stored["labels"], *test, classes, columns=named)
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:

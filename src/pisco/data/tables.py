@@ -57,7 +57,8 @@ def load_table(path: str | Path, label: str | None = None, drop: Sequence[str] |
         _check_numbers(path, name, columns[name])
     labels, classes = _labels(path, label, columns[label])
     values = np.stack([columns[name] for name in features], axis=1)
-    return Dataset(path.name.split(".")[0], values.astype(small_dtype(values)), labels, classes=classes)
+    values = values.astype(small_dtype(values))
+    return Dataset(path.name.split(".")[0], values, labels, classes=classes, columns=tuple(features))
 
 
 def _labels(path: Path, name: str, column: np.ndarray) -> tuple[np.ndarray, tuple[str, ...] | None]:

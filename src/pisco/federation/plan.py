@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from pisco import registry
 from pisco.errors import InputError, choose, suggest
+from pisco.federation.contract import BadData, Contract
 from pisco.federation.roster import RESERVED, Address, Change, Epoch, Member, Name, Seconds, Triple
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
@@ -59,10 +60,12 @@ class Federation(Table):
     Fields: `name`; `seed` of batches and coins; `rounds`; `batch_size` (None: all of an agent's samples);
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
-    goes on with those who are there, at least `quorum` of them: more than half unless given); `server_address`; the
-    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `roster`; `weights`, the founding
-    roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256
-    of each.
+    goes on with those who are there, at least `quorum` of them: more than half unless given); `weigh_by`, "samples"
+    where agents count by how many they have, which they tell the server (None: as the roster says); `closing`,
+    True where everybody's parameters go to the server once more at the end, whose result holds their mean;
+    `server_address`; the tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what
+    every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix
+    W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -84,9 +87,12 @@ class Federation(Table):
     presence: Literal["all", "deadline"] = "all"
     deadline: Seconds | None = None
     quorum: Count | None = None
+    weigh_by: Literal["samples"] | None = None
+    closing: Literal[True] | None = None
     server_address: Address
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
+    data: Contract | None = None
     network: NetworkTable
     roster: list[Member]
     weights: list[Triple]
@@ -254,6 +260,8 @@ class Federation(Table):
         """The problem of one agent that holds `dataset`: `num_agents` is 1, whatever its index."""
         if self.problem is None:
             raise InputError(f"the federation {self.name!r} names no problem; give the agent a module with --module")
+        if self.data is not None:
+            self.data.check(dataset.name, dataset.features, dataset.columns, dataset.label_values)
         return _one_agent(self.problem, dataset, self.dtype)
 
     def use_precision(self) -> None:
@@ -263,11 +271,18 @@ class Federation(Table):
 
             jax.config.update("jax_enable_x64", True)
 
-    def scale_of(self, name: str) -> float | None:
+    def mean_samples(self, samples: Mapping[str, int]) -> float:
+        """The founders' mean number of samples."""
+        return sum(samples[member.name] for member in self.roster) / len(self.roster)
+
+    def scale_of(self, name: str, samples: int | None = None, mean: float | None = None) -> float | None:
         """By what an agent's loss is multiplied, so that agents count by their weights; None where all count the same.
 
-        Relative to the founders' mean, so that it stays when others join or leave.
+        Relative to the founders' mean, so that it stays when others join or leave. Where agents are weighed by their
+        samples, give the agent's and the mean; without them it is 1.
         """
+        if self.weigh_by == "samples":
+            return samples / mean if samples and mean else 1.0
         founders = [member.weight for member in self.roster if member.weight is not None]
         own = next(member.weight for epoch in self.epochs for member in epoch.members if member.name == name)
         return None if own is None else own * len(founders) / sum(founders)
@@ -350,6 +365,15 @@ class Federation(Table):
                 f'quorum = {self.quorum} cannot be used; it goes with presence = "deadline" and is at most '
                 f"{len(self.roster)}, the number of agents"
             )
+        if self.weigh_by and any(member.weight is not None for epoch in self.epochs for member in epoch.members):
+            raise InputError(
+                f'weigh_by = "{self.weigh_by}" and weights in the roster do not go together; leave one of them out'
+            )
+        if self.closing and self.presence == "deadline":
+            raise InputError(
+                'closing = true needs everybody at the end, and presence = "deadline" does not wait for them; leave it '
+                "out, and take `pisco federation collect` once all are done"
+            )
         _check_changes(self)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
@@ -407,15 +431,14 @@ def _one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Probl
     from pisco.data import Dataset
 
     if table.features is not None and list(dataset.features.shape[1:]) != table.features:
-        raise InputError(
-            f"a sample of {dataset.name} has shape {list(dataset.features.shape[1:])}, "
-            f"the federation expects {table.features}"
-        )
+        told = f"expects samples of shape {table.features}, has {list(dataset.features.shape[1:])}"
+        raise BadData(f"{dataset.name}: {told}", told)
     features, labels = dataset.features, dataset.labels
     if table.classes is not None:
         strange = np.setdiff1d(dataset.label_values, table.classes)
         if strange.size:
-            raise InputError(f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}")
+            told = f"has the label {strange[0]}, the federation knows {table.classes}"
+            raise BadData(f"{dataset.name} {told}", told)
         # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
         blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
         features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])

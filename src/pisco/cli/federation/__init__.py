@@ -6,9 +6,11 @@ import typer
 
 from pisco.cli.console import Command
 from pisco.cli.federation.changes import change, init
+from pisco.cli.federation.check import check
 from pisco.cli.federation.follow import status, try_
 from pisco.cli.federation.measure import measure
 from pisco.cli.federation.members import issue, request, revoke
+from pisco.cli.federation.models import collect, export
 from pisco.cli.federation.replay import replay
 from pisco.cli.federation.show import show
 
@@ -31,6 +33,6 @@ def _installed() -> None:
         raise InputError("federations need more packages; run pip install 'pisco-fl[federation]'")
 
 
-for _command in (init, issue, request, revoke, change, show, status, measure, replay):
+for _command in (init, check, issue, request, revoke, change, show, status, measure, replay, collect, export):
     app.command(cls=Command)(_command)
 app.command("try", cls=Command)(try_)

@@ -14,6 +14,7 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, re
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
 
+_TABLES = ("algorithm", "network", "problem", "data")
 SILENT = 30.0
 """Seconds without a word after which a member is named."""
 
@@ -28,6 +29,9 @@ def init(
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="How much an agent counts: its samples, say; all of them or none."),
     ] = None,
+    by_samples: Annotated[
+        bool, typer.Option("--by-samples", help="Agents count by their samples, which they tell the server.")
+    ] = False,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[
         float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
@@ -38,6 +42,9 @@ def init(
     ] = "logistic",
     classes: Annotated[
         str | None, typer.Option(help="Every label that occurs anywhere, as in 0,1,2 (logistic: -1,1).")
+    ] = None,
+    like: Annotated[
+        Path | None, typer.Option(help="An example file: everybody's data must have its columns, dtype and scale.")
     ] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 500,
     batch_size: Annotated[int, typer.Option(help="Samples per gradient; 0 takes all.")] = 32,
@@ -78,11 +85,18 @@ def init(
         if listed is None:
             raise InputError(f"problem {problem!r} needs --classes, every label that occurs anywhere, as in 0,1,2")
         tables["problem"]["classes"] = _numbers(listed)
+    if like is not None:
+        from pisco.data import load
+        from pisco.federation.contract import Contract
+
+        agreed = Contract.of(load(str(like)), labels=tables["problem"] is None)
+        tables["data"] = agreed.model_dump(exclude_none=True)
     if server_prob is not None:
         tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     _apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
     given |= {"host": host, "port": port, "agents": _addresses(roster) or agents, "agent_weights": key_values(weight)}
+    given |= {"weigh_by": "samples"} if by_samples else {}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     folder.mkdir(parents=True, exist_ok=True)
@@ -227,7 +241,7 @@ def _apply(tables: dict[str, Any], settings: list[str] | None) -> None:
         name, dot, key = where.partition(".")
         if not dot:
             tables[name] = value
-        elif isinstance(tables.get(name), dict):
+        elif isinstance(tables.get(name), dict) and name in _TABLES:
             tables[name][key] = value
         else:
-            raise InputError(f"{where} cannot be set; the tables here are algorithm, network and problem")
+            raise InputError(f"{where} cannot be set; the tables here are {', '.join(_TABLES)}")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+REPORTED = ["round", "lag", "loss", "bytes_sent", "bytes_received", "waiting_for", "trouble", "held_up_by"]
+"""What the server has from the members alone; it sees the last contact itself."""
+
+
 def status(
     kit: Annotated[Path, typer.Option("--kit", "-k", help="Any member's kit.")],
     once: Annotated[bool, typer.Option("--once", help="Print the table once and exit.")] = False,
@@ -37,7 +41,9 @@ def status(
     opened = Kit.load(kit)
     found = overview(opened)
     if as_json:
-        say_json({"federation": found.federation_name, "rounds": found.rounds, "agents": _records(found)})
+        told = {"federation": found.federation_name, "rounds": found.rounds, "agents": _records(found)}
+        held = {"name": found.held_by, "why": found.held_why} if found.held_by else None
+        say_json(told | {"held_up_by": held, "reported_by_members": REPORTED})
         return
     if once or not out().is_terminal:
         out().print(_standing(found))
@@ -131,12 +137,15 @@ def _records(found: Any) -> list[dict[str, Any]]:
             "bytes_received": agent.bytes_received,
             "last_contact": agent.last_contact if agent.last_contact >= 0 else math.nan,
             "waiting_for": agent.waiting_for,
+            "trouble": agent.trouble,
         }
         for agent in found.agents
     ]
 
 
 def _standing(found: Any) -> Table:
+    from rich.text import Text
+
     columns = ("agent", "round", "lag", "loss", "sent", "received", "last contact", "waits for")
     shown = table(f"{found.federation_name}: {found.rounds} rounds", *columns, right=(1, 2, 3, 4, 5, 6))
     for record in _records(found):
@@ -149,6 +158,8 @@ def _standing(found: Any) -> Table:
             size(record["bytes_sent"]),
             size(record["bytes_received"]),
             "never" if math.isnan(seconds) else f"{seconds:.0f} s ago",
-            record["waiting_for"],
+            record["trouble"] or record["waiting_for"],
         )
+    held = f"{found.held_by} holds the others up: {found.held_why}\n" if found.held_by else ""
+    shown.caption = Text(f"{held}all but the last contact is what members report of themselves", justify="left")
     return shown

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.console import print_table, say_json
-from pisco.cli.federation.home import AUTHORITY, Home, open_plan
+from pisco.cli.federation.home import AUTHORITY, KITS, Home, open_plan
 
 if TYPE_CHECKING:
     from cryptography import x509
 
     from pisco.federation.plan import Federation
+    from pisco.federation.roster import Epoch
 
 
 def show(
@@ -56,11 +57,13 @@ def show(
         }
         for each in certificates
     ]
+    told = _told(home) if plan.weigh_by == "samples" else None
     epochs = [
         {
             "round": epoch.start,
             "agents": {member.name: member.address for member in epoch.members},
             "mixing_rate": plan.network_of(epoch).mixing_rate,
+            "counts": _counts(epoch, told),
         }
         for epoch in plan.epochs
     ]
@@ -68,6 +71,35 @@ def show(
         say_json({"name": plan.name, "hash": plan.hash, "epochs": epochs, "certificates": signed})
         return
     _print(plan, epochs, signed)
+
+
+def _told(home: Path) -> dict[str, int]:
+    """The samples that agents told the server of: asked there, else as it has them on this machine's disk."""
+    import json
+
+    from pisco.errors import InputError
+    from pisco.federation.kits import Kit
+    from pisco.federation.runtime.ledger import FILE
+    from pisco.federation.runtime.peers import overview
+
+    kit = home / KITS / "server"
+    try:
+        return {agent.name: agent.samples for agent in overview(Kit.load(kit), timeout=3.0).agents if agent.samples}
+    except InputError:
+        kept = kit / "state" / FILE
+        return json.loads(kept.read_text()).get("samples", {}) if kept.is_file() else {}
+
+
+def _counts(epoch: Epoch, told: dict[str, int] | None) -> dict[str, float]:
+    """q_i of every agent, by the samples `told` or as the plan has it; nothing while somebody's is not known."""
+    if told is not None and not all(name in told for name in epoch.names):
+        return {}
+    counts = {m.name: (m.weight or 1.0) if told is None else told[m.name] for m in epoch.members}
+    return {name: each / sum(counts.values()) for name, each in counts.items()}
+
+
+def _percent(counts: dict[str, float], name: str) -> str:
+    return f"{100 * counts[name]:.3g}%" if counts else "by samples"
 
 
 def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str, str]]) -> None:
@@ -82,8 +114,11 @@ def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str
     print_table(f"federation {plan.name}", ("", ""), facts.items())
     for epoch in epochs:
         start, agents = epoch["round"], epoch["agents"].items()
-        members = [(name, address, ", ".join(plan.neighbours(name, start))) for name, address in agents]
+        members = [
+            (name, address, _percent(epoch["counts"], name), ", ".join(plan.neighbours(name, start)))
+            for name, address in agents
+        ]
         title = f"from round {start} (λ_w = {epoch['mixing_rate']:.4g})"
-        print_table(title, ("agent", "address", "neighbours"), members)
+        print_table(title, ("agent", "address", "counts", "neighbours"), members, right=(2,))
     certificates = [(each["name"], each["serial"][:12], each["until"], each["state"]) for each in signed]
     print_table("certificates", ("name", "serial", "until", "state"), certificates)

@@ -16,9 +16,9 @@ from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
-from pisco.federation.runtime import membership, reports
+from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
-from pisco.federation.runtime.member import MemberProcess, wire
+from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip
@@ -56,8 +56,7 @@ class Agent(MemberProcess):
             raise InputError(f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`")
         self.algorithm = kit.federation.build_algorithm()
         membership.check(kit.federation)
-        _check_problem(problem, kit.federation.batch_size)
-        problem = problem.scaled(kit.federation.scale_of(kit.name))
+        check_problem(problem, kit.federation.batch_size)
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
@@ -66,13 +65,26 @@ class Agent(MemberProcess):
         self._enter(self._first_epoch())
         self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
-        self.programs = Programs(self.algorithm, problem, self.plan.batch_size, self.keys, self.index)
-        self.programs.compile()
+        self._problem = problem
+        self.mean_samples: float | None = self.found.job.get("mean_samples") if self.found else None
+        self._build()
         if "compressor" in self.algorithm.hyperparameters:
             log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.kept_state()
+
+    def _build(self) -> None:
+        scale = self.plan.scale_of(self.name, self._problem.num_samples, self.mean_samples)
+        own = self._problem.scaled(scale)
+        self.programs = Programs(self.algorithm, own, self.plan.batch_size, self.keys, self.index)
+        self.programs.compile()
+
+    def weigh(self) -> None:
+        """Hear how much we count, where that goes by samples. (The programs are the same; a number in them is not.)"""
+        if self.plan.weigh_by == "samples" and self.mean_samples is None:
+            self.mean_samples = weighing.ask_mean(self, self._problem.num_samples)
+            self._build()
 
     def kept_rounds(self) -> int:
         """How many rounds are behind the state on disk, or before the first round of who joins."""
@@ -151,6 +163,7 @@ class Agent(MemberProcess):
         self.open(self.address, {})
         reporter = reports.Reporter(self)
         try:
+            self.weigh()
             if self.state is None:
                 self._begin()
             while self.done < self.last_round(self.name):
@@ -159,6 +172,8 @@ class Agent(MemberProcess):
                     self._cross(self.plan.epoch_at(self.done))
                 self._round(self.done)
             reporter.finish()
+            if self.plan.closing and self.done == self.plan.rounds:
+                self._close_average()
             self._part(reporter.server_matters)
         finally:
             reporter.stop()
@@ -185,7 +200,8 @@ class Agent(MemberProcess):
         self._hops = self.routes.hops(k, self.place)
         self.state = self.programs.round(self._exchange, self.state, k, self.routes.told(k, self.place))
         self.done = k + 1
-        if any(not isinstance(hop, GossipHop) for hop in self._hops):
+        closing = self.plan.closing and self.done == self.plan.rounds  # the server needs one more message of the round
+        if any(not isinstance(hop, GossipHop) for hop in self._hops) and not closing:
             self.outbox.passed(SERVER, wire(k) + 1)  # the server keeps its average before it hands it out
         if self.done % self.plan.eval_every == 0 or self.done == self.plan.rounds:
             self._measure()
@@ -198,7 +214,7 @@ class Agent(MemberProcess):
         self.history.add(self.done, self.programs.measure(self.state.params))
 
     def _save(self, *, parted: bool = False) -> None:
-        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1)}
+        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), "mean_samples": self.mean_samples}
         self.store.save(self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes=notes)
 
     # The exchanges
@@ -247,6 +263,14 @@ class Agent(MemberProcess):
 
     # The end
 
+    def _close_average(self) -> None:
+        """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
+        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.params)]
+        layout, where = MessageLayout.of(arrays), self.where(wire(self.done - 1), CLOSING)
+        self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+        self.pull({0: self.peer(SERVER, self.done - 1)}, where, layout)
+        self.outbox.passed(SERVER, where.round + 1)
+
     def _part(self, server_matters: bool) -> None:
         """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
         last = self.last_round(self.name)
@@ -275,7 +299,8 @@ class Agent(MemberProcess):
         )
 
 
-def _check_problem(problem: Problem, batch_size: int | None) -> None:
+def check_problem(problem: Problem, batch_size: int | None) -> None:
+    """Refuse a problem that is not one agent's, or too small for the batches."""
     if problem.num_agents != 1:
         raise InputError(f"the problem has {problem.num_agents} agents, expected this one's data alone")
     if batch_size is not None and batch_size > problem.min_size:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
+from pisco.federation.runtime.holdup import Holdup, holdup
 from pisco.federation.runtime.routes import Routes
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write
@@ -35,6 +37,8 @@ MEASURED = re.compile(r"loss|test_[A-Za-z0-9_ .:-]{1,55}")
 """Columns that an agent may fill; all others, such as `round` and the bytes, the server counts itself."""
 MOST_BYTES = 1 << 40
 """Of one message that a member may claim; sums over any run stay below 2^63."""
+MOST_SAMPLES = 1 << 48
+MODEL, LEAF = "model.npz", re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
 
 
 class Ledger:
@@ -48,6 +52,8 @@ class Ledger:
         self._sizes: dict[str, dict[str, list[int]]] = {}
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
+        self._samples: dict[str, int] = {}
+        self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
         self._saved_at = time.monotonic()
         if self.path.exists():
@@ -57,6 +63,7 @@ class Ledger:
             self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
             self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
+            self._samples, self._leaves = kept.get("samples", {}), kept.get("leaves", [])
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
     def attend(self, rolls: Callable[[], list[Roll]]) -> None:
@@ -79,7 +86,37 @@ class Ledger:
             return "it reports messages of a size that cannot be"
         if max(report.bytes_sent, report.bytes_received) >= 1 << 63:
             return "it reports more bytes than can be counted"
+        if report.samples > MOST_SAMPLES:
+            return f"it reports {report.samples} samples"
         return None
+
+    def trouble(self, name: str, told: str) -> None:
+        """A member says why it cannot take part; its next report takes that back."""
+        with self._lock:
+            self._standing.setdefault(name, {"round": 0})["trouble"] = told
+            self._contact[name] = time.monotonic()
+
+    def troubles(self) -> dict[str, str]:
+        """Who cannot take part, and why."""
+        with self._lock:
+            return {name: each["trouble"] for name, each in self._standing.items() if each.get("trouble")}
+
+    def count(self, name: str, samples: int) -> tuple[float, list[str]]:
+        """A member tells how many samples it has. The founders' mean, or 0 and those who have not told yet.
+
+        On disk before anybody hears of it; once the founders have told theirs, they stay.
+        """
+        founders = [member.name for member in self.plan.roster]
+        with self._lock:
+            new = not all(each in self._samples for each in founders) or name not in self._samples
+            if new:
+                self._samples[name] = samples
+            missing = [each for each in founders if each not in self._samples]
+            self._contact[name] = time.monotonic()
+            mean = self.plan.mean_samples(self._samples) if not missing else 0.0
+        if new:
+            self.save()
+        return mean, missing
 
     def note(self, name: str, report: Report) -> int:
         """Take a report that can be taken; returns how many rows of this agent are held."""
@@ -103,6 +140,8 @@ class Ledger:
                 "start_server": list(report.start_server_bytes),
                 "start_gossip": list(report.start_gossip_bytes),
             }
+            if len(report.leaves) <= 10_000 and all(map(LEAF.fullmatch, report.leaves)):
+                self._leaves = self._leaves or list(report.leaves)
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -125,8 +164,28 @@ class Ledger:
             self._saved_at = time.monotonic()
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
+            kept |= {"samples": self._samples} if self._samples else {}
+            kept |= {"leaves": self._leaves} if self.plan.closing else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
+
+    def keep_model(self, arrays: Sequence[np.ndarray]) -> None:
+        """Keep the mean that the plan closes with."""
+        buffer = io.BytesIO()
+        np.savez(buffer, *arrays)
+        atomic_write(self.path.with_name(MODEL), buffer.getvalue())
+
+    def model(self) -> dict[str, np.ndarray] | None:
+        """That mean, by the names that agents told."""
+        file = self.path.with_name(MODEL)
+        if not file.exists():
+            return None
+        with np.load(file) as stored:
+            arrays = [stored[f"arr_{at}"] for at in range(len(stored.files))]
+        with self._lock:
+            known = len(self._leaves) == len(set(self._leaves)) == len(arrays)
+            names = self._leaves if known else [str(at) for at in range(len(arrays))]
+        return dict(zip(names, arrays, strict=True))
 
     def silent(self, names: Iterable[str], *, unknown: bool = False) -> list[str]:
         """Those not heard of for longer than the plan's patience; who never was counts where `unknown` do."""
@@ -143,12 +202,26 @@ class Ledger:
                 Standing(
                     name=name,
                     last_contact=now - self._contact[name] if name in self._contact else -1.0,
+                    samples=self._samples.get(name, 0),
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
                     **self._believed(name),
                 )
                 for name in self.plan.names
             ]
-        return Overview(federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents)
+        held = self.holdup()
+        return Overview(
+            federation_name=self.plan.name, rounds=self.plan.rounds, agents=agents, held_by=held.name, held_why=held.why
+        )
+
+    def holdup(self) -> Holdup:
+        """Who holds the run up, as far as is known here."""
+        now, front = time.monotonic(), self.front()
+        with self._lock:
+            names = self.plan.epoch_at(min(front, self.plan.rounds - 1)).names
+            standing = {name: dict(each) for name, each in self._standing.items()}
+            silence = {name: now - at for name, at in self._contact.items()}
+        going = [name for name in names if standing.get(name, {}).get("round", 0) < self.plan.rounds]
+        return holdup(going, standing, silence)
 
     def front(self) -> int:
         """The furthest round that anybody can be in: nobody gets more than one ahead of all others."""
@@ -171,7 +244,9 @@ class Ledger:
         if not rounds:
             return "no agent has reported yet"
         here = f"{len(rounds)} of {len(self.plan.names)} agents"
-        return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}"
+        held = self.holdup()
+        why = f"; {held.name} holds the others up ({held.why})" if held.name else ""
+        return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}{why}"
 
     def result(self, seconds: float = 0.0, params: Any = None) -> Result:
         """The history of the federation: means over agents of what each measured on its own data.

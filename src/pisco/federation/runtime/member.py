@@ -32,6 +32,10 @@ BOUNDARY = 1 << 20
 """The phase in which agents who join get the others' mean parameters, before the first round of a new roster."""
 
 
+CLOSING = 1 << 21
+"""The phase after the last round in which the server averages everybody's parameters."""
+
+
 def wire(k: int) -> int:
     """The number that round k has in messages; 0 there is the start."""
     return k + 1

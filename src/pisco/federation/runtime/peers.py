@@ -23,6 +23,9 @@ from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, 
 
 log = logging.getLogger("pisco.federation")
 
+A_WHILE = 2.0
+"""Seconds of waiting before the server hears for whom."""
+
 FIRST_WORD = 5.0
 """Seconds of waiting before the log says for whom."""
 
@@ -177,7 +180,7 @@ class _Trouble(Exception):
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
         else:
-            made = cls(_printable(details) or code.name.lower().replace("_", " "))
+            made = cls(printable(details) or code.name.lower().replace("_", " "))
         made.fatal = code is grpc.StatusCode.FAILED_PRECONDITION
         return made
 
@@ -195,10 +198,12 @@ class Mailroom:
     def __init__(self, kit: Kit, patience: float):
         self.kit, self.patience = kit, patience
         self.stopping = threading.Event()
-        self.waiting_for = ""  # whom we have waited for a while
         self.asking = ""  # whose message we wait for now
+        self._asking_since = 0.0
         self.bytes_received = 0
         self.timing: Timing | None = None
+        self._troubles: dict[str, str] = {}
+        self._held = ("", "")
         self._peers: dict[str, Peer] = {}
         self._calls: set[Call] = set()
         self._lock = threading.Lock()
@@ -214,6 +219,30 @@ class Mailroom:
                     known.close()
                 self._peers[name] = known = Peer(self.kit, name, address)
             return known
+
+    @property
+    def waiting_for(self) -> str:
+        """Whom we have waited for a while."""
+        asking = self.asking
+        return asking if time.monotonic() - self._asking_since > A_WHILE else ""
+
+    def hear(self, troubles: Mapping[str, str], held_by: str = "", held_why: str = "") -> None:
+        """Who cannot take part, as the server has it from them: said once, and again when we wait.
+
+        And who holds the run up, as the server sees it.
+        """
+        self._held = (printable(held_by), printable(held_why))
+        for name, why in troubles.items():
+            if self._troubles.get(name) != why:
+                log.warning("%s says that it cannot take part: %s", printable(name), printable(why))
+        self._troubles = dict(troubles)
+
+    def _because(self, asked: str) -> str:
+        """What others have said of themselves, for a line about waiting, and who is behind the one that is asked."""
+        said = "".join(f"; {printable(name)}: {printable(why)}" for name, why in self._troubles.items())
+        name, why = self._held
+        behind = name and name not in (asked, self.kit.name) and name not in self._troubles
+        return f"{said}; behind it is {name} ({why})" if behind else said
 
     def pull(
         self,
@@ -264,7 +293,7 @@ class Mailroom:
         timed: bool,
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
-        self.asking = peer.name
+        self.asking, self._asking_since = peer.name, began
 
         def go_on() -> None:
             if self.stopping.is_set():
@@ -273,15 +302,14 @@ class Mailroom:
                 raise Dropped
             if time.monotonic() - began > patience:
                 raise Waited(
-                    f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}; the state is kept, "
-                    "type the command again once it is back"
+                    f"waited {self.patience:g} s for {peer.name} (round {where.round}): {trouble}"
+                    f"{self._because(peer.name)}; the state is kept, type the command again once it is back"
                 )
 
         while True:
             try:
                 found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit)
                 if found is not None:
-                    self.waiting_for = ""
                     self.bytes_received += found[0].size
                     if timed and self.timing is not None:
                         # The server has to hear all others first: its reports tell how far it is.
@@ -302,8 +330,7 @@ class Mailroom:
                     self._calls.discard(call)
             waited = time.monotonic() - began
             if waited > say_after:
-                self.waiting_for = peer.name
-                log.info("waiting for %s (round %d): %s", peer.name, where.round, trouble)
+                log.info("waiting for %s (round %d): %s%s", peer.name, where.round, trouble, self._because(peer.name))
                 say_after = 2 * waited
             go_on()
             with self._woken:
@@ -349,7 +376,7 @@ def overview(kit: Kit, timeout: float = 5.0) -> Overview:
     try:
         return _plain(peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout), plan.name)
     except (OSError, Refused, grpc.RpcError) as error:
-        reason = _printable((error.details() or "") if isinstance(error, grpc.Call) else str(error))
+        reason = printable((error.details() or "") if isinstance(error, grpc.Call) else str(error))
         raise InputError(
             f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
         ) from None
@@ -362,10 +389,26 @@ def _plain(found: Overview, federation: str) -> Overview:
     for agent in found.agents:
         agent.name = agent.name if NAME.fullmatch(agent.name) else "?"
         agent.waiting_for = agent.waiting_for if NAME.fullmatch(agent.waiting_for) else "?" * bool(agent.waiting_for)
+        agent.trouble = printable(agent.trouble)
     found.federation_name = federation
+    found.held_by = found.held_by if NAME.fullmatch(found.held_by) else "?" * bool(found.held_by)
+    found.held_why = printable(found.held_why)
     return found
 
 
-def _printable(details: str) -> str:
+def tell_trouble(kit: Kit, why: str, timeout: float = 5.0) -> bool:
+    """Tell the server why we cannot take part, so that the others hear of it; whether it took it."""
+    plan = kit.federation
+    peer = Peer(kit, SERVER, plan.server_address)
+    try:
+        peer.report(Report(federation=bytes.fromhex(plan.hash_at(0)), trouble=why), timeout)
+        return True
+    except (OSError, Refused, grpc.RpcError):
+        return False
+    finally:
+        peer.close()
+
+
+def printable(details: str) -> str:
     """What a peer says, fit for one line of a log and for a terminal."""
     return "".join(each if each.isprintable() else " " for each in details[:300]).strip()

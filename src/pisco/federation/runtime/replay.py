@@ -56,11 +56,18 @@ def scan(plan: Federation, problems: Mapping[str, Problem], rolls: Sequence[Roll
     """The same presence in engine `scan`; for a roster that does not change."""
     if len(plan.epochs) > 1:
         raise InputError("the roster changes during the run, which `scan` does not know; leave it out")
-    epoch, own = plan.epoch_at(0), [problems[name].scaled(plan.scale_of(name)) for name in plan.names]
+    epoch, own = plan.epoch_at(0), list(weighed(plan, problems).values())
     masks = np.stack([roll_mask(epoch, roll) for roll in counted(rolls)])
     network = plan.network_of(epoch, _rows(masks))
     settings = {"rounds": len(masks), "batch_size": plan.batch_size, "seed": plan.seed} | options
     return run(plan.build_algorithm(), together(own), network, **settings)
+
+
+def weighed(plan: Federation, problems: Mapping[str, Problem]) -> dict[str, Problem]:
+    """Everybody's problem as much as it counts."""
+    samples = {name: problems[name].num_samples for name in plan.names}
+    mean = plan.mean_samples(samples)
+    return {name: problems[name].scaled(plan.scale_of(name, samples[name], mean)) for name in plan.names}
 
 
 def together(problems: Sequence[Problem]) -> Problem:
@@ -94,10 +101,10 @@ class _Again:
         self.states: dict[str, Any] = {}
         self.rounds: dict[str, int] = {}  # the last round of each
         self.programs: dict[str, Programs] = {}
+        own = weighed(plan, problems)
         for name in plan.names:
-            own = problems[name].scaled(plan.scale_of(name))
             index = next(m.index for e in plan.epochs for m in e.members if m.name == name)
-            self.programs[name] = Programs(self.algorithm, own, plan.batch_size, self.keys, index)
+            self.programs[name] = Programs(self.algorithm, own[name], plan.batch_size, self.keys, index)
         self.enter(plan.epochs[0])
 
     def enter(self, epoch: Epoch) -> None:

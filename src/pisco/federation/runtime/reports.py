@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+import jax
 import numpy as np
 
 from pisco.costs import message_sizes
@@ -90,6 +91,8 @@ class Reporter:
             Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
             for metric in agent.metrics.values()
         ]
+        paths = jax.tree_util.tree_leaves_with_path(agent.programs.params_like)
+        self._leaves = [jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in paths]
         self._met = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -115,11 +118,14 @@ class Reporter:
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,
                 columns=self._columns,
+                leaves=self._leaves,
                 times=agent.timing.told(self._sizes.gradients),
             )
             try:
                 began = time.monotonic()
-                self.held = agent.peer(SERVER, agent.done).report(report, timeout).rows
+                receipt = agent.peer(SERVER, agent.done).report(report, timeout)
+                self.held = receipt.rows
+                agent.mailroom.hear(receipt.troubles, receipt.held_by, receipt.held_why)
                 if self._met:  # the first one also connects
                     agent.timing.answered(SERVER, time.monotonic() - began, 0, 0.0)
                 self._met = True

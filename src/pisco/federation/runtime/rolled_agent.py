@@ -95,6 +95,7 @@ class RolledAgent(Agent):
             self.address = self.address_at(max(self.done, self.chain.head.round))
             self.open(self.address, {})
             reporter = reports.Reporter(self)
+            self.weigh()
             if self.base is None and self.trial is None and self._first(self.name) == 0:
                 self._begin()
             self._prepare()
@@ -223,6 +224,7 @@ class RolledAgent(Agent):
         held = {name: each for name, each in (("base", self.base), ("trial", self.trial)) if each is not None}
         notes: dict[str, Any] = {"base": None, "trial": None} | {name: each[1:] for name, each in held.items()}
         notes |= {"parted": parted, "chain": chain, "done": self.done, "plan": self.plan.hash_at(self.done - 1)}
+        notes["mean_samples"] = self.mean_samples
         states = {name: each.state for name, each in held.items()}
         rows = self.history.arrays()
         self.store.save(chain["count"], states, outbox=self.outbox, history=rows, notes=notes)

@@ -22,8 +22,8 @@ from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, transport
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.ledger import Ledger
-from pisco.federation.runtime.member import BOUNDARY, LIMIT, MemberProcess
-from pisco.federation.runtime.peers import Dropped, Stopped, Waited
+from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
+from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
@@ -77,6 +77,10 @@ class Server(MemberProcess):
         if phase == BOUNDARY:
             joining = membership.boundary(self.plan, round_ - 1)
             return None if joining is None else (epoch, joining)
+        if phase == CLOSING:
+            everybody = tuple(range(len(epoch.members)))
+            due = self.plan.closing and round_ == self.plan.rounds
+            return (epoch, ServerHop(None, everybody, everybody)) if due else None
         if round_ == 0:
             reaches = [kind == "server" for kind in self._sizes.start_kinds]
             return (epoch, self.routes(epoch).server_hop(None)) if phase in np.flatnonzero(reaches) else None
@@ -165,6 +169,8 @@ class Server(MemberProcess):
             arrays = {place: message.arrays for place, message in received.items()}
             averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
             readers = [epoch.names[place] for place in hop.receivers]
+            if phase == CLOSING:
+                self.ledger.keep_model(averaged)
             self._keep(round_, phase, layout, layout.join(averaged), readers)
         except Dropped:
             log.debug("the average of %d is not wanted any more", round_)
@@ -216,7 +222,16 @@ class Server(MemberProcess):
         objection = self.ledger.why_not(request)
         if objection is not None:
             self.door.refuse(context, name, objection)
-        return Receipt(rows=self.ledger.note(name, request))
+        if request.trouble:
+            told = printable(request.trouble)
+            log.warning("%s: %s", name, told)
+            self.ledger.trouble(name, told)
+            return Receipt()
+        if request.samples:
+            mean, missing = self.ledger.count(name, request.samples)
+            return Receipt(mean_samples=mean, missing=", ".join(missing), troubles=self.ledger.troubles())
+        rows, held = self.ledger.note(name, request), self.ledger.holdup()
+        return Receipt(rows=rows, troubles=self.ledger.troubles(), held_by=held.name, held_why=held.why)
 
     def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
         if name != SERVER and name not in self.plan.names:
@@ -282,5 +297,5 @@ class Server(MemberProcess):
         return False
 
     def result(self, seconds: float) -> Result:
-        """The federation's history; parameters stay with the agents."""
-        return self.ledger.result(seconds)
+        """The federation's history; parameters stay with the agents, but for the mean that the plan closes with."""
+        return self.ledger.result(seconds, self.ledger.model())

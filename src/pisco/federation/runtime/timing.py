@@ -33,17 +33,23 @@ class Timing:
 
     def __init__(self) -> None:
         self._since, self._busy, self._rounds = time.perf_counter(), 0.0, 0
+        self.spent = {"compute": 0.0, "exchange": 0.0}  # since the process started
         self._of_rounds: deque[float] = deque(maxlen=KEPT)
         self._quickest: dict[str, float] = {}
         self._speeds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
 
     def stop(self) -> None:
         """What comes now is waiting."""
-        self._busy += time.perf_counter() - self._since
+        now = time.perf_counter()
+        self._busy += now - self._since
+        self.spent["compute"] += now - self._since
+        self._since = now
 
     def go(self) -> None:
         """Back to work."""
-        self._since = time.perf_counter()
+        now = time.perf_counter()
+        self.spent["exchange"] += now - self._since
+        self._since = now
 
     def round_over(self) -> None:
         """Take note of a round's work."""

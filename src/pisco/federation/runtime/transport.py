@@ -85,6 +85,7 @@ class Door:
         self._lock = threading.Lock()
         self._inside: Counter[str] = Counter()
         self._said: dict[str, float] = {}
+        self.refusals = 0
 
     def identify(self, context: grpc.ServicerContext) -> str:
         """The name in the certificate that a call came with."""
@@ -120,6 +121,7 @@ class Door:
         line = f"refused {who}: {reason}"
         kind, now = re.sub(r"\d+", "#", line), time.monotonic()
         with self._lock:
+            self.refusals += 1
             # Who keeps asking must not fill the disk with lines that differ in a number only: a round, a port.
             if now - self._said.get(kind, -60.0) > 5.0:
                 if len(self._said) > 1000:

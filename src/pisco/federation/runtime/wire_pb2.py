@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pisco/federation/runtime/wire.proto\x12\x05pisco\";\n\x07Request\x12\x12\n\nfederation\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\"h\n\x06Header\x12\x12\n\nfederation\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x0e\n\x06layout\x18\x05 \x01(\t\x12\x0c\n\x04size\x18\x06 \x01(\x04\"4\n\x05\x43hunk\x12\x1d\n\x06header\x18\x01 \x01(\x0b\x32\r.pisco.Header\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\xd9\x02\n\x06Report\x12\x12\n\nfederation\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x12\n\nbytes_sent\x18\x03 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x04\x12\x13\n\x0bwaiting_for\x18\x05 \x01(\t\x12\x18\n\x04rows\x18\x06 \x03(\x0b\x32\n.pisco.Row\x12\r\n\x05\x66irst\x18\n \x01(\x04\x12\x13\n\x0bround_bytes\x18\x07 \x03(\x04\x12\x1a\n\x12start_server_bytes\x18\x08 \x03(\x04\x12\x1a\n\x12start_gossip_bytes\x18\t \x03(\x04\x12\x1e\n\x07\x63olumns\x18\x0b \x03(\x0b\x32\r.pisco.Column\x12\'\n\x05times\x18\x14 \x03(\x0b\x32\x18.pisco.Report.TimesEntry\x1a,\n\nTimesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"`\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x06rising\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0b\n\x03log\x18\x04 \x01(\x08\x12\x0c\n\x04unit\x18\x05 \x01(\tB\t\n\x07_rising\"k\n\x03Row\x12\r\n\x05round\x18\x01 \x01(\x04\x12&\n\x06values\x18\x02 \x03(\x0b\x32\x16.pisco.Row.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x17\n\x07Receipt\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"\x1e\n\x08Question\x12\x12\n\nfederation\x18\x01 \x01(\x0c\"T\n\x08Overview\x12\x17\n\x0f\x66\x65\x64\x65ration_name\x18\x01 \x01(\t\x12\x0e\n\x06rounds\x18\x02 \x01(\x04\x12\x1f\n\x06\x61gents\x18\x03 \x03(\x0b\x32\x0f.pisco.Standing\"\xe5\x01\n\x08Standing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x12\n\nbytes_sent\x18\x03 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x04\x12\x14\n\x0clast_contact\x18\x05 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x06 \x01(\t\x12\x0c\n\x04loss\x18\x07 \x01(\x01\x12)\n\x05times\x18\x14 \x03(\x0b\x32\x1a.pisco.Standing.TimesEntry\x1a,\n\nTimesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x84\x01\n\x05Ready\x12\r\n\x05known\x18\x01 \x01(\x04\x12\x0c\n\x04past\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x03 \x01(\x04\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x0c\n\x04plan\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x11\n\twaits_for\x18\x07 \x01(\t\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\"<\n\x05Rolls\x12 \n\x05rolls\x18\x01 \x03(\x0b\x32\x11.pisco.RollCalled\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"K\n\nRollCalled\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04plan\x18\x03 \x01(\t\x12\x0f\n\x07present\x18\x04 \x03(\rb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#pisco/federation/runtime/wire.proto\x12\x05pisco\";\n\x07Request\x12\x12\n\nfederation\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\"h\n\x06Header\x12\x12\n\nfederation\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\x12\x0e\n\x06sender\x18\x04 \x01(\t\x12\x0e\n\x06layout\x18\x05 \x01(\t\x12\x0c\n\x04size\x18\x06 \x01(\x04\"4\n\x05\x43hunk\x12\x1d\n\x06header\x18\x01 \x01(\x0b\x32\r.pisco.Header\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x8b\x03\n\x06Report\x12\x12\n\nfederation\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x12\n\nbytes_sent\x18\x03 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x04\x12\x13\n\x0bwaiting_for\x18\x05 \x01(\t\x12\x18\n\x04rows\x18\x06 \x03(\x0b\x32\n.pisco.Row\x12\r\n\x05\x66irst\x18\n \x01(\x04\x12\x13\n\x0bround_bytes\x18\x07 \x03(\x04\x12\x1a\n\x12start_server_bytes\x18\x08 \x03(\x04\x12\x1a\n\x12start_gossip_bytes\x18\t \x03(\x04\x12\x1e\n\x07\x63olumns\x18\x0b \x03(\x0b\x32\r.pisco.Column\x12\x0f\n\x07trouble\x18\x0c \x01(\t\x12\x0e\n\x06leaves\x18\x0e \x03(\t\x12\x0f\n\x07samples\x18\r \x01(\x04\x12\'\n\x05times\x18\x14 \x03(\x0b\x32\x18.pisco.Report.TimesEntry\x1a,\n\nTimesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"`\n\x06\x43olumn\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x06rising\x18\x02 \x01(\x08H\x00\x88\x01\x01\x12\r\n\x05title\x18\x03 \x01(\t\x12\x0b\n\x03log\x18\x04 \x01(\x08\x12\x0c\n\x04unit\x18\x05 \x01(\tB\t\n\x07_rising\"k\n\x03Row\x12\r\n\x05round\x18\x01 \x01(\x04\x12&\n\x06values\x18\x02 \x03(\x0b\x32\x16.pisco.Row.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\xc2\x01\n\x07Receipt\x12\x0c\n\x04rows\x18\x01 \x01(\x04\x12.\n\x08troubles\x18\x02 \x03(\x0b\x32\x1c.pisco.Receipt.TroublesEntry\x12\x14\n\x0cmean_samples\x18\x03 \x01(\x01\x12\x0f\n\x07missing\x18\x04 \x01(\t\x12\x0f\n\x07held_by\x18\x05 \x01(\t\x12\x10\n\x08held_why\x18\x06 \x01(\t\x1a/\n\rTroublesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x1e\n\x08Question\x12\x12\n\nfederation\x18\x01 \x01(\x0c\"w\n\x08Overview\x12\x17\n\x0f\x66\x65\x64\x65ration_name\x18\x01 \x01(\t\x12\x0e\n\x06rounds\x18\x02 \x01(\x04\x12\x1f\n\x06\x61gents\x18\x03 \x03(\x0b\x32\x0f.pisco.Standing\x12\x0f\n\x07held_by\x18\x04 \x01(\t\x12\x10\n\x08held_why\x18\x05 \x01(\t\"\x87\x02\n\x08Standing\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x12\n\nbytes_sent\x18\x03 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x04 \x01(\x04\x12\x14\n\x0clast_contact\x18\x05 \x01(\x01\x12\x13\n\x0bwaiting_for\x18\x06 \x01(\t\x12\x0c\n\x04loss\x18\x07 \x01(\x01\x12\x0f\n\x07trouble\x18\x08 \x01(\t\x12\x0f\n\x07samples\x18\t \x01(\x04\x12)\n\x05times\x18\x14 \x03(\x0b\x32\x1a.pisco.Standing.TimesEntry\x1a,\n\nTimesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x84\x01\n\x05Ready\x12\r\n\x05known\x18\x01 \x01(\x04\x12\x0c\n\x04past\x18\x02 \x01(\x0c\x12\x0c\n\x04\x64one\x18\x03 \x01(\x04\x12\r\n\x05ready\x18\x04 \x01(\x08\x12\x0c\n\x04plan\x18\x05 \x01(\t\x12\x0f\n\x07seconds\x18\x06 \x01(\x01\x12\x11\n\twaits_for\x18\x07 \x01(\t\x12\x0f\n\x07leaving\x18\x08 \x01(\x08\"<\n\x05Rolls\x12 \n\x05rolls\x18\x01 \x03(\x0b\x32\x11.pisco.RollCalled\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"K\n\nRollCalled\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04plan\x18\x03 \x01(\t\x12\x0f\n\x07present\x18\x04 \x03(\rb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,6 +35,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPORT_TIMESENTRY']._serialized_options = b'8\001'
   _globals['_ROW_VALUESENTRY']._loaded_options = None
   _globals['_ROW_VALUESENTRY']._serialized_options = b'8\001'
+  _globals['_RECEIPT_TROUBLESENTRY']._loaded_options = None
+  _globals['_RECEIPT_TROUBLESENTRY']._serialized_options = b'8\001'
   _globals['_STANDING_TIMESENTRY']._loaded_options = None
   _globals['_STANDING_TIMESENTRY']._serialized_options = b'8\001'
   _globals['_REQUEST']._serialized_start=46
@@ -44,29 +46,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHUNK']._serialized_start=213
   _globals['_CHUNK']._serialized_end=265
   _globals['_REPORT']._serialized_start=268
-  _globals['_REPORT']._serialized_end=613
-  _globals['_REPORT_TIMESENTRY']._serialized_start=569
-  _globals['_REPORT_TIMESENTRY']._serialized_end=613
-  _globals['_COLUMN']._serialized_start=615
-  _globals['_COLUMN']._serialized_end=711
-  _globals['_ROW']._serialized_start=713
-  _globals['_ROW']._serialized_end=820
-  _globals['_ROW_VALUESENTRY']._serialized_start=775
-  _globals['_ROW_VALUESENTRY']._serialized_end=820
-  _globals['_RECEIPT']._serialized_start=822
-  _globals['_RECEIPT']._serialized_end=845
-  _globals['_QUESTION']._serialized_start=847
-  _globals['_QUESTION']._serialized_end=877
-  _globals['_OVERVIEW']._serialized_start=879
-  _globals['_OVERVIEW']._serialized_end=963
-  _globals['_STANDING']._serialized_start=966
-  _globals['_STANDING']._serialized_end=1195
-  _globals['_STANDING_TIMESENTRY']._serialized_start=569
-  _globals['_STANDING_TIMESENTRY']._serialized_end=613
-  _globals['_READY']._serialized_start=1198
-  _globals['_READY']._serialized_end=1330
-  _globals['_ROLLS']._serialized_start=1332
-  _globals['_ROLLS']._serialized_end=1392
-  _globals['_ROLLCALLED']._serialized_start=1394
-  _globals['_ROLLCALLED']._serialized_end=1469
+  _globals['_REPORT']._serialized_end=663
+  _globals['_REPORT_TIMESENTRY']._serialized_start=619
+  _globals['_REPORT_TIMESENTRY']._serialized_end=663
+  _globals['_COLUMN']._serialized_start=665
+  _globals['_COLUMN']._serialized_end=761
+  _globals['_ROW']._serialized_start=763
+  _globals['_ROW']._serialized_end=870
+  _globals['_ROW_VALUESENTRY']._serialized_start=825
+  _globals['_ROW_VALUESENTRY']._serialized_end=870
+  _globals['_RECEIPT']._serialized_start=873
+  _globals['_RECEIPT']._serialized_end=1067
+  _globals['_RECEIPT_TROUBLESENTRY']._serialized_start=1020
+  _globals['_RECEIPT_TROUBLESENTRY']._serialized_end=1067
+  _globals['_QUESTION']._serialized_start=1069
+  _globals['_QUESTION']._serialized_end=1099
+  _globals['_OVERVIEW']._serialized_start=1101
+  _globals['_OVERVIEW']._serialized_end=1220
+  _globals['_STANDING']._serialized_start=1223
+  _globals['_STANDING']._serialized_end=1486
+  _globals['_STANDING_TIMESENTRY']._serialized_start=619
+  _globals['_STANDING_TIMESENTRY']._serialized_end=663
+  _globals['_READY']._serialized_start=1489
+  _globals['_READY']._serialized_end=1621
+  _globals['_ROLLS']._serialized_start=1623
+  _globals['_ROLLS']._serialized_end=1683
+  _globals['_ROLLCALLED']._serialized_start=1685
+  _globals['_ROLLCALLED']._serialized_end=1760
 # @@protoc_insertion_point(module_scope)

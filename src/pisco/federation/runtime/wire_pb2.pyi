@@ -41,7 +41,7 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "times")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "times")
     class TimesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +60,9 @@ class Report(_message.Message):
     START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
@@ -72,8 +75,11 @@ class Report(_message.Message):
     start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
     columns: _containers.RepeatedCompositeFieldContainer[Column]
+    trouble: str
+    leaves: _containers.RepeatedScalarFieldContainer[str]
+    samples: int
     times: _containers.ScalarMap[str, float]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., leaves: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "rising", "title", "log", "unit")
@@ -105,10 +111,27 @@ class Row(_message.Message):
     def __init__(self, round: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "troubles", "mean_samples", "missing", "held_by", "held_why")
+    class TroublesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLES_FIELD_NUMBER: _ClassVar[int]
+    MEAN_SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    HELD_WHY_FIELD_NUMBER: _ClassVar[int]
     rows: int
-    def __init__(self, rows: _Optional[int] = ...) -> None: ...
+    troubles: _containers.ScalarMap[str, str]
+    mean_samples: float
+    missing: str
+    held_by: str
+    held_why: str
+    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("federation",)
@@ -117,17 +140,21 @@ class Question(_message.Message):
     def __init__(self, federation: _Optional[bytes] = ...) -> None: ...
 
 class Overview(_message.Message):
-    __slots__ = ("federation_name", "rounds", "agents")
+    __slots__ = ("federation_name", "rounds", "agents", "held_by", "held_why")
     FEDERATION_NAME_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
+    HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    HELD_WHY_FIELD_NUMBER: _ClassVar[int]
     federation_name: str
     rounds: int
     agents: _containers.RepeatedCompositeFieldContainer[Standing]
-    def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ...) -> None: ...
+    held_by: str
+    held_why: str
+    def __init__(self, federation_name: _Optional[str] = ..., rounds: _Optional[int] = ..., agents: _Optional[_Iterable[_Union[Standing, _Mapping]]] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ...) -> None: ...
 
 class Standing(_message.Message):
-    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss", "times")
+    __slots__ = ("name", "round", "bytes_sent", "bytes_received", "last_contact", "waiting_for", "loss", "trouble", "samples", "times")
     class TimesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -142,6 +169,8 @@ class Standing(_message.Message):
     LAST_CONTACT_FIELD_NUMBER: _ClassVar[int]
     WAITING_FOR_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     round: int
@@ -150,8 +179,10 @@ class Standing(_message.Message):
     last_contact: float
     waiting_for: str
     loss: float
+    trouble: str
+    samples: int
     times: _containers.ScalarMap[str, float]
-    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., last_contact: _Optional[float] = ..., waiting_for: _Optional[str] = ..., loss: _Optional[float] = ..., trouble: _Optional[str] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Ready(_message.Message):
     __slots__ = ("known", "past", "done", "ready", "plan", "seconds", "waits_for", "leaving")

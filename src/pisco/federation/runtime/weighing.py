@@ -1,0 +1,55 @@
+"""Members that count by their samples: everybody tells the server its count at the start, and hears the mean.
+
+An agent's loss is then multiplied by its own count over the founders' mean count, so that all minimise the mean over
+samples. The mean is kept with the agent's state: who comes back does not ask again.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import TYPE_CHECKING
+
+from pisco.federation.kits import Refused
+from pisco.federation.roster import SERVER
+from pisco.federation.runtime.peers import FIRST_WORD, Stopped, Waited, printable
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Report
+
+if TYPE_CHECKING:
+    from pisco.federation.runtime.agent import Agent
+
+log = logging.getLogger("pisco.federation")
+
+
+def ask_mean(agent: Agent, samples: int) -> float:
+    """The founders' mean number of samples, once the server knows them all; ours is told with the question."""
+    began, pause, say_after, missing = time.monotonic(), 0.1, FIRST_WORD, SERVER
+    told = Report(federation=agent.federation_hash(agent.done + 1), round=agent.done, samples=samples)
+    while True:
+        try:
+            receipt = agent.peer(SERVER, agent.done).report(told, 10.0)
+            agent.mailroom.hear(receipt.troubles)
+            if receipt.mean_samples:
+                break
+            missing = printable(receipt.missing) or SERVER
+        except (grpc.RpcError, OSError, Refused, ValueError):
+            missing = SERVER
+        waited = time.monotonic() - began
+        if waited > agent.plan.patience:
+            raise Waited(
+                f"waited {agent.plan.patience:g} s for the sample counts of {missing}; type the command again once "
+                "all members are there"
+            )
+        if waited > say_after:
+            log.info("waiting for the sample counts of %s", missing)
+            say_after = 2 * waited
+        if agent.mailroom.stopping.wait(pause):
+            raise Stopped("asked to stop")
+        pause = min(1.0, 2 * pause)
+    if not (math.isfinite(receipt.mean_samples) and receipt.mean_samples >= 1):
+        raise Stopped(f"the server says that members have {receipt.mean_samples:g} samples each, which cannot be")
+    mean = receipt.mean_samples
+    log.info("members have %.6g samples on average and we %d: we count %.3g times", mean, samples, samples / mean)
+    return mean
