@@ -22,10 +22,10 @@ from pisco.federation import models
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
 from pisco.federation.runtime import peers, transport
+from pisco.federation.runtime.asking import tell_trouble
 from pisco.federation.runtime.exporter import serve_metrics
 from pisco.federation.runtime.holdup import holdup
 from pisco.federation.runtime.ledger import Ledger
-from pisco.federation.runtime.peers import tell_trouble
 from pisco.federation.runtime.replay import replay
 
 import needs

@@ -65,7 +65,7 @@ ORDER = {
         {"wire_pb2", "routes", "cut"},
         {"codec"},
         REST,
-        {"member"},
+        {"member", "asking"},
         {"membership"},
         {"agent", "server"},
         {"rolled", "attendance", "roll_call"},

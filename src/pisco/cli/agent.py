@@ -69,7 +69,7 @@ def agent(
     try:
         problem = read_problem(opened, data, module)
     except BadData as bad:
-        from pisco.federation.runtime.peers import tell_trouble
+        from pisco.federation.runtime.asking import tell_trouble
 
         if opened.name in opened.federation.names and tell_trouble(opened, bad.told):
             note(f"told the others: {bad.told}")
@@ -200,7 +200,7 @@ def open_kit(folder: Path) -> Kit:
 
 
 @contextmanager
-def _speaking(kit: Kit, as_json: bool) -> Iterator[None]:
+def _speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
     """Log lines on stderr, with the time and who wrote them."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%Y-%m-%d %H:%M:%S")

@@ -170,7 +170,7 @@ def _front(home: Path) -> int | None:
     """The furthest round that somebody has begun, as far as the server can be asked."""
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
-    from pisco.federation.runtime.peers import overview
+    from pisco.federation.runtime.asking import overview
 
     try:
         kit = Kit.load(home / KITS / "server")

@@ -36,7 +36,7 @@ def status(
 
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
-    from pisco.federation.runtime.peers import overview
+    from pisco.federation.runtime.asking import overview
 
     opened = Kit.load(kit)
     found = overview(opened)
@@ -79,7 +79,7 @@ def try_(
     from pisco.errors import InputError
     from pisco.experiments.folders import unused
     from pisco.federation.kits import Kit
-    from pisco.federation.runtime.peers import overview
+    from pisco.federation.runtime.asking import overview
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):

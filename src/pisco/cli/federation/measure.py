@@ -27,7 +27,7 @@ def measure(
 
     from pisco.cli.plan import probe
     from pisco.federation.kits import Kit
-    from pisco.federation.runtime.peers import overview
+    from pisco.federation.runtime.asking import overview
     from pisco.federation.runtime.timing import clock_of
     from pisco.files import atomic_write
     from pisco.settings import toml

@@ -79,8 +79,8 @@ def _told(home: Path) -> dict[str, int]:
 
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
+    from pisco.federation.runtime.asking import overview
     from pisco.federation.runtime.ledger import FILE
-    from pisco.federation.runtime.peers import overview
 
     kit = home / KITS / "server"
     try:

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import NAME, SERVER, host_of
+from pisco.federation.roster import SERVER, host_of
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
 from pisco.federation.runtime.timing import Timing
@@ -367,46 +366,6 @@ class Mailroom:
         with self._lock:
             for peer in self._peers.values():
                 peer.close()
-
-
-def overview(kit: Kit, timeout: float = 5.0) -> Overview:
-    """Where everybody stands, as the server sees it."""
-    plan = kit.federation
-    peer = Peer(kit, SERVER, plan.server_address)
-    try:
-        return _plain(peer.overview(Question(federation=bytes.fromhex(plan.hash)), timeout), plan.name)
-    except (OSError, Refused, grpc.RpcError) as error:
-        reason = printable((error.details() or "") if isinstance(error, grpc.Call) else str(error))
-        raise InputError(
-            f"the server at {plan.server_address} does not answer ({reason}); is `pisco server` running?"
-        ) from None
-    finally:
-        peer.close()
-
-
-def _plain(found: Overview, federation: str) -> Overview:
-    """An overview fit for a terminal, whoever the server is: names that are none become a question mark."""
-    for agent in found.agents:
-        agent.name = agent.name if NAME.fullmatch(agent.name) else "?"
-        agent.waiting_for = agent.waiting_for if NAME.fullmatch(agent.waiting_for) else "?" * bool(agent.waiting_for)
-        agent.trouble = printable(agent.trouble)
-    found.federation_name = federation
-    found.held_by = found.held_by if NAME.fullmatch(found.held_by) else "?" * bool(found.held_by)
-    found.held_why = printable(found.held_why)
-    return found
-
-
-def tell_trouble(kit: Kit, why: str, timeout: float = 5.0) -> bool:
-    """Tell the server why we cannot take part, so that the others hear of it; whether it took it."""
-    plan = kit.federation
-    peer = Peer(kit, SERVER, plan.server_address)
-    try:
-        peer.report(Report(federation=bytes.fromhex(plan.hash_at(0)), trouble=why), timeout)
-        return True
-    except (OSError, Refused, grpc.RpcError):
-        return False
-    finally:
-        peer.close()
 
 
 def printable(details: str) -> str:
