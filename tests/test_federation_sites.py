@@ -264,7 +264,8 @@ def test_counts_that_members_tell_weigh_them(tmp_path, presence):
 def test_who_lost_its_state_is_told_the_same_mean(tmp_path):
     plan = plan_for(2, weigh_by="samples")
     book = Ledger(plan, tmp_path)
-    assert book.count("agent-0", 10) == (0.0, ["agent-1"])
+    book.trouble("agent-0", "has 31")
+    assert book.count("agent-0", 10) == (0.0, ["agent-1"]) and not book.troubles()
     assert book.count("agent-0", 20) == (0.0, ["agent-1"])  # nobody has heard of it yet
     assert book.count("agent-1", 40) == (30.0, [])
     assert book.count("agent-1", 999) == (30.0, [])

@@ -50,4 +50,4 @@ def export(
     with private_files():
         model = models.export(Result.load(result), out)
     size = sum(array.size for array in model.values())
-    say(f"{out}: {len(model)} arrays, {size:,} numbers ({', '.join(list(model)[:4])}{', …' if len(model) > 4 else ''})")
+    say(f"{out}: {size:,} numbers ({', '.join(list(model)[:4])}{', …' if len(model) > 4 else ''})")

@@ -108,6 +108,7 @@ class Ledger:
         """
         founders = [member.name for member in self.plan.roster]
         with self._lock:
+            self._standing.get(name, {}).pop("trouble", None)  # it has started after all
             new = not all(each in self._samples for each in founders) or name not in self._samples
             if new:
                 self._samples[name] = samples
