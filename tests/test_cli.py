@@ -337,6 +337,7 @@ def test_every_command_has_help_with_an_example():
         assert shown.exit_code == 0 and f"pisco {command}" in shown.stdout.split("Example", 1)[1]
 
 
+@pytest.mark.slow
 def test_a_short_demo(tiny, monkeypatch):
     monkeypatch.setattr("pisco.cli.demo.use_compilation_cache", lambda: None)
     done = pisco("demo", "--rounds", "25", "--seeds", "1", "--out", "d", "--json")

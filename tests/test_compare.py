@@ -362,11 +362,11 @@ def full_batch(name: str, rounds: int, *overrides: str) -> np.ndarray:
 @pytest.mark.parametrize(
     ("name", "rounds", "overrides"),
     [
-        ("a9a", 800, ["algorithm.local_lr=0.5", "network.weights=metropolis"]),
         ("a9a-scaffold", 400, ["algorithm.local_lr=1"]),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
+                ("a9a", 800, ["algorithm.local_lr=0.5", "network.weights=metropolis"]),
                 ("a9a-pisco-one-exchange", 700, ["algorithm.local_lr=0.5"]),
                 ("a9a-pisco-vr", 400, ["algorithm.local_lr=1"]),
                 ("a9a-pisco-compressed", 500, ["algorithm.local_lr=1"]),

@@ -118,6 +118,7 @@ def test_two_axes_of_agents(x64):
     np.testing.assert_allclose(slopes(with_fast_convolutions(convolve)), slopes(convolve), rtol=0, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_many_images_are_taken_in_blocks(monkeypatch, x64):
     convolve, images, kernels = form(*FORMS[2])
     images = jnp.concatenate([images[0], images[1], images[2]])

@@ -443,6 +443,7 @@ def test_fashion_mnist_has_the_published_counts():
 
 
 @pytest.mark.skipif(not DATA.is_dir() or not any(DATA.glob("cifar10/*")), reason="PISCO_DATA has no cifar10 folder")
+@pytest.mark.slow
 def test_cifar10_has_the_published_statistics():
     read = data.load("cifar10")
     assert read.features.shape == (50000, 32, 32, 3) and read.features.dtype == np.uint8

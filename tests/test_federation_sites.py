@@ -228,7 +228,7 @@ def shows(home):
     return shown["epochs"][-1]["counts"]
 
 
-@pytest.mark.parametrize("presence", ["all", "deadline"])
+@pytest.mark.parametrize("presence", ["all", pytest.param("deadline", marks=pytest.mark.slow)])
 def test_counts_that_members_tell_weigh_them(tmp_path, presence):
     more = {} if presence == "all" else {"presence": "deadline", "deadline": 60.0}
     plan = plan_for(3, rounds=12, batch_size=None, weigh_by="samples", **more)

@@ -68,6 +68,7 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
     assert ended(build("pisco-adam", local_lr=0.05, local_steps=3)) < 1e-20 < 1e-6 < ended(local)
 
 
+@pytest.mark.slow
 def test_every_engine_and_a_resumed_run_agree(tmp_path, x64):
     problem = Quadratics().problem()
     rule = kgt(local_lr=0.02, local_steps=2, direction=["clip", "adam"], outer="momentum")

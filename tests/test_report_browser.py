@@ -228,6 +228,7 @@ def test_the_live_page_follows(opened, tmp_path):
     assert result.rounds == 60
 
 
+@pytest.mark.slow
 def test_twenty_long_runs_stay_small_and_open_at_once(opened, tmp_path):
     results = [train(p, 10_000, 0, chunk_rounds=2500) for p in np.linspace(0, 1, 20)]
     path = write_page(results, tmp_path / "long.html")

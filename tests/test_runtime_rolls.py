@@ -65,6 +65,7 @@ def again(home, plan, names=None):
     return own, max(gaps), scan(plan, problems, rolls) if len(plan.epochs) == 1 else None
 
 
+@pytest.mark.slow
 def test_with_everybody_there_it_is_the_run_that_waits_for_all(tmp_path, x64):
     plan = rolled(3, rounds=12, deadline=60.0)
     ran = Running(tmp_path, plan, problem_of).join()
@@ -78,7 +79,7 @@ def test_with_everybody_there_it_is_the_run_that_waits_for_all(tmp_path, x64):
 
 
 def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
-    plan = rolled(4, rounds=60, patience=90.0, deadline=1.0)
+    plan = rolled(4, rounds=60, patience=15.0, deadline=1.0)
     storm = Processes(tmp_path, plan, problem_of)
     stay = ["agent-0", "agent-1", "agent-3"]
     try:

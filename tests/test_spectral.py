@@ -123,8 +123,11 @@ def test_large_graphs_in_relative_terms(graph, alpha, rate):
 
 @pytest.mark.parametrize(
     "build",
-    [lambda: graphs.ring(LARGE), lambda: graphs.grid(SIDE, SIDE), lambda: graphs.random_regular(LARGE, 4, seed=1)],
-    ids=["ring", "grid", "random-regular"],
+    [
+        pytest.param(lambda: graphs.ring(LARGE), id="ring"),
+        pytest.param(lambda: graphs.grid(SIDE, SIDE), id="grid", marks=pytest.mark.slow),
+        pytest.param(lambda: graphs.random_regular(LARGE, 4, seed=1), id="random-regular", marks=pytest.mark.slow),
+    ],
 )
 def test_large_graphs_stay_sparse(build):
     graph = build()

@@ -12,7 +12,7 @@ from pisco.networks import graphs
 from pisco.networks.rounds import draw_round
 from pisco.networks.varying import cycle, function_of_round
 
-from worlds import Quadratics, doubly_stochastic
+from worlds import Quadratics, doubly_stochastic, thinned
 
 KEY = jax.random.key(3)
 
@@ -34,7 +34,7 @@ VARYING = {
 
 
 @pytest.mark.parametrize("kind", VARYING)
-@pytest.mark.parametrize("n", [5, 8])
+@pytest.mark.parametrize("n", thinned([8, 5]))
 def test_every_round_is_doubly_stochastic_and_counted(kind, n):
     network = pisco.Network(graphs.erdos_renyi(n, 0.6, 1), varying=VARYING[kind](n))
     seen = []
@@ -76,7 +76,7 @@ def test_one_peer_exponential_averages_exactly_in_log2_rounds():
     np.testing.assert_allclose(product, 1 / 8, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", VARYING)
+@pytest.mark.parametrize("kind", thinned(VARYING, 2))
 def test_gradient_tracking_is_exact_on_varying_graphs(kind, x64):
     world = Quadratics()
     network = pisco.Network(graphs.ring(6), varying=VARYING[kind](6), server=pisco.bernoulli(0.05))
