@@ -259,16 +259,21 @@ class Ledger:
         rolls = self._rolls() if self._rolls is not None else None
         if rolls is not None:
             self._fill(rows)
+
+        def measuring(k: int) -> list[str]:
+            # Who is gone for good cannot tell again what a killed server had not kept yet.
+            return [name for name in self._measuring(k) if rolls is None or rows[name]]
+
         rounds = [
             k
             for k in sorted({k for each in rows.values() for k in each})
-            if all(k in rows[name] for name in self._measuring(k)) and (rolls is None or k <= len(rolls))
+            if all(k in rows[name] for name in measuring(k)) and (rolls is None or k <= len(rolls))
         ]
         history: dict[str, np.ndarray] = {"round": np.asarray(rounds, np.int64)}
-        first = [rows[name][k] for k in rounds[:1] for name in self._measuring(k)]
+        first = [rows[name][k] for k in rounds[:1] for name in measuring(k)]
         for column in sorted({key for values in first for key in values}, key=lambda c: (c != "loss", c)):
             history[column] = np.asarray(
-                [_mean([rows[n][k][column] for n in self._measuring(k) if column in rows[n][k]]) for k in rounds]
+                [_mean([rows[n][k][column] for n in measuring(k) if column in rows[n][k]]) for k in rounds]
             )
         if rounds and self._sizes:
             history |= costs(self.plan, rounds, self._agreed_sizes(), rolls)
