@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from pisco.federation.rolls import Roll
 from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import Mailroom, Stopped, Waited
@@ -97,6 +98,15 @@ def test_a_server_that_lost_rows_with_a_kill_asks_for_them_again(tmp_path):
     assert told(20, first=1) == 0
     assert told(0, 20, first=0) == 2
     assert told(20, 40, first=1) == told(40, first=2) == 3
+
+
+def test_rows_of_who_is_gone_for_good_may_be_lost(tmp_path):
+    """The server was killed before it kept them: the others' history is there all the same."""
+    book = Ledger(plan_for(2, rounds=3), tmp_path)
+    book.note("agent-0", Report(rows=[Row(round=k, values={"loss": 2.0}) for k in range(4)]))
+    assert "loss" not in book.result().history  # where nobody may miss a round, all are waited for
+    book.attend(lambda: [Roll(k, 0, book.plan.hash, (0,)) for k in range(3)])
+    np.testing.assert_array_equal(book.result().history["loss"], [2.0] * 4)
 
 
 def test_what_agents_say_of_their_metrics_is_kept_and_is_safe_to_print(tmp_path):
