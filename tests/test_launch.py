@@ -204,6 +204,7 @@ def disturbed(experiment, processes, victim, sign, rounds):
     return pisco.Result.load(folder), err
 
 
+@pytest.mark.slow
 def test_a_killed_process_does_not_change_the_result(experiment):
     result, err = disturbed(experiment, 2, 1, signal.SIGKILL, rounds=1500)
     assert "process 1 was killed by SIGKILL" in err and "again from the last checkpoint" in err

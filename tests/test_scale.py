@@ -4,7 +4,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_ring_of_100_000_agents_runs_in_4_gb():
     """20 rounds of PISCO with d = 124 on synthetic logistic regression, in a process of its own."""
     program = textwrap.dedent(
