@@ -18,12 +18,14 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes
 from pisco.federation.runtime.timing import Timing
 from pisco.metrics import by_column
+from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
@@ -60,6 +62,7 @@ class Agent(MemberProcess):
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
+        self.watcher = Watcher(self.plan.guard)
         self.done = self.kept_rounds()
         self._check_past()
         self._enter(self._first_epoch())
@@ -231,17 +234,25 @@ class Agent(MemberProcess):
             hops = [self.routes.gossip_hop(self.place)]
         arrays = [np.asarray(leaf) for leaf in leaves]
         for hop in hops:
-            arrays = self._hop(hop, arrays)
+            arrays = self._hop(hop, arrays, guarded=kind == MIX)
             self._phase += 1
         self.timing.go()
         return arrays
 
-    def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    def before(self) -> list[np.ndarray]:
+        """The parameters that are sent, as they were when the round began."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self.state.params))]
+
+    def _hop(self, hop: Hop, arrays: list[np.ndarray], *, guarded: bool) -> list[np.ndarray]:
         if not all(np.isfinite(array).all() for array in arrays):
-            raise Stopped(
-                f"the numbers left the finite range in round {self._k}; everybody must start again with a smaller "
-                "algorithm.local_lr"
+            blame = self.watcher.blame()
+            remedy = (
+                f"{blame}: remove it from the roster, and start again"
+                if blame
+                else ("everybody must start again with a smaller algorithm.local_lr")
             )
+            raise Stopped(f"the numbers left the finite range in round {self._k}; {remedy}")
+        start = self.before() if guarded and self.watcher else []
         layout, names = MessageLayout.of(arrays), self.epoch.names
         where = self.where(self._round_on_wire, self._phase)
         if isinstance(hop, GossipHop):
@@ -252,9 +263,13 @@ class Agent(MemberProcess):
             others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
             received = self.pull(others, where, layout)
             parts = {place: message.arrays for place, message in received.items()}
-            return gossip(parts | {self.place: arrays}, hop, self.place)
+            parts |= {self.place: arrays}
+            watcher = self.watcher if guarded else Watcher(None)
+            return watcher.gossip(where.round, names, parts, hop, self.place, start)
         if self.place in hop.reporters:
-            self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+            up = self.watcher.up(arrays, start) if guarded else arrays
+            told = MessageLayout.of(up)
+            self.offer(where.round, where.phase, told, told.join(up), [SERVER])
         return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
 
     def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:

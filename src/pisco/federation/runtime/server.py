@@ -21,10 +21,11 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, transport
 from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
-from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
+from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
@@ -55,6 +56,7 @@ class Server(MemberProcess):
         self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
+        self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
@@ -167,7 +169,9 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+            told = bool(self.watcher) and round_ > 0 and phase not in (BOUNDARY, CLOSING)
+            averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
+            layout = MessageLayout.of(averaged)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
@@ -200,6 +204,8 @@ class Server(MemberProcess):
     def _save(self) -> None:
         self.saved += 1
         notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        if self.watcher:
+            notes["struck"] = {str(round_): sorted(who) for round_, who in self.watcher.struck.items()}
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
 
     def _check_past(self) -> None:
