@@ -2,7 +2,8 @@
 
 For every data set, method and attack: the honest members' loss at their mean, over that of a run in which the attacker
 is absent, with the guard and without, the worst of the seeds; in how many seeds the attacker was named and who else
-was. Then runs without an attacker on unlike data: the guarded loss over the plain one, and who is named in how many seeds.
+was. Then runs without an attacker on unlike data: the guarded loss over the plain one, and in how many seeds anybody is
+named.
 
     python benchmarks/bench_poison.py                 # a9a, logistic regression, data sorted by label
     python benchmarks/bench_poison.py --fashion       # Fashion-MNIST (in PISCO_DATA), a small network, sorted by label

@@ -9,7 +9,8 @@ import pytest
 
 import pisco
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
-from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
+from pisco.federation.runtime import reports
+from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves, refuse_masks
 from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.roll_call import RollCall
 from pisco.federation.runtime.routes import GossipHop
@@ -58,13 +59,17 @@ def test_a_message_is_taken_clipped_or_left_out():
     np.testing.assert_allclose(keep, [1, 1, 0.5, 0, 0, 0])
 
 
-def exchange(net, tree, *, server, start=None, present=None):
-    """One exchange of stacked agents, and what the guard saw."""
-    n = net.num_agents
-    present = jnp.ones(n, bool) if present is None else jnp.asarray(present)
-    start = jnp.zeros_like(tree) if start is None else start
-    mix, _ = draw_round(net.gossip, server, jax.random.key(0), 0, n, present=present, start=start)
-    return np.asarray(mix(tree)), mix.watch.record, mix
+def exchange(net, *trees, server, start=None):
+    """The exchanges of a round of stacked agents, and what the guard saw."""
+
+    @jax.jit
+    def together(trees, start):
+        n = net.num_agents
+        mix, _ = draw_round(net.gossip, server, jax.random.key(0), 0, n, present=jnp.ones(n, bool), start=start)
+        return [mix(tree) for tree in trees], mix.watch.record
+
+    mixed, seen = together(trees, jnp.zeros_like(trees[0]) if start is None else start)
+    return (*map(np.asarray, mixed), seen)
 
 
 def test_between_machines_it_is_the_same_rule():
@@ -78,14 +83,14 @@ def test_between_machines_it_is_the_same_rule():
     net = pisco.Network.ring(8, guard=GUARD)
     W = net.weights.toarray()
     arrays, struck = {i: [sent[i]] for i in range(8)}, {i: set() for i in range(9)}
-    mixed, seen, _ = exchange(net, jnp.asarray(sent), server=False, start=jnp.asarray(start))
+    mixed, seen = exchange(net, sent, server=False, start=start)
     for i in range(8):
         hop = GossipHop({j: float(W[i, j]) for j in range(8) if W[i, j]}, ())
         (own,), _ = guarded_gossip(GUARD, arrays, hop, i, [start[i]], struck[i])
         np.testing.assert_allclose(mixed[i], own, rtol=1e-5)
         assert struck[i] == set(np.flatnonzero(seen.struck[i]))
     assert struck[5] == struck[7] == {6} and not struck[3]
-    averaged, seen, _ = exchange(network(guard=GUARD), jnp.asarray(sent), server=True, start=jnp.asarray(start))
+    averaged, seen = exchange(network(guard=GUARD), sent, server=True, start=start)
     told = {i: moves([sent[i]], [start[i]]) for i in range(8)}
     (own,), _ = guarded_mean(GUARD, arrays, range(8), told, struck[8])
     np.testing.assert_allclose(averaged[0], own, rtol=1e-5)
@@ -95,9 +100,9 @@ def test_between_machines_it_is_the_same_rule():
 
 def test_who_is_left_out_of_one_exchange_is_left_out_of_the_round():
     sent = jnp.ones((8, 3)) + 0.01 * jnp.arange(8.0)[:, None]
-    _, seen, mix = exchange(network(guard=GUARD), sent.at[2].mul(1000), server=False)
+    second = sent.at[2].add(0.001)  # nothing strange about it
+    _, fine, seen = exchange(network(guard=GUARD), sent.at[2].mul(1000), second, server=False)
     assert seen.struck[:, 2].sum() == 7 and not np.delete(np.asarray(seen.struck), 2, axis=1).any()
-    fine = np.asarray(mix(sent.at[2].add(0.001)))  # nothing strange about the second message
     np.testing.assert_allclose(fine[0], np.asarray(sent)[[0, 0, 1, 3, 4, 5, 6, 7]].mean(axis=0), rtol=1e-6)
 
 
@@ -164,10 +169,15 @@ def test_an_attacker_is_bounded_named_and_left_off(without):
     poisoned = run(pisco.testing.poisoned(network(), [5], "times-1000"))
     assert not loss_of(poisoned) <= 1e6  # or NaN
     result = attacked("times-1000", without)
-    debug = pisco.run(
-        RULE, WORLD.problem(), pisco.testing.poisoned(network(guard=GUARD), [5], "times-1000"), rounds=5, engine="debug"
-    )
-    assert debug.named[0]["left_off"] == result.named[0]["left_off"]
+    assert result.named[0]["left_off"] <= 6
+
+
+@pytest.mark.slow
+def test_it_is_the_same_in_plain_python():
+    net = pisco.testing.poisoned(network(guard=GUARD), [5], "times-1000")
+    scan, debug = (pisco.run(RULE, WORLD.problem(), net, rounds=5, engine=engine) for engine in ("scan", "debug"))
+    assert scan.named and scan.named == debug.named
+    np.testing.assert_allclose(scan.params, debug.params, rtol=1e-5)
 
 
 def test_a_slow_drift_is_seen_in_what_adds_up(without):
@@ -256,13 +266,18 @@ class Poisoned(Running):
         return made
 
 
+@pytest.fixture
+def quick_reports(monkeypatch):
+    monkeypatch.setattr(reports.Reporter, "EVERY", 0.05)
+
+
 def bounded(ran):
     """The honest stay where the minimizers are."""
     x = np.stack([ran.results[f"agent-{i}"].params.ravel() for i in range(4)])
     return np.abs(x).max() < 5
 
 
-def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_path, x64, caplog):
+def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_path, x64, caplog, quick_reports):
     caplog.set_level(logging.WARNING, "pisco.federation")
     plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=60)
     ran = Poisoned(tmp_path, plan, problem_of).join()
@@ -274,8 +289,8 @@ def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_
     assert bounded(ran)
 
 
-def test_an_expulsion_is_repeated_from_the_log(tmp_path, x64):
-    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=150)
+def test_an_expulsion_is_repeated_from_the_log(tmp_path, x64, quick_reports):
+    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=60)
     ran = Running(tmp_path, plan, problem_of)
     ran.wait(lambda: ran.members["agent-0"].done > 5)
     for liar in ("agent-0", "agent-1"):  # two members are enough, whether they are right or not
@@ -298,6 +313,7 @@ def test_an_expulsion_is_repeated_from_the_log(tmp_path, x64):
         scan(plan, problems, rolls)
 
 
+@pytest.mark.slow
 def test_where_all_are_waited_for_it_is_bounded_and_named(tmp_path, x64, caplog):
     caplog.set_level(logging.WARNING, "pisco.federation")
     ran = Poisoned(tmp_path, guarded_plan(rounds=12), problem_of).join()
@@ -326,6 +342,17 @@ def test_who_sends_nonsense_is_blamed_when_numbers_blow_up():
     (mixed,) = watcher.gossip(1, names, arrays, hop, 0, [np.zeros((1, 3))])
     assert np.abs(mixed).max() < 1.1 and watcher.blame().startswith("agent-3 sent vectors 1e+06 times")
     assert Watcher(None).gossip(1, names, arrays, hop, 0, [])[0].max() > 1e5
+
+
+def test_a_server_that_cannot_see_does_not_judge():
+    guard = pisco.clip(guard_server=False)
+    sent = jnp.ones((8, 3)).at[2].mul(1000)
+    averaged, seen = exchange(network(guard=guard), sent, server=True)
+    np.testing.assert_allclose(averaged, 1007 / 8, rtol=1e-6)
+    assert not seen.struck.any() and exchange(network(guard=guard), sent, server=False)[1].struck[:, 2].sum() == 7
+    refuse_masks(guard)
+    with pytest.raises(pisco.InputError, match="guard_server = false"):
+        refuse_masks(GUARD)
 
 
 def test_plans_without_a_guard_keep_their_hash():

@@ -41,6 +41,8 @@ class Guard(Protocol):
     """Rounds on end with a message left out, after which its sender is named."""
     reports: int
     """Different members who must name somebody before it is left off; the server's word is enough. 0: never."""
+    guard_server: bool
+    """Whether the server judges what it is sent, which it must see for that."""
 
     def keep(self, factors: Any, xp: Any = jnp) -> Any:
         """The share of every message's difference that is taken, by its factor; 0 leaves the message out.
@@ -63,6 +65,7 @@ class Clip(Guard):
     leave_out_at: Any
     strikes: int = field(metadata={"static": True})
     reports: int = field(metadata={"static": True})
+    guard_server: bool = field(metadata={"static": True})
 
     def keep(self, factors: Any, xp: Any = jnp) -> Any:
         clipped = xp.minimum(1.0, self.clip_at / xp.maximum(factors, self.clip_at))
@@ -72,7 +75,9 @@ class Clip(Guard):
         return f"clip(clip_at={self.clip_at:g}, leave_out_at={self.leave_out_at:g})"
 
 
-def clip(*, clip_at: float = 3.0, leave_out_at: float = 8.0, strikes: int = 3, reports: int = 2) -> Guard:
+def clip(
+    *, clip_at: float = 3.0, leave_out_at: float = 8.0, strikes: int = 3, reports: int = 2, guard_server: bool = True
+) -> Guard:
     """Clip messages that are far from one's own vector, leave out those that are farther, and name their senders.
 
     x_i ← x_i + Σ_j w_ij·clip(x_j − x_i), where clip shortens a difference to `clip_at` times what is usual (see above),
@@ -85,6 +90,8 @@ def clip(*, clip_at: float = 3.0, leave_out_at: float = 8.0, strikes: int = 3, r
       strikes: strikes of one sender with one receiver, in rounds on end, after which the receiver names it.
       reports: members who must name somebody before it is left off for good, or the server alone; then everybody's
         tracker starts anew, as when a member leaves. 0 never leaves anybody off.
+      guard_server: whether the server's averages are guarded too. Where it sees only masked sums it cannot, and False
+        guards gossip alone.
 
     Clipped gossip is from L. He, S. P. Karimireddy and M. Jaggi, "Byzantine-Robust Decentralized Learning via
     ClippedGossip", 2022 (arXiv 2202.01545; only the abstract was at hand). The rule for the radius, leaving out and
@@ -99,7 +106,7 @@ def clip(*, clip_at: float = 3.0, leave_out_at: float = 8.0, strikes: int = 3, r
     check_number("leave_out_at", leave_out_at, low=clip_at)
     check_number("strikes", strikes, low=1, integer=True)
     check_number("reports", reports, low=0, integer=True)
-    return Clip(float(clip_at), float(leave_out_at), int(strikes), int(reports))
+    return Clip(float(clip_at), float(leave_out_at), int(strikes), int(reports), bool(guard_server))
 
 
 def unguarded() -> None:

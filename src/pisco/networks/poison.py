@@ -66,6 +66,10 @@ class Poisoned(Guard):
     def reports(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return 0 if self.guard is None else self.guard.reports
 
+    @property
+    def guard_server(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.guard is not None and self.guard.guard_server
+
     def keep(self, factors: Any, xp: Any = jnp) -> Any:
         return xp.ones_like(factors) if self.guard is None else self.guard.keep(factors, xp)
 

@@ -30,7 +30,7 @@ from pisco.networks.placement import Placement
 from pisco.tree import where_agents
 
 CROWD = 4
-"""From so many senders on, sums over rounds are a strike where a message would be clipped, before that where it would be
+"""From so many senders on, sums over rounds are a strike where a message would be clipped; of fewer, where it would be
 left out."""
 
 SETTLED = 3
@@ -84,8 +84,9 @@ class Names(NamedTuple):
         votes = (named[:-1] & ~gone[:, None]).sum(axis=0)
         going = (gone | (votes >= guard.reports) | named[-1]) & (guard.reports > 0)
         minority = going.sum() <= (gone.shape[0] - 1) // 2
-        shown = shown.astype(self.factor.dtype)
-        left = jnp.where(going & ~gone & minority, jnp.asarray(round_index, jnp.int32) + 1, self.left)
+        leaving, shown = going & ~gone & minority, shown.astype(self.factor.dtype)
+        left = jnp.where(leaving, jnp.asarray(round_index, jnp.int32) + 1, self.left)
+        sums = jnp.where(leaving.any(), 0.0, sums)  # trackers start anew
         return Names(strikes, left, jnp.maximum(self.factor, shown), sums, first)
 
     def told(self, guard: Guard) -> list[dict[str, Any]]:
@@ -95,7 +96,9 @@ class Names(NamedTuple):
             by = (self.strikes[:, agent] >= guard.strikes).nonzero()[0].tolist()
             left = int(self.left[agent])
             told = {"agent": agent, "by": ["server" if i == len(self.left) else i for i in by]}
-            found.append(told | {"factor": float(self.factor[agent]), "left_off": None if left < 0 else left})
+            found.append(
+                told | {"factor": float(min(self.factor[agent], 1e30)), "left_off": None if left < 0 else left}
+            )
         return found
 
 
@@ -152,6 +155,9 @@ class Watch:
 
     def server(self, plain: Callable[[Any], Any], reporters: Any) -> Callable[[Any], Any]:
         """The server's average of `reporters`, a mask; `plain` where every message is taken whole."""
+        judged = self.guard.guard_server
+        if not judged and not getattr(self.guard, "poisons", False):
+            return lambda pair: (plain(pair[0]), pair[1])
 
         def apply(pair: Any) -> Any:
             tree, record = pair
@@ -169,8 +175,11 @@ class Watch:
                 seen, unlike = sketch(message), lower_median(moved(z, start)[None], reporters[None])[0] >= 0.5 * size
                 centre = jax.vmap(lambda column: lower_median(column[None], reporters[None])[0], 1)(seen)
                 apart_now = jnp.where((reporters & unlike)[:, None], seen - centre, 0)
-                record = record.summed(slice(-1, None), apart_now[None], jnp.where(unlike, size, 0)[None])
-            keep, record = self._judge(factors[None], others[middle][None], record, slice(self.agents, None))
+                if judged:
+                    record = record.summed(slice(-1, None), apart_now[None], jnp.where(unlike, size, 0)[None])
+            keep = jnp.ones((1, self.agents))
+            if judged:
+                keep, record = self._judge(factors[None], others[middle][None], record, slice(self.agents, None))
             taken = jnp.where(reporters, keep[0], 0.0) / jnp.maximum(reporters.sum(), 1)
             weights = jnp.where(jnp.arange(self.agents) == middle, 1.0 + taken - taken.sum(), taken)
 

@@ -16,6 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.runtime.routes import GossipHop, ServerHop, gossip, mean, weigh
 from pisco.networks.apart import sketch, split
 from pisco.networks.guards import Guard
@@ -24,6 +25,15 @@ from pisco.networks.watch import CROWD, SETTLED
 log = logging.getLogger("pisco.federation")
 
 Arrays = Sequence[np.ndarray]
+
+
+def refuse_masks(guard: Guard | None) -> None:
+    """Refuse a guard at a server that sees only masked sums: for whoever builds such a federation."""
+    if guard is not None and guard.guard_server:
+        raise InputError(
+            f"guard = {guard!r} judges every member's vector, and a server that sees only masked sums has none; set "
+            "network.guard_server = false, which guards gossip alone"
+        )
 
 
 def moves(own: Arrays, start: Arrays) -> np.ndarray:
@@ -120,7 +130,7 @@ class Watcher:
         self, round_: int, names: Sequence[str], arrays: Mapping[int, Arrays], hop: ServerHop, told: bool
     ) -> list[np.ndarray]:
         """The server's average, guarded; where members have `told` their moves, these end every message."""
-        if self.guard is None:
+        if self.guard is None or not self.guard.guard_server:
             return mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
         struck = self._enter(round_, names)
         claims = {place: each[-1] for place, each in arrays.items()} if told else {}
@@ -138,7 +148,12 @@ class Watcher:
 
     def up(self, arrays: list[np.ndarray], start: Any) -> list[np.ndarray]:
         """What an agent sends to a server that guards: its message, and how far that has come."""
-        return arrays if self.guard is None else [*arrays, moves(arrays, start)]
+        return [*arrays, moves(arrays, start)] if self.guards_server else arrays
+
+    @property
+    def guards_server(self) -> bool:
+        """Whether the server judges what it is sent."""
+        return self.guard is not None and self.guard.guard_server
 
     def blame(self) -> str:
         """Who is known to send nonsense, for a sentence; empty: nobody."""
@@ -146,6 +161,11 @@ class Watcher:
         factor = self.named.get(worst, self._factors.get(worst, 0.0))
         too_far = self.guard is not None and float(self.guard.keep(np.float64(factor), np)) != 1.0
         return f"{worst} sent vectors {factor:.3g} times as far off as usual" if worst and too_far else ""
+
+    def forget(self) -> None:
+        """Somebody was expelled, and trackers start anew: sums over rounds do too."""
+        with self._lock:
+            self._sums.clear()
 
     def _enter(self, round_: int, names: Sequence[str]) -> set[int]:
         """The places that are left out of this round already; an earlier round is over, and its strikes count."""

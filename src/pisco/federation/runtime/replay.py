@@ -187,7 +187,7 @@ class _Eyes:
                 return gossip(arrays, hop, place)
             struck = self.struck.setdefault(place, set())
             return guarded_gossip(self.guard, arrays, hop, place, self.starts[place], struck)[0]
-        if self.guard is None:
+        if self.guard is None or not self.guard.guard_server:
             return mean(arrays, hop.reporters)
         told = {each: moves(arrays[each], self.starts[each]) for each in hop.reporters}
         return guarded_mean(self.guard, arrays, hop.reporters, told, self.struck.setdefault(None, set()))[0]

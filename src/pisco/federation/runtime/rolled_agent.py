@@ -159,7 +159,10 @@ class RolledAgent(Agent):
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
         self._entering = held.state if held is not None else self._join()
         self._expelled = self.attendance.look()[1].expelled
-        if held is not None and (crossings(self.plan, held.round, k) or set(held.expelled) != set(self._expelled)):
+        fewer = held is not None and set(held.expelled) != set(self._expelled)
+        if fewer:
+            self.watcher.forget()
+        if held is not None and (fewer or crossings(self.plan, held.round, k)):
             assert self.algorithm.rebase is not None  # `membership.check` has seen to it
             self._entering = self.algorithm.rebase(self._entering)
         told = self.routes.told(k, self.place, np.ones(self.routes.num_agents, bool))

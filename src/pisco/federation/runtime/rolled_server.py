@@ -168,6 +168,7 @@ class RolledServer(Server):
             by = self.ledger.namers(member.name) & heard
             by |= {SERVER} if member.name in self.watcher.named else set()
             if (len(by) >= guard.reports or SERVER in by) and self.call.expel(member.index):
+                self.watcher.forget()
                 log.warning("%s is left off from the next roll on: named by %s", member.name, ", ".join(sorted(by)))
 
     def _explain(self, now: float) -> None:

@@ -169,7 +169,7 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            told = bool(self.watcher) and round_ > 0 and phase not in (BOUNDARY, CLOSING)
+            told = self.watcher.guards_server and round_ > 0 and phase not in (BOUNDARY, CLOSING)
             averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
             layout = MessageLayout.of(averaged)
             readers = [epoch.names[place] for place in hop.receivers]
