@@ -33,6 +33,7 @@ def measured_growth(network, local_lr, rounds=3000, **options):
     return float(np.nan_to_num(ratio, nan=np.inf))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["fdla", "metropolis"])
 @pytest.mark.parametrize("one_exchange", [False, True])
 @pytest.mark.parametrize("local_steps", [0, 1, 4])
