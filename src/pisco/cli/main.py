@@ -17,6 +17,7 @@ from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
+from pisco.cli.relay import relay
 from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
@@ -106,6 +107,7 @@ for _name, _command in {
     "data": data,
     "agent": agent,
     "server": server,
+    "relay": relay,
 }.items():
     app.command(_name, cls=Command)(_command)
 app.command("launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)

@@ -52,8 +52,9 @@ class Agent(MemberProcess):
         durable: bool = True,
         progress: Callable[[int], None] | None = None,
     ):
-        if kit.name == SERVER:
-            raise InputError(f"{kit.folder} is the server's kit; start it with `pisco server --kit {kit.folder}`")
+        if kit.name not in kit.federation.names:
+            command = "server" if kit.name == SERVER else "relay"
+            raise InputError(f"{kit.folder} is the {command}'s kit; start it with `pisco {command} --kit {kit.folder}`")
         self.algorithm = kit.federation.build_algorithm()
         membership.check(kit.federation)
         check_problem(problem, kit.federation.batch_size)
@@ -106,7 +107,7 @@ class Agent(MemberProcess):
 
     def address_at(self, k: int) -> str:
         """Where the plan lets us listen in round k, or in our last one."""
-        return self.plan.epoch_at(min(k, self.last_round(self.name) - 1)).member(self.name).address
+        return self.plan.epoch_at(min(k, self.last_round(self.name) - 1)).member(self.name).at
 
     def _first_epoch(self) -> Epoch:
         """A state kept at the end of an epoch has not crossed into the next one yet."""
@@ -148,7 +149,7 @@ class Agent(MemberProcess):
         moved = [
             epoch.start
             for epoch in self.plan.epochs
-            if epoch.start >= self.done and self.name in epoch.names and epoch.member(self.name).address != self.address
+            if epoch.start >= self.done and self.name in epoch.names and epoch.member(self.name).at != self.address
         ]
         return min([*moved, self.last_round(self.name)])
 

@@ -74,10 +74,10 @@ def mean_of_others(agent: Agent) -> Any:
 def cross(agent: Agent, epoch: Epoch) -> Any:
     """The state of an agent that stays, at the first round of a new epoch."""
     old = agent.epoch
-    if epoch.member(agent.name).address != agent.address:
+    if epoch.member(agent.name).at != agent.address:
         missing = agent.outbox.wait_until_read(readers(agent), epoch.start + 1, agent.plan.patience)
         raise Stopped(
-            f"{agent.name} moves to {epoch.member(agent.name).address} at round {epoch.start}; start it there with its "
+            f"{agent.name} moves to {epoch.member(agent.name).at} at round {epoch.start}; start it there with its "
             f"state folder{', once ' + ', '.join(missing) + ' got our last messages' if missing else ''}"
         )
     if epoch.names == old.names:
@@ -93,7 +93,7 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
     partners = agent.partners(old)
     for name in [each.name for each in old.members if each.name in partners and each not in epoch.members]:
         # It stays until everybody has its last messages; nobody need wait for it to hear so.
-        peer = Peer(agent.kit, name, old.member(name).address)
+        peer = Peer(agent.kit, name, old.member(name).at)
         threading.Thread(target=_farewell, args=(agent, peer, epoch.start), daemon=True).start()
     return state
 

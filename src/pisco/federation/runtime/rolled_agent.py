@@ -152,8 +152,8 @@ class RolledAgent(Agent):
         epoch = self.plan.epoch_at(k)
         if epoch.start != self.epoch.start:
             self._enter(epoch)
-        if epoch.member(self.name).address != self.address:
-            at = epoch.member(self.name).address
+        if epoch.member(self.name).at != self.address:
+            at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
         self._entering = held.state if held is not None else self._join()
         if held is not None and crossings(self.plan, held.round, k):
