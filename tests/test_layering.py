@@ -71,7 +71,7 @@ ORDER = {
         {"rolled", "attendance", "roll_call"},
         {"rolled_agent", "rolled_server", "replay"},
     ],
-    "pisco.report": [REST, {"html"}, {"live"}],
+    "pisco.report": [REST, {"html"}, {"live", "playground"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],
     "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
     "pisco.cli": [{"console"}, REST, {"main"}],

@@ -17,6 +17,7 @@ from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
+from pisco.cli.playground import playground
 from pisco.cli.relay import relay
 from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
@@ -101,6 +102,7 @@ for _name, _command in {
     "network": network,
     "plot": plot,
     "report": report,
+    "playground": playground,
     "show": show,
     "export": export,
     "list": list_names,
