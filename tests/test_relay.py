@@ -130,7 +130,7 @@ def test_a_relay_that_meddles_is_noticed_and_the_next_try_is_clean(site, answeri
             if self.honest or len(kept) + len(data) < 2500:
                 return data
             if how == "delay":
-                time.sleep(0.5)
+                time.sleep(0.1)
                 return data
             return data[:-1] + bytes([data[-1] ^ 1]) if how == "flip" and data else b""
 

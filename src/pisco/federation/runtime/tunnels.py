@@ -60,12 +60,13 @@ def presented(secured: ssl.SSLSocket) -> bytes:
 
 def introduce(kit: Kit, raw: socket.socket, name: str, alpn: str) -> ssl.SSLSocket:
     """TLS over a connection, if the other end is the member of that name and not revoked."""
+    secured = None
     try:
         secured = tls(kit, server=False, alpn=alpn).wrap_socket(raw, server_hostname=kit.server_name(name))
         if secured.selected_alpn_protocol() != alpn or kit.identify(presented(secured)) != name:
             raise Refused(f"what answers in place of {name} is something else")
     except BaseException:
-        raw.close()
+        (secured or raw).close()
         raise
     return secured
 
