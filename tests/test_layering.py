@@ -54,7 +54,7 @@ ORDER = {
     "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
     "pisco.federation": [
         {"roster", "authority"},
-        {"contract"},
+        {"contract", "masking"},
         {"plan"},
         {"signed"},
         {"kits", "models"},
@@ -62,7 +62,7 @@ ORDER = {
         {"runtime"},
     ],
     "pisco.federation.runtime": [
-        {"wire_pb2", "routes", "cut"},
+        {"wire_pb2", "keys_pb2", "routes", "cut"},
         {"codec"},
         REST,
         {"member", "asking"},

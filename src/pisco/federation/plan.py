@@ -29,6 +29,7 @@ from pydantic import Field, model_validator
 
 from pisco import registry
 from pisco.errors import InputError, choose, suggest
+from pisco.federation import masking
 from pisco.federation.contract import BadData, Contract
 from pisco.federation.roster import (
     OUTBOUND,
@@ -76,6 +77,7 @@ class Federation(Table):
     goes on with those who are there, at least `quorum` of them: more than half unless given); `weigh_by`, "samples"
     where agents count by how many they have, which they tell the server (None: as the roster says); `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
+    `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
     `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
     in the order in which they are tried; the tables `algorithm`, `problem` (None: every agent brings a module) and
     `network`; `data`, what every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the
@@ -104,6 +106,7 @@ class Federation(Table):
     quorum: Count | None = None
     weigh_by: Literal["samples"] | None = None
     closing: Literal[True] | None = None
+    server_sum: Literal["masked"] | None = None
     server_address: Address
     relays: list[RelayPoint] | None = None
     algorithm: AlgorithmTable
@@ -287,7 +290,19 @@ class Federation(Table):
     def quorum_at(self, round_index: int) -> int:
         """How many must be present in a round; a roster that shrank below the quorum needs all of them."""
         members = len(self.epoch_at(round_index).members)
-        return min(members, self.quorum or len(self.roster) // 2 + 1)
+        return min(members, self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
+
+    @property
+    def fewest_reporters(self) -> int:
+        """How many must take part in a sum at the server."""
+        return masking.FEWEST if self.server_sum else 1
+
+    def tries_server(self, attempt: int) -> bool:
+        """Whether an attempt at a server round reaches the server.
+
+        With masks the first alone does: two sums of one round, with and without a member, would tell its vector.
+        """
+        return not (attempt and self.server_sum)
 
     def build_algorithm(self) -> Algorithm:
         """The update rule."""
@@ -416,6 +431,8 @@ class Federation(Table):
         check_relays(self.relays or [], self.server_address, self.epochs)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
+        if self.server_sum:
+            masking.check(self)
         return self
 
 

@@ -21,7 +21,8 @@ from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip
+from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
 from pisco.metrics import by_column
 from pisco.problems.problem import Problem
@@ -71,6 +72,7 @@ class Agent(MemberProcess):
         self._build()
         if "compressor" in self.algorithm.hyperparameters:
             log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
+        self.sums = SUMS[self.plan.server_sum].agent(self)
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.kept_state()
@@ -164,6 +166,7 @@ class Agent(MemberProcess):
         self.open(self.address, {})
         reporter = reports.Reporter(self)
         try:
+            self.sums.begin()
             self.weigh()
             if self.state is None:
                 self._begin()
@@ -255,8 +258,16 @@ class Agent(MemberProcess):
             parts = {place: message.arrays for place, message in received.items()}
             return gossip(parts | {self.place: arrays}, hop, self.place)
         if self.place in hop.reporters:
-            self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+            self.report(Reporting(where, self._k if where.round else -1, hop, names), arrays)
         return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
+
+    def report(self, part: Reporting, arrays: Sequence[np.ndarray]) -> None:
+        """Offer our part in a server exchange."""
+        self.offer(part.where.round, part.where.phase, *self.sums.message(part, arrays), [SERVER])
+
+    def wanted(self, where: Where) -> bool:
+        """Whether an exchange is still under way."""
+        return True
 
     def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
         """Others' messages of one exchange, which look like ours."""
@@ -268,7 +279,9 @@ class Agent(MemberProcess):
         """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.params)]
         layout, where = MessageLayout.of(arrays), self.where(wire(self.done - 1), CLOSING)
-        self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+        everybody = tuple(range(len(self.epoch.names)))
+        hop = ServerHop(None, everybody, everybody)
+        self.report(Reporting(where, self.done - 1, hop, self.epoch.names), arrays)
         self.pull({0: self.peer(SERVER, self.done - 1)}, where, layout)
         self.outbox.passed(SERVER, where.round + 1)
 

@@ -328,8 +328,13 @@ def costs(
     for epoch, end in zip(plan.epochs, ends, strict=True):
         routes = Routes(plan.network_of(epoch), keys)
         if rolls is not None:
-            masks = [np.isin([member.index for member in epoch.members], r.present) for r in rolls[epoch.start : end]]
-            every += [np.stack(routes.links_among(epoch.start, np.stack(masks)))] if masks else []
+            these = rolls[epoch.start : end]
+            masks = [np.isin([member.index for member in epoch.members], r.present) for r in these]
+            if masks:
+                links = routes.links_among(epoch.start, np.stack(masks))
+                tried = np.asarray([plan.tries_server(r.attempt) for r in these])
+                to_server = {name: getattr(links, name) * tried for name in ("server", "uplinks", "downlinks")}
+                every.append(np.stack(links._replace(**to_server)))
         else:
             every.append(np.stack(routes.links(epoch.start, end)))
     counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
@@ -340,4 +345,8 @@ def costs(
         first.num_agents, sizes["sent"], sizes["sent"], sizes["start_server"], sizes["start_gossip"]
     )
     found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
+    if plan.server_sum:  # up to the server a number is a word of 8 bytes
+        wider = 8 // np.dtype(plan.dtype).itemsize - 1
+        up, start = np.cumsum(between[Links._fields.index("uplinks")]), first.num_agents * sum(sizes["start_server"])
+        found["bytes_server"] = found["bytes_server"] + wider * (up * sum(sizes["sent"]) + start)
     return {name: column[0] for name, column in found.items()}

@@ -15,6 +15,7 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
+from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.tunnels import Way, introduce, presented
@@ -67,6 +68,7 @@ class Peer:
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
 
     def check(self) -> None:
         """Refuse a peer whose certificate was revoked.
@@ -115,6 +117,11 @@ class Peer:
         """A question that can be waited for and given up."""
         self.check()
         return self._roll.future(ready, timeout=timeout)
+
+    def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
+        """Tell our key for masks, and hear those of others."""
+        self.check()
+        return self._keys(own, timeout=timeout)
 
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()

@@ -27,7 +27,16 @@ from pisco.federation.runtime.cut import Later
 from pisco.federation.runtime.member import BOUNDARY
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX
-from pisco.federation.runtime.rolled import answer_rolled, crossings, roll_mask, rolled_where
+from pisco.federation.runtime.rolled import (
+    answer_rolled,
+    crossings,
+    roll_mask,
+    rolled_boundary,
+    rolled_hops,
+    rolled_told,
+    rolled_where,
+)
+from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
 from pisco.networks.rounds import Told
@@ -95,6 +104,7 @@ class RolledAgent(Agent):
             self.address = self.address_at(max(self.done, self.chain.head.round))
             self.open(self.address, {})
             reporter = reports.Reporter(self)
+            self.sums.begin()
             self.weigh()
             if self.base is None and self.trial is None and self._first(self.name) == 0:
                 self._begin()
@@ -160,7 +170,7 @@ class RolledAgent(Agent):
             assert self.algorithm.rebase is not None  # `membership.check` has seen to it
             self._entering = self.algorithm.rebase(self._entering)
         told = self.routes.told(k, self.place, np.ones(self.routes.num_agents, bool))
-        told = Told(told.participates, Later(self._share), told.server)
+        told = Told(told.participates, Later(lambda: self._told().share), Later(lambda: self._told().server))
         state = self.programs.round(self._exchange, self._entering, k, told)
         self._roll()  # a method without an exchange has not asked yet
         made = Held(jax.tree.map(np.asarray, state), k, place)
@@ -183,18 +193,19 @@ class RolledAgent(Agent):
         self._settle()
         if count != self._place + 1 or roll.round != self._k or self.index not in roll.present:
             raise Dropped
-        self._called = True
+        self._called, self._attempted = True, roll
         self.present = roll_mask(self.epoch, roll)
-        self._hops = self.routes.hops(self._k, self.place, self.present)
+        self._hops = rolled_hops(self.plan, self.routes, roll, self.place, self.present)
         self.outbox.forget(self._round_on_wire)
-        if self.chain.joining() and self.index in self.chain.joined:
+        boundary = rolled_boundary(self.epoch, roll, self.chain.joined)
+        if boundary is not None and self.place in boundary.reporters:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self._entering.params)]
-            layout = MessageLayout.of(arrays)
-            self.offer(self._round_on_wire, BOUNDARY, layout, layout.join(arrays), [SERVER])
+            where = self.where(self._round_on_wire, BOUNDARY)
+            self.report(Reporting(where, self._k, boundary, self.epoch.names), arrays)
 
-    def _share(self) -> Any:
+    def _told(self) -> Told:
         self._roll()
-        return self.routes.told(self._k, self.place, self.present).share
+        return rolled_told(self.plan, self.routes, self._attempted, self.place, self.present)
 
     def _join(self) -> Any:
         """The state of who takes part for the first time: the mean parameters of the others on the roll."""
@@ -250,18 +261,16 @@ class RolledAgent(Agent):
             self._roll()
         return super()._exchange(kind, call, leaves)
 
+    def wanted(self, where: Where) -> bool:
+        return where.round == 0 or self.attendance.newest(where.round - 1)
+
     def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
         if where.round == 0:
             return super().pull(peers, where, layout)
-        began, place = time.perf_counter(), self._place
+        began = time.perf_counter()
         try:
             return self.mailroom.pull(
-                peers,
-                where,
-                layout=layout,
-                limit=layout.size,
-                patience=math.inf,
-                wanted=lambda: self.attendance.newest(place),
+                peers, where, layout=layout, limit=layout.size, patience=math.inf, wanted=lambda: self.wanted(where)
             )
         finally:
             self._waited += time.perf_counter() - began

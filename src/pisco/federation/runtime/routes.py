@@ -193,6 +193,11 @@ def gossip(arrays: Mapping[int, Sequence[np.ndarray]], hop: GossipHop, place: in
     return total
 
 
+def average(arrays: Mapping[int, Sequence[np.ndarray]], hop: ServerHop) -> list[np.ndarray]:
+    """What the server makes of the reporters' vectors."""
+    return mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+
+
 def mean(arrays: Mapping[int, Sequence[np.ndarray]], places: Sequence[int]) -> list[np.ndarray]:
     """The plain average, added up in the order of the places."""
     total = [np.array(array) for array in arrays[places[0]]]

@@ -24,7 +24,8 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
-from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
+from pisco.federation.runtime.routes import Routes, ServerHop
+from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
@@ -53,6 +54,7 @@ class Server(MemberProcess):
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
         self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
+        self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
@@ -167,7 +169,7 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+            layout, averaged = self.sums.combine(arrays, layout, hop)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
@@ -275,7 +277,8 @@ class Server(MemberProcess):
 
     def methods(self) -> dict[str, Any]:
         """What members may ask for, apart from messages."""
-        return {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
+        own = {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
+        return own | self.sums.methods()
 
     def pause(self) -> None:
         """Until somebody may be done."""
