@@ -26,6 +26,7 @@ from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProc
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
 from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.updates import Incoming
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
 
@@ -52,7 +53,8 @@ class Server(MemberProcess):
         self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
-        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
+        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1 << 20), "float32"), 1)
+        self.incoming = Incoming(self._sizes.codecs)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
         self.failure: Stopped | None = None
@@ -157,6 +159,7 @@ class Server(MemberProcess):
                 limit=self.limit,
                 patience=self.patience(round_, phase),
                 wanted=lambda: self.wanted(round_),
+                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
             )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
