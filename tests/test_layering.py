@@ -35,7 +35,7 @@ ORDER = {
         {"testing"},
         {"cli"},
     ],
-    "pisco.algorithms": [{"compressors", "optimizers"}, REST, {"registry"}],
+    "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
     "pisco.problems": [{"sampling", "arrays", "checks", "stream"}, {"problem"}, REST, {"registry"}],

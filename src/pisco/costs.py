@@ -12,7 +12,7 @@ from pisco.errors import InputError, check_number
 from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix, Told
 from pisco.tree import num_bytes
-from pisco.types import Algorithm, Compressor, Key, Params, StartMix
+from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
 
 class RoundPrices(NamedTuple):
@@ -78,6 +78,8 @@ class MessageSizes(NamedTuple):
     start_work: Sequence[int] = (0,)
     start_kinds: Sequence[str] = ()
     """The exchanges before the first round in their order: "server" or "gossip"."""
+    codecs: Sequence[Codec] = ()
+    """What compresses in a round, call by call, where its messages can travel."""
 
     @property
     def gradients(self) -> int:
@@ -92,6 +94,13 @@ class _Recorder(RoundMix):
         everyone = np.ones(sizes.agents, bool)
         super().__init__(lambda tree: tree, Told(everyone, 1.0, everyone))
         self.sizes = sizes
+        self.codecs: list[Codec] = []
+
+    def each(self, function: Any, key: Key, tree: Any) -> Any:
+        if not isinstance(function, Codec):
+            return super().each(function, key, tree)
+        self.codecs.append(function)
+        return tree
 
     def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         whole = num_bytes(tree) // self.sizes.agents
@@ -118,7 +127,7 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> Mess
     trace = jax.make_jaxpr(lambda params, key: algorithm.init(params, key, _gradient, start), return_shape=True)
     began, state = trace(params, key)
     traced = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, _gradient, mix))(state, key)
-    return sizes._replace(work=_work(traced.jaxpr), start_work=_work(began.jaxpr), start_kinds=kinds)
+    return sizes._replace(work=_work(traced.jaxpr), start_work=_work(began.jaxpr), start_kinds=kinds, codecs=mix.codecs)
 
 
 @jax.jit

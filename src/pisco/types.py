@@ -71,6 +71,21 @@ class Compressor(Protocol):
         ...
 
 
+@runtime_checkable
+class Codec(Protocol):
+    """A compressor whose messages can travel: between machines they are these bytes."""
+
+    def message_bytes(self, tree: Any, /) -> int: ...
+
+    def encode(self, tree: Any, key: Key, /) -> bytes:
+        """The message for one agent's tree, in exactly `message_bytes`."""
+        ...
+
+    def decode(self, data: bytes, like: Any, key: Key, /) -> Any:
+        """What the compressor returned for a tree with these shapes; `ValueError` says why it cannot be that."""
+        ...
+
+
 class Needs(NamedTuple):
     """What a method asks of the network; a run on another one is refused with a sentence."""
 

@@ -150,10 +150,10 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         raise InputError(
             f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
         )
-    if needs.steady_links and (network.varying is not None or network.splits_rounds or absent):
+    if needs.steady_links and (network.varying is not None or network.splits_rounds):
         raise InputError(
             f"{algorithm.name} keeps copies of what its neighbours sent, which go stale when links come and go; "
-            "use fixed weights, everybody present and a schedule that is the same for all agents"
+            "use fixed weights and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):
         raise InputError(f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}")

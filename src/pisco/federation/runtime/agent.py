@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
+from pisco.federation.runtime.updates import Compressing, Incoming, Outgoing, compress
 from pisco.metrics import by_column
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -70,8 +71,10 @@ class Agent(MemberProcess):
         self._problem = problem
         self.mean_samples: float | None = self.found.job.get("mean_samples") if self.found else None
         self._build()
-        if "compressor" in self.algorithm.hyperparameters:
-            log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
+        self.outgoing = Outgoing()
+        self.incoming = Incoming(self.programs.codecs)
+        if "compressor" in self.algorithm.hyperparameters and not self.programs.codecs:
+            log.info("vectors are sent whole: the compressor of %s cannot `encode` them", self.algorithm.name)
         self.sums = SUMS[self.plan.server_sum].agent(self)
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
@@ -223,7 +226,11 @@ class Agent(MemberProcess):
 
     # The exchanges
 
-    def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def _exchange(self, kind: Any, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+        if isinstance(kind, Compressing):
+            difference, arrays = compress(kind, leaves)
+            self.outgoing.add(difference)
+            return arrays
         jax.block_until_ready(leaves)  # so that work counts as work
         self.timing.stop()
         hops: list[Hop]
@@ -234,13 +241,15 @@ class Agent(MemberProcess):
         else:
             hops = [self.routes.gossip_hop(self.place)]
         arrays = [np.asarray(leaf) for leaf in leaves]
-        for hop in hops:
-            arrays = self._hop(hop, arrays)
+        for step, hop in enumerate(hops):
+            copies = (call, step) if kind == MIX and self.programs.codecs else None
+            arrays = self._hop(hop, arrays, copies)
             self._phase += 1
         self.timing.go()
         return arrays
 
-    def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    def _hop(self, hop: Hop, arrays: list[np.ndarray], copies: Hashable | None = None) -> list[np.ndarray]:
+        """Where receivers keep copies of what we send in this exchange, `copies` names it."""
         if not all(np.isfinite(array).all() for array in arrays):
             raise Stopped(
                 f"the numbers left the finite range in round {self._k}; everybody must start again with a smaller "
@@ -248,30 +257,42 @@ class Agent(MemberProcess):
             )
         layout, names = MessageLayout.of(arrays), self.epoch.names
         where = self.where(self._round_on_wire, self._phase)
+        updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
-            self.offer(where.round, where.phase, layout, layout.join(arrays), readers)
+            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates)
             # Waited for in turn, every round from another one on: the first is timed.
             turn = sorted(hop.incoming, key=lambda place: (place + self._k) % len(names))
             others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
-            received = self.pull(others, where, layout)
+            received = self.pull(others, where, layout, copies)
             parts = {place: message.arrays for place, message in received.items()}
             return gossip(parts | {self.place: arrays}, hop, self.place)
         if self.place in hop.reporters:
-            self.report(Reporting(where, self._k if where.round else -1, hop, names), arrays)
+            self.report(Reporting(where, self._k if where.round else -1, hop, names), arrays, updates)
         return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
 
-    def report(self, part: Reporting, arrays: Sequence[np.ndarray]) -> None:
-        """Offer our part in a server exchange."""
-        self.offer(part.where.round, part.where.phase, *self.sums.message(part, arrays), [SERVER])
+    def report(self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None) -> None:
+        """Offer our part in a server exchange; what changed is told of vectors that travel as they are alone."""
+        layout, data = self.sums.message(part, arrays)
+        updates = updates if layout == layout.plain else None
+        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates)
 
     def wanted(self, where: Where) -> bool:
         """Whether an exchange is still under way."""
         return True
 
-    def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
+    def pull(
+        self,
+        peers: Mapping[int, Peer],
+        where: Where,
+        layout: MessageLayout,
+        copies: Hashable | None = None,
+        **options: Any,
+    ) -> dict[int, Received]:
         """Others' messages of one exchange, which look like ours."""
-        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size)
+        if copies is not None:
+            options["copies"] = (self.incoming, copies)
+        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size, **options)
 
     # The end
 

@@ -81,8 +81,8 @@ class Ledger:
         """Why a report cannot be taken; None when it can."""
         if report.round > self.plan.rounds:
             return f"it reports round {report.round} of {self.plan.rounds}"
-        told = (*report.round_bytes, *report.start_server_bytes, *report.start_gossip_bytes)
-        if len(told) > 3 * 64 or max(told, default=0) > MOST_BYTES:
+        told = (*report.round_bytes, *report.whole_bytes, *report.start_server_bytes, *report.start_gossip_bytes)
+        if len(told) > 4 * 64 or max(told, default=0) > MOST_BYTES:
             return "it reports messages of a size that cannot be"
         if max(report.bytes_sent, report.bytes_received) >= 1 << 63:
             return "it reports more bytes than can be counted"
@@ -138,6 +138,7 @@ class Ledger:
                     self._columns.setdefault(own.column, own)
             self._sizes[name] = {
                 "sent": list(report.round_bytes),
+                "whole": list(report.whole_bytes or report.round_bytes),
                 "start_server": list(report.start_server_bytes),
                 "start_gossip": list(report.start_gossip_bytes),
             }
@@ -342,7 +343,7 @@ def costs(
     first = plan.network_of(plan.epochs[0])
     edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
     messages = MessageSizes(
-        first.num_agents, sizes["sent"], sizes["sent"], sizes["start_server"], sizes["start_gossip"]
+        first.num_agents, sizes["sent"], sizes.get("whole", sizes["sent"]), sizes["start_server"], sizes["start_gossip"]
     )
     found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
     if plan.server_sum:  # up to the server a number is a word of 8 bytes

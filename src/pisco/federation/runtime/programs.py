@@ -11,8 +11,9 @@ import numpy as np
 from pisco.engines.evaluate import measure_test, with_params
 from pisco.engines.job import Streams
 from pisco.federation.runtime.cut import Exchange, Stages, Steps, exchange
+from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
-from pisco.networks.rounds import RoundMix, Told
+from pisco.networks.rounds import Told
 from pisco.problems.gradient import agent_buffers, agent_loss
 from pisco.problems.problem import Problem
 from pisco.types import Algorithm, Grad, Params, StartMix
@@ -56,7 +57,7 @@ class Programs:
             return algorithm.init(params, keys.batch_key(k - 1), gradient(index), mix)
 
         def one_round(state: Any, k: Any, told: Told, index: Any) -> Any:
-            mix = RoundMix(lambda tree: exchange(tree, MIX), told, _One(index))
+            mix = CutMix(lambda tree: exchange(tree, MIX), told, _One(index))
             state = algorithm.round(state, keys.batch_key(k), gradient(index), mix)
             if not problem.renews:
                 return state
@@ -74,6 +75,8 @@ class Programs:
         )
         self._start = Stages(start, number)
         self._round = Stages(one_round, self.state_like, number, told, number)
+        kinds = [kind for kind, _ in self._round.messages]
+        self.codecs = [kind.codec for kind in kinds if isinstance(kind, Compressing)]
         # Not `jax.jit`: it would build the agent's data into the program.
         self._join = Stages(join, self.params_like, number, number)
         self._measure = Stages(measure, self.params_like)

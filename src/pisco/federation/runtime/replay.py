@@ -24,6 +24,7 @@ from pisco.federation.runtime.programs import START_SERVER, Programs
 from pisco.federation.runtime.rolled import crossings, roll_mask, rolled_hops, rolled_told
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip
 from pisco.federation.runtime.sums import SUMS
+from pisco.federation.runtime.updates import Compressing, compress
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
@@ -169,6 +170,9 @@ def _in_step(steps: dict[int, Steps], hops_of: Callable[[str, int], list[Hop]], 
                 ended[place] = end.value
         if ended:
             return ended
+        if any(isinstance(kind, Compressing) for kind, _, _ in asked.values()):
+            received = {place: compress(kind, leaves)[1] for place, (kind, _, leaves) in asked.items()}
+            continue
         arrays = {place: [np.asarray(leaf) for leaf in leaves] for place, (_, _, leaves) in asked.items()}
         hops = {place: hops_of(kind, place) for place, (kind, _, _) in asked.items()}
         for at in range(max(len(each) for each in hops.values())):

@@ -85,7 +85,6 @@ class Reporter:
     def __init__(self, agent: Agent):
         self.agent = agent
         self.held = 0
-        # Whole: vectors that a compressor made sparse travel as they are.
         self._sizes = message_sizes(agent.algorithm, agent.programs.params_like, 1)
         self._columns = [
             Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
@@ -114,7 +113,8 @@ class Reporter:
                 waiting_for=agent.mailroom.waiting_for,
                 rows=agent.history.since(self.held),
                 first=self.held,
-                round_bytes=self._sizes.whole,
+                round_bytes=self._sizes.sent if agent.programs.codecs else self._sizes.whole,
+                whole_bytes=self._sizes.whole,
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,
                 columns=self._columns,

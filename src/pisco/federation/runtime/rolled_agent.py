@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -255,7 +255,7 @@ class RolledAgent(Agent):
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from answer_rolled(self, super()._pull, name, request, context)
 
-    def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def _exchange(self, kind: Any, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
         if kind == MIX:
             leaves = [np.asarray(leaf) for leaf in leaves]  # computed while the roll is called
             self._roll()
@@ -264,14 +264,20 @@ class RolledAgent(Agent):
     def wanted(self, where: Where) -> bool:
         return where.round == 0 or self.attendance.newest(where.round - 1)
 
-    def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
+    def pull(
+        self,
+        peers: Mapping[int, Peer],
+        where: Where,
+        layout: MessageLayout,
+        copies: Hashable | None = None,
+        **options: Any,
+    ) -> dict[int, Received]:
         if where.round == 0:
             return super().pull(peers, where, layout)
         began = time.perf_counter()
         try:
-            return self.mailroom.pull(
-                peers, where, layout=layout, limit=layout.size, patience=math.inf, wanted=lambda: self.wanted(where)
-            )
+            wanted = {"patience": math.inf, "wanted": lambda: self.wanted(where)}
+            return super().pull(peers, where, layout, copies, **wanted)
         finally:
             self._waited += time.perf_counter() - began
 

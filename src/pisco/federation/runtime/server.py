@@ -27,6 +27,7 @@ from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.updates import Incoming
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
 
@@ -53,7 +54,8 @@ class Server(MemberProcess):
         self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
-        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
+        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1 << 20), "float32"), 1)
+        self.incoming = Incoming(self._sizes.codecs)
         self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
@@ -159,6 +161,7 @@ class Server(MemberProcess):
                 limit=self.limit,
                 patience=self.patience(round_, phase),
                 wanted=lambda: self.wanted(round_),
+                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
             )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
