@@ -437,11 +437,11 @@ class Vanishing(Watched):
         if name == "agent-3":
             report = made.report
 
-            def vanishing(part, arrays):
+            def vanishing(part, arrays, *more):
                 if part.k == 1 and part.where.phase == 1:
                     self.gone = True
                     raise Stopped("vanished")
-                return report(part, arrays)
+                return report(part, arrays, *more)
 
             made.report = vanishing
         return made
