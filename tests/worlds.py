@@ -116,6 +116,7 @@ def network_for(method, agents=6, server=None):
         graph,
         server=server or chosen,
         sampling=sampling,
+        receivers=wanted.get("receivers", "all"),
         gossip_steps=wanted.get("gossip_steps", 1),
         varying=VARYING[wanted.get("varying", "none")](),
         gossip_before_server=wanted.get("gossip_before_server", False),

@@ -146,9 +146,15 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         )
     if needs.server_every_round and server.probability != 1.0:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
-    if needs.doubly_stochastic and network.sampling is not None:
+    if needs.doubly_stochastic and not network.keeps_mean:
         raise InputError(
-            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
+            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`, "
+            'or let a sample of equal shares keep its average to itself (receivers="sampled")'
+        )
+    if network.to_sampled and (needs.server_every_round or needs.constant_map or needs.steady_links):
+        raise InputError(
+            f"{algorithm.name} needs everybody to hear the server's average, or what agents hold of it goes stale; "
+            'use receivers="all"'
         )
     if needs.steady_links and (network.varying is not None or network.splits_rounds or absent):
         raise InputError(

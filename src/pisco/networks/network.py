@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.display import card
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_number, choose
 from pisco.networks import graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
@@ -41,6 +41,7 @@ class Network:
       varying: gossip that changes from round to round, such as `edge_dropout(0.2)`; `weights` are its base.
       presence: who takes part in round k, such as `churn(0.1, 0.3)`, a mask, or a function of (key, round_index).
       sampling: who reports in a server round (everybody unless given), such as `sample(3, agents=10)`.
+      receivers: who hears the server's average: "all", or only the "sampled", while the others keep what they have.
       gossip_steps: how many times to apply the gossip weights in every exchange (0 is no gossip at all).
       gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
 
@@ -60,11 +61,13 @@ class Network:
         varying: Varying | None = None,
         presence: Presence | Any = None,
         sampling: Sampling | None = None,
+        receivers: str = "all",
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
     ):
         check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
         self.varying, self.sampling = varying, sampling
+        self.to_sampled = choose("receivers", receivers, {"all": False, "sampled": True})
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
         rule: Any = weighting.WEIGHTS[weights] if isinstance(weights, str) else weights
@@ -162,7 +165,7 @@ class Network:
             targets, sources = jnp.asarray(ends[:, ends[0] != ends[1]], jnp.int32)
         rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
         steps = (self.gossip_steps, self.gossip_before_server)
-        return Gossip(rule, self.sampling, sources, targets, self.presence, *steps)
+        return Gossip(rule, self.sampling, sources, targets, self.presence, *steps, self.to_sampled)
 
     @property
     def problem_with_reach(self) -> str | None:
@@ -174,6 +177,14 @@ class Network:
             f"{self.graph.name} has {parts} components and the server is never reached, so the agents cannot agree; "
             "use a connected graph or a server schedule such as bernoulli(0.1)"
         )
+
+    @property
+    def keeps_mean(self) -> bool:
+        """Whether every round's map keeps the agents' mean: a sample must share its average alone, and weigh alike."""
+        if self.sampling is None:
+            return True
+        shares = np.asarray(self.sampling.sizes) / np.asarray(self.sampling.quotas)
+        return self.to_sampled and bool((shares == shares[0]).all())
 
     @cached_property
     def splits_rounds(self) -> bool:
@@ -198,6 +209,8 @@ class Network:
             raise InputError(
                 f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
             )
+        if self.to_sampled and self.sampling is None:
+            raise InputError('receivers is "sampled", but nobody is sampled; give `sampling` (in files `reporters`)')
         if self.presence is not None:
             self._check_presence()
 
@@ -231,6 +244,7 @@ class Network:
     def __repr__(self) -> str:
         varying = f"varying={self.varying.__name__}, " if self.varying else ""
         varying += f"presence={self.presence!r}, " if self.presence is not None else ""
+        varying += "receivers=sampled, " if self.to_sampled else ""
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
             f"weights={self.weights_name}, {varying}server={self.server!r})"

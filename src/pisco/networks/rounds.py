@@ -45,6 +45,7 @@ class Gossip:
     presence: Presence | None  # who takes part; None is everybody
     steps: int = field(metadata={"static": True})  # gossip this often in an exchange
     before_server: bool = field(metadata={"static": True})  # gossip in server rounds too, before the average
+    to_sampled: bool = field(metadata={"static": True})  # only those who reported hear the average
 
 
 class Told(NamedTuple):
@@ -90,6 +91,7 @@ class Drawn(NamedTuple):
     edges: Any  # directed edges of one gossip exchange
     weights: jax.Array | None  # of every agent's report, zero where there is none; None: all alike
     present: Any = None  # a mask over agents; None: everybody is
+    hears: Any = None  # whom the average of a whole server round goes to, a mask; None: everybody
 
 
 def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any, present: Any = None) -> Drawn:
@@ -111,12 +113,13 @@ def _draw_of_all(gossip: Gossip, who: Any, links_key: jax.Array, round_index: An
         assert gossip.sources is not None and gossip.targets is not None
         mask = jnp.asarray(who)
         return Drawn(mask, *outside_gossip(mask, gossip.sources, gossip.targets), None)
-    weights = None
+    weights = hears = None
     if gossip.sampling is not None:
         # Apart from the gossip's draws, which fold in the bare round.
         apart = jax.random.fold_in(links_key, 2**31 - 1)
         weights = gossip.sampling.weights(jax.random.fold_in(apart, round_index))
-    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights)
+        hears = weights > 0 if gossip.to_sampled else None
+    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights, hears=hears)
 
 
 def tell(drawn: Drawn, num_agents: int) -> Told:
@@ -129,7 +132,8 @@ def tell(drawn: Drawn, num_agents: int) -> Told:
         return Told(everyone, 1.0, reached)
     reports = drawn.weights > 0
     share = jnp.asarray(reports.sum(), float) / num_agents
-    return Told(jnp.where(reached, reports, everyone), jnp.where(drawn.server, share, 1.0), reached)
+    hears = reached if drawn.hears is None else reached & drawn.hears
+    return Told(jnp.where(reached, reports, everyone), jnp.where(drawn.server, share, 1.0), hears)
 
 
 def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
@@ -141,9 +145,10 @@ def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
         return Links(*(jnp.asarray(x, jnp.int32) for x in counts))
     server, anybody = jnp.asarray(drawn.server, jnp.int32), jnp.asarray(present > 0, jnp.int32)
     reporters = present if drawn.weights is None else jnp.count_nonzero(drawn.weights).astype(jnp.int32)
+    hearers = present if drawn.hears is None else reporters
     gossips = jnp.int32(gossip.steps > 0) * (anybody if gossip.before_server else anybody * (1 - server))
     edges = (gossips * gossip.steps * drawn.edges).astype(jnp.int32)
-    return Links(jnp.int32(1), server * anybody, gossips, server * reporters, server * present, edges, present)
+    return Links(jnp.int32(1), server * anybody, gossips, server * reporters, server * hearers, edges, present)
 
 
 def draw_round(
@@ -198,7 +203,8 @@ def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any],
             return here.average(sent)
         else:
             totals = here.total(_weighted(here.own(drawn.weights), sent))
-        return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
+        averages = jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
+        return averages if drawn.hears is None else where_agents(here.own(drawn.hears), averages, sent)
 
     if isinstance(drawn.server, bool | np.bool_):
         return serving if drawn.server else gossiping
