@@ -107,7 +107,17 @@ def rule_named(name):
 
 COMPRESSED = {"pisco-compressed", "choco"}
 TRACKING = ["pisco", "pisco-one-exchange", "pisco-vr", "dsgt", "dsgt-cta", "dsgt-full-atc", "kgt", "lsgt"]
-TRACKING += ["periodical-gt", "pisco-adam", "gt-hsgd", "led", "exact-diffusion", "nids", "proxskip", "sd-gt"]
+TRACKING += [
+    "periodical-gt",
+    "pisco-adam",
+    "gt-hsgd",
+    "led",
+    "exact-diffusion",
+    "nids",
+    "proxskip",
+    "sd-gt",
+    "push-pull",
+]
 NEEDS_ALL = {"scaffold", "beer", "motef", "extra", "feddyn", "fedadam"}
 
 

@@ -395,3 +395,20 @@ def top_k(count):
         return out
 
     return compress
+
+
+def push_pull(x0, gradient, pairs, *, local_lr, comm_lr=1.0, local_steps, one_exchange=False):
+    """PISCO where X is mixed by the first matrix of a pair and Y by the second; without local steps, Push-Pull."""
+    X = np.outer(x0, np.ones(pairs[0][0].shape[0]))
+    G = gradient(X)
+    Y = G.copy()
+    for pull, push in pairs:
+        x, y, g = X, Y, G
+        for _ in range(local_steps):
+            x = x - local_lr * y
+            new = gradient(x)
+            y, g = y + new - g, new
+        X = ((1 - comm_lr) * X + comm_lr * (x - local_lr * y)) @ pull
+        G = gradient(X)
+        Y = y @ push + G - g if one_exchange else (y + G - g) @ push
+        yield {"params": X, "tracker": Y}

@@ -104,6 +104,8 @@ def network_for(method, agents=6, server=None):
         groups = graph.components().tolist()
     if wanted.get("graph") == "complete":
         graph = pisco.networks.graphs.complete(agents)
+    if wanted.get("graph") == "random-digraph":
+        graph = pisco.networks.graphs.random_digraph(agents, wanted["prob"])
     schedules = {
         "never": pisco.never,
         "always": pisco.always,

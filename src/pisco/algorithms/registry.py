@@ -160,6 +160,12 @@ _ROWS = {
     "periodical-gt": Method(kgt, "local steps corrected with the last gradient", {"last_gradient": True}, GOSSIP),
     "sd-gt": Method(sd_gt, "gradient tracking within clusters and, every τ rounds, between them", {}, SUBNETS),
     "lsgt": Method(lsgt, "gradient tracking with local steps, semi-ATC", {}, GOSSIP),
+    "push-pull": Method(
+        pisco,
+        "gradient tracking on one-way links: parameters pulled, trackers pushed",
+        {"local_steps": 0, "comm_lr": 1.0, "one_exchange": True},
+        {"graph": "random-digraph", "prob": 0.2, "weights": "metropolis", "server": "never"},
+    ),
     "choco": Method(choco, "gossip SGD with error-feedback compression", {}, GOSSIP),
     "beer": Method(compressed_beer, "compressed gradient tracking", {}, GOSSIP),
     "motef": Method(motef, "compressed gradient tracking of a running mean of the gradients", {}, GOSSIP),

@@ -18,7 +18,7 @@ from pisco.networks.sampling import Sampling
 from pisco.networks.varying import Gossiping
 from pisco.parts import sent_only
 from pisco.tree import where_agents, zeros_like
-from pisco.types import Compressor, StartMix
+from pisco.types import Compressor, Pushed, StartMix
 
 
 class Links(NamedTuple):
@@ -39,6 +39,7 @@ class Gossip:
     """How agents are linked, as traced data, and what a round does with the links."""
 
     rule: Gossiping
+    push: Gossiping | None  # of what is `Pushed`, where links are one-way; None: the rule does for all
     sampling: Sampling | None  # who reports to the server; None is everybody
     sources: jax.Array | None  # every directed edge; for schedules that split a round, and to count those present
     targets: jax.Array | None
@@ -59,8 +60,8 @@ class Told(NamedTuple):
 class RoundMix:
     """The `Mix` of stacked agents; `here` says which of them are. Leaves that are not sent it leaves alone."""
 
-    def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY):
-        self.apply, self.here = apply, here
+    def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY, push: Any = None):
+        self.apply, self.here, self.push = apply, here, push
         self.participates, self.share, self.server = told
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
@@ -68,7 +69,10 @@ class RoundMix:
 
     def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         """One exchange of what is sent."""
-        return self.apply(tree)
+        if self.push is None:
+            return self.apply(tree)
+        ways = {True: lambda part: Pushed(self.push(part.tree)), False: self.apply}
+        return jax.tree.map(lambda part: ways[_is_pushed(part)](part), tree, is_leaf=_is_pushed)
 
     def each(self, function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
         def own(tree):
@@ -91,6 +95,7 @@ class Drawn(NamedTuple):
     edges: Any  # directed edges of one gossip exchange
     weights: jax.Array | None  # of every agent's report, zero where there is none; None: all alike
     present: Any = None  # a mask over agents; None: everybody is
+    push: Operator | None = None  # the gossip of what is `Pushed`; None: the same operator
     hears: Any = None  # whom the average of a whole server round goes to, a mask; None: everybody
 
 
@@ -119,7 +124,8 @@ def _draw_of_all(gossip: Gossip, who: Any, links_key: jax.Array, round_index: An
         apart = jax.random.fold_in(links_key, 2**31 - 1)
         weights = gossip.sampling.weights(jax.random.fold_in(apart, round_index))
         hears = weights > 0 if gossip.to_sampled else None
-    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights, hears=hears)
+    push = None if gossip.push is None else gossip.push.draw(links_key, round_index)[0]
+    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights, push=push, hears=hears)
 
 
 def tell(drawn: Drawn, num_agents: int) -> Told:
@@ -168,7 +174,8 @@ def draw_round(
     told = tell(drawn, num_agents)
     own = Told(here.own(told.participates), told.share, here.own(told.server))
     make = _split_map if jnp.ndim(drawn.server) == 1 else _whole_map
-    return RoundMix(make(gossip, drawn, here), own, here), count_links(gossip, drawn, num_agents)
+    push = None if drawn.push is None else make(gossip, drawn._replace(operator=drawn.push), here)
+    return RoundMix(make(gossip, drawn, here), own, here, push), count_links(gossip, drawn, num_agents)
 
 
 def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
@@ -224,6 +231,10 @@ def _split_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any],
         return jax.tree.map(leaf, tree, here.total(_weighted(own, sent)), exchange(tree))
 
     return apply
+
+
+def _is_pushed(part: Any) -> bool:
+    return isinstance(part, Pushed)
 
 
 def _sent(present: jax.Array, tree: Any) -> Any:
