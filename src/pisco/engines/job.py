@@ -115,7 +115,8 @@ class Job:
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
-        who = (self.network.sampling, self.network.presence)
+        who, push = (self.network.sampling, self.network.presence), self.network.push
+        who = who if push is None else (*who, push.data, push.indices, push.indptr)
         data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
@@ -146,9 +147,20 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         )
     if needs.server_every_round and server.probability != 1.0:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
-    if needs.doubly_stochastic and network.sampling is not None:
+    if needs.doubly_stochastic and not network.keeps_mean:
         raise InputError(
-            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
+            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`, "
+            'or let a sample of equal shares keep its average to itself (receivers="sampled")'
+        )
+    if network.push is not None and needs.doubly_stochastic and not needs.one_way:
+        raise InputError(
+            f"{algorithm.name} needs weights that keep the agents' mean, which one-way links do not have; use pisco or "
+            "push-pull, or a graph whose links go both ways"
+        )
+    if network.to_sampled and (needs.server_every_round or needs.constant_map or needs.steady_links):
+        raise InputError(
+            f"{algorithm.name} needs everybody to hear the server's average, or what agents hold of it goes stale; "
+            'use receivers="all"'
         )
     if needs.steady_links and (network.varying is not None or network.splits_rounds):
         raise InputError(

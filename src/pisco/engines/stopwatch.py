@@ -174,7 +174,7 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                         t = jnp.maximum(t, arrival.max(axis=1, initial=-jnp.inf))
                     else:
                         t = jnp.maximum(t, jax.ops.segment_max(arrival, heard.targets, num_segments=agents))
-                t = t if do.gossips_always else jnp.where(to_server, before, t)
+                t = t if do.gossips_always else jnp.where(to_server.any(), before, t)
                 if each.kind in ("mix", "server"):
                     heard_from = reports if each.kind == "mix" else to_server
                     leaves, (delay, latency) = t, delays("server", each.up, at, 0)

@@ -181,7 +181,12 @@ class Federation(Table):
         }
         tables = options.moved(tables, lambda path: path.expanduser().resolve())
         links = checked(NetworkTable, tables["network"], "the network")
-        tables["weights"] = _triples(links.build().weights, range(len(roster)))
+        built = links.build()
+        if built.push is not None:
+            raise InputError(
+                f"{built.graph.name} has one-way links, and a federation's go both ways; use another graph"
+            )
+        tables["weights"] = _triples(built.weights, range(len(roster)))
         files = options.files(tables)
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):

@@ -267,6 +267,8 @@ class Agent(MemberProcess):
             received = self.pull(others, where, layout, copies)
             parts = {place: message.arrays for place, message in received.items()}
             return gossip(parts | {self.place: arrays}, hop, self.place)
+        if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
+            return arrays
         if self.place in hop.reporters:
             self.report(Reporting(where, self._k if where.round else -1, hop, names), arrays, updates)
         return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays

@@ -98,7 +98,7 @@ class Routes:
             return [ServerHop(None, inside, inside)] if inside else []
         steps = self.network.gossip_steps
         gossip: list[Hop] = [] if place is None else [self.gossip_hop(place, k, present=present)] * steps
-        if not mask[0]:
+        if not mask.any():
             return gossip
         before = gossip if self.network.gossip_before_server else []
         if present is None:
@@ -127,7 +127,7 @@ class Routes:
         if self.network.sampling is None or k is None:
             return ServerHop(None, everybody, everybody)
         weights = {agent: float(weight) for agent, weight in enumerate(self._drawn(k)[1]) if weight}
-        return ServerHop(weights, tuple(weights), everybody)
+        return ServerHop(weights, tuple(weights), tuple(weights) if self.network.to_sampled else everybody)
 
     def _drawn(self, k: int) -> tuple[Told, Any, Links]:
         """What is drawn of round k: what agents are told, the weights of reports, the links."""
