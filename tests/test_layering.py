@@ -36,7 +36,7 @@ ORDER = {
         {"cli"},
     ],
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
-    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
+    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts", "poison"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
     "pisco.problems": [{"sampling", "arrays", "checks", "stream"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [

@@ -53,7 +53,7 @@ def assert_close(found, cases):
     assert max(worst.values()) <= 1e-12, {case: error for case, error in worst.items() if error > 1e-12}
 
 
-CUT = ["pisco-compressed", "tt-hf", "per agent", "one peer", "adaptive", "absent", "personal"]
+CUT = ["pisco-compressed", "tt-hf", "per agent", "one peer", "adaptive", "absent", "personal", "poisoned"]
 """Rows and networks that together pass every kind of communication."""
 
 

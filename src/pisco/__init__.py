@@ -18,6 +18,7 @@ from pisco.engines import run, sweep
 from pisco.errors import InputError
 from pisco.metrics import Metric
 from pisco.networks.graph import Graph
+from pisco.networks.guards import Guard, clip
 from pisco.networks.network import Network
 from pisco.networks.presence import Presence, churn, everybody, from_log, present
 from pisco.networks.sampling import sample, sample_groups
@@ -32,6 +33,7 @@ __all__ = [
     "Clock",
     "Grad",
     "Graph",
+    "Guard",
     "InputError",
     "Metric",
     "Mix",
@@ -48,6 +50,7 @@ __all__ = [
     "always",
     "bernoulli",
     "churn",
+    "clip",
     "compare",
     "data",
     "edge_dropout",

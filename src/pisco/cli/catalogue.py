@@ -96,6 +96,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _registry("networks.schedules", "SCHEDULES"),
     "varying": _registry("networks.varying", "VARYING"),
     "presence": _registry("networks.presence", "PRESENCE"),
+    "guards": _registry("networks.guards", "GUARDS"),
     "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents", "groups"),
     "problems": _registry("problems.registry", "PROBLEMS", *_DATA),
     "datasets": _datasets,

@@ -55,6 +55,7 @@ class Outcome:
     interrupted: bool
     seconds: float
     frames: dict[str, np.ndarray] = field(default_factory=dict)
+    names: Any = ()  # whom guards have named, as they are carried
 
 
 class _History:
@@ -263,12 +264,12 @@ def drive(
     rule, links = job.network.gossip.rule, [streams(seed_key(run.seed)).links for run in job.runs]
     start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
 
-    def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
+    def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)
         columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()
-        return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames)
+        return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames, names)
 
     saved_at, saved_round, stopping = -math.inf, done, False
     with _one_polite_interrupt() as asked_to_stop, deferring(job) as failed, feeding(job, shapes) as feeder:
@@ -297,4 +298,5 @@ def drive(
         if checkpoints and saved_round != done:
             save()
 
-    return outcome(engine.pack(states).state.params, interrupted=stopping and done < rounds)
+    last = engine.pack(states)
+    return outcome(last.state.params, interrupted=stopping and done < rounds, names=last.names)

@@ -169,6 +169,13 @@ def _run(
         own, frames = slice(point * each, (point + 1) * each), outcome.frames
         first, which = job.runs[own][0], 0 if alone else own
         algorithm, seen = first.algorithm, {}
+        guard, named = job.network.guard, []
+        if guard is not None and outcome.names:
+            each_run = (
+                jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), outcome.names)
+                for i in range(*own.indices(10**9)[:2])
+            )
+            named = [names.told(guard) for names in each_run]
         if frames and point < frames["frame_errors"].shape[1]:
             seen = frames | {"frame_errors": frames["frame_errors"][:, point]}
         return Result(
@@ -188,6 +195,7 @@ def _run(
             seconds=outcome.seconds,
             agents=known | seen,
             metrics=by_column(job.problem.metrics),
+            named=named[0] if alone and named else named,
         )
 
     if job.runs[0].algorithm.caution and job.batch_size is not None:

@@ -43,7 +43,7 @@ def plan_config(
 
     Without prices, an experiment that has a clock is planned for seconds.
     """
-    usual = {"varying": "none", "presence": "everybody", "reporters": None, "gossip_steps": 1}
+    usual = {"varying": "none", "presence": "everybody", "reporters": None, "gossip_steps": 1, "guard": "none"}
     usual["gossip_before_server"] = False
     for name, value in usual.items():
         if getattr(config.network, name) != value:

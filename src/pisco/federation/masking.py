@@ -12,6 +12,7 @@ FEWEST = 3
 
 def check(plan: Any) -> None:
     """Refuse a plan with an exchange whose sum would tell a member's vector."""
+    refuse_masks(plan.guard)
     small = next((epoch for epoch in plan.epochs if len(epoch.members) < FEWEST), None)
     if small is not None:
         raise InputError(
@@ -43,3 +44,12 @@ def check(plan: Any) -> None:
                 f"{', '.join(sorted(join))} would join at round {after.start} with the mean of {len(stay)} agents, and "
                 f'server_sum = "masked" needs at least {FEWEST}; plan the change while more of them stay'
             )
+
+
+def refuse_masks(guard: Any) -> None:
+    """Refuse a guard at a server that sees only masked sums."""
+    if guard is not None and guard.guard_server:
+        raise InputError(
+            f"guard = {guard!r} judges every member's vector, and a server that sees only masked sums has none; set "
+            "network.guard_server = false, which guards gossip alone"
+        )

@@ -52,6 +52,7 @@ from pisco.settings.tables import AlgorithmTable, BatchSize, Choices, Count, Net
 
 if TYPE_CHECKING:
     from pisco.data import Dataset
+    from pisco.networks.guards import Guard
     from pisco.networks.network import Network
     from pisco.problems.problem import Problem
     from pisco.types import Algorithm
@@ -218,6 +219,8 @@ class Federation(Table):
     def _tables(self) -> dict[str, Any]:
         tables = options.moved(self.model_dump(exclude_none=True), lambda file: Path(file.name))
         tables.setdefault("batch_size", "full")
+        if self.network.guard == "none":
+            del tables["network"]["guard"]
         if self.presence == "all":
             del tables["presence"]  # plans from before there was a choice keep their hash
         return tables if self.files else {name: value for name, value in tables.items() if name != "files"}
@@ -291,6 +294,11 @@ class Federation(Table):
         if presence is None and self.presence == "deadline":
             presence = np.ones(len(epoch.members), bool)
         return table.build(epoch.matrix(), presence)
+
+    @functools.cached_property
+    def guard(self) -> Guard | None:
+        """What members do with messages that lie too far away."""
+        return self.network.build_guard()
 
     def quorum_at(self, round_index: int) -> int:
         """How many must be present in a round; a roster that shrank below the quorum needs all of them."""

@@ -15,6 +15,7 @@ from pisco.errors import InputError, check_number, choose
 from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
+from pisco.networks.guards import AT_ONCE, Guard
 from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling
@@ -45,6 +46,7 @@ class Network:
       receivers: who hears the server's average: "all", or only the "sampled", while the others keep what they have.
       gossip_steps: how many times to apply the gossip weights in every exchange (0 is no gossip at all).
       gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
+      guard: what is done with messages that lie too far away, such as `clip()`; None takes all as they are.
 
     >>> net = Network.ring(10, weights="fdla")
     >>> net
@@ -65,9 +67,10 @@ class Network:
         receivers: str = "all",
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
+        guard: Guard | None = None,
     ):
         check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
-        self.varying, self.sampling = varying, sampling
+        self.varying, self.sampling, self.guard = varying, sampling, guard
         self.to_sampled = choose("receivers", receivers, {"all": False, "sampled": True})
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
@@ -174,18 +177,26 @@ class Network:
         other._check()
         return other
 
+    def with_guard(self, guard: Guard | None) -> Network:
+        """The same network with another guard, or none."""
+        other = object.__new__(Network)
+        other.__dict__.update(self.__dict__, guard=guard)
+        other.__dict__.pop("gossip", None)
+        other._check()
+        return other
+
     @cached_property
     def gossip(self) -> Gossip:
         """The agents' links as the engines use them."""
         sources = targets = None
-        if self.splits_rounds or self.presence is not None:
+        if self.splits_rounds or self.presence is not None or self.guard is not None:
             links = self.graph.adjacency() if self.splits_rounds else self.weights
             ends = np.stack(links.tocoo().coords)
             targets, sources = jnp.asarray(ends[:, ends[0] != ends[1]], jnp.int32)
         rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
         steps = (self.gossip_steps, self.gossip_before_server)
         push = None if self.push is None else fixed(self.push)
-        return Gossip(rule, push, self.sampling, sources, targets, self.presence, *steps, self.to_sampled)
+        return Gossip(rule, push, self.sampling, sources, targets, self.presence, *steps, self.to_sampled, self.guard)
 
     @property
     def problem_with_reach(self) -> str | None:
@@ -229,27 +240,32 @@ class Network:
             raise InputError(
                 f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
             )
-        if self.push is not None and (self.splits_rounds or self.varying or self.presence is not None):
+        if self.push is not None and (self.splits_rounds or self.varying or self.presence is not None or self.guard):
             raise InputError(
                 f"{self.graph.name} has one-way links, whose weights are a steady pair; they cannot be combined with "
-                "varying, presence or a schedule that splits rounds"
+                "varying, presence, a guard or a schedule that splits rounds"
             )
         if self.to_sampled and self.sampling is None:
             raise InputError('receivers is "sampled", but nobody is sampled; give `sampling` (in files `reporters`)')
-        if self.presence is not None:
-            self._check_presence()
+        if self.guard is not None and not hasattr(self.guard, "keep"):
+            raise InputError(f"guard={self.guard!r} is no guard; give one such as pisco.clip(), or leave it out")
+        if self.guard is not None and self.num_agents > AT_ONCE:
+            raise InputError(f"a guard compares every pair, at most {AT_ONCE} agents, not {self.num_agents}; drop it")
+        for what in ("presence", "guard"):
+            if getattr(self, what) is not None:
+                self._check_presence(f"{what}={getattr(self, what)!r}")
 
-    def _check_presence(self) -> None:
-        """Absences keep the agents' mean only where a link weighs the same both ways."""
+    def _check_presence(self, what: str) -> None:
+        """Absences, and who is left off, keep the agents' mean only where a link weighs the same both ways."""
         even = abs(self.weights - self.weights.T).max() <= 1e-12
         if not (getattr(self.varying, "symmetric", False) if self.varying else even):
             links = self.varying.__name__ if self.varying else "W"
             raise InputError(
-                f"presence={self.presence!r} needs links that weigh the same both ways, as {links} need not; "
+                f"{what} needs links that weigh the same both ways, as {links} need not; "
                 "use symmetric weights, alone or with edge_dropout or random_matching"
             )
         if self.sampling is not None:
-            raise InputError(f"presence={self.presence!r} says who reports to the server; drop `sampling`")
+            raise InputError(f"{what} says who reports to the server; drop `sampling`")
 
         def unknown() -> Any:
             raise InputError(
@@ -270,6 +286,7 @@ class Network:
         varying = f"varying={self.varying.__name__}, " if self.varying else ""
         varying += f"presence={self.presence!r}, " if self.presence is not None else ""
         varying += "receivers=sampled, " if self.to_sampled else ""
+        varying += f"guard={self.guard!r}, " if self.guard is not None else ""
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
             f"weights={self.weights_name}, {varying}server={self.server!r})"

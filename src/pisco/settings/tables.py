@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
+from pisco.networks.guards import GUARDS, Guard
 from pisco.networks.network import Network
 from pisco.networks.presence import PRESENCE
 from pisco.networks.sampling import sample_groups
@@ -117,6 +118,7 @@ class NetworkTable(Choices):
     receivers: Literal["all", "sampled"] = "all"
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
+    guard: str = "none"
 
     @model_validator(mode="before")
     @classmethod
@@ -147,6 +149,10 @@ class NetworkTable(Choices):
         """When the server is reached."""
         return as_schedule(SCHEDULES[self.server](**self.taken_by("server")))
 
+    def build_guard(self) -> Guard | None:
+        """What is done with messages that lie too far away."""
+        return GUARDS[self.guard](**self.taken_by("guard"))
+
     def build(self, weights: Any = None, presence: Any = None) -> Network:
         """Graph, weights and schedule together; on a matrix already made, if one is given, and so for presence."""
         given = (None, weights) if weights is not None else self._links()
@@ -160,6 +166,7 @@ class NetworkTable(Choices):
             receivers=self.receivers,
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
+            guard=self.build_guard(),
         )
         if made.num_agents != self.agents:
             raise InputError(

@@ -119,7 +119,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     measured, weights = _measured(problem, blocks, cuts, longest)
     exchange = plan_block_gossip(job.network, blocks)
     gossip = job.network.gossip
-    if exchange.operator is not None:  # a device needs its own links only
+    if exchange.operator is not None and gossip.guard is None:  # a device needs its own links only
         gossip = replace(gossip, rule=Fixed(None, gossip.rule.num_edges))  # type: ignore[arg-type, union-attr]
     return Shard(
         placed,

@@ -18,14 +18,16 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.updates import Compressing, Incoming, Outgoing, compress
 from pisco.metrics import by_column
+from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
@@ -63,6 +65,7 @@ class Agent(MemberProcess):
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
+        self.watcher = Watcher(self.plan.guard)
         self.done = self.kept_rounds()
         self._check_past()
         self._enter(self._first_epoch())
@@ -243,18 +246,28 @@ class Agent(MemberProcess):
         arrays = [np.asarray(leaf) for leaf in leaves]
         for step, hop in enumerate(hops):
             copies = (call, step) if kind == MIX and self.programs.codecs else None
-            arrays = self._hop(hop, arrays, copies)
+            arrays = self._hop(hop, arrays, copies, guarded=kind == MIX)
             self._phase += 1
         self.timing.go()
         return arrays
 
-    def _hop(self, hop: Hop, arrays: list[np.ndarray], copies: Hashable | None = None) -> list[np.ndarray]:
+    def before(self) -> list[np.ndarray]:
+        """The parameters that are sent, as they were when the round began."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self.state.params))]
+
+    def _hop(
+        self, hop: Hop, arrays: list[np.ndarray], copies: Hashable | None = None, *, guarded: bool
+    ) -> list[np.ndarray]:
         """Where receivers keep copies of what we send in this exchange, `copies` names it."""
         if not all(np.isfinite(array).all() for array in arrays):
-            raise Stopped(
-                f"the numbers left the finite range in round {self._k}; everybody must start again with a smaller "
-                "algorithm.local_lr"
+            blame = self.watcher.blame()
+            remedy = (
+                f"{blame}: remove it from the roster, and start again"
+                if blame
+                else ("everybody must start again with a smaller algorithm.local_lr")
             )
+            raise Stopped(f"the numbers left the finite range in round {self._k}; {remedy}")
+        start = self.before() if guarded and self.watcher else []
         layout, names = MessageLayout.of(arrays), self.epoch.names
         where = self.where(self._round_on_wire, self._phase)
         updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
@@ -266,11 +279,15 @@ class Agent(MemberProcess):
             others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
             received = self.pull(others, where, layout, copies)
             parts = {place: message.arrays for place, message in received.items()}
-            return gossip(parts | {self.place: arrays}, hop, self.place)
+            parts |= {self.place: arrays}
+            watcher = self.watcher if guarded else Watcher(None)
+            return watcher.gossip(where.round, names, parts, hop, self.place, start)
         if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
             return arrays
         if self.place in hop.reporters:
-            self.report(Reporting(where, self._k if where.round else -1, hop, names), arrays, updates)
+            up = self.watcher.up(arrays, start) if guarded else arrays
+            part = Reporting(where, self._k if where.round else -1, hop, names)
+            self.report(part, up, updates if up is arrays else None)
         return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
 
     def report(self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None) -> None:

@@ -153,6 +153,8 @@ class Ledger:
             timed = {
                 key: value for key, value in report.times.items() if METRIC.fullmatch(key) and math.isfinite(value)
             }
+            fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
+            self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
             self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
@@ -188,6 +190,11 @@ class Ledger:
             known = len(self._leaves) == len(set(self._leaves)) == len(arrays)
             names = self._leaves if known else [str(at) for at in range(len(arrays))]
         return dict(zip(names, arrays, strict=True))
+
+    def namers(self, suspect: str) -> set[str]:
+        """The members who name somebody for vectors that are too far off."""
+        with self._lock:
+            return {name for name, each in self._standing.items() if suspect in each.get("named", ())}
 
     def silent(self, names: Iterable[str], *, unknown: bool = False) -> list[str]:
         """Those not heard of for longer than the plan's patience; who never was counts where `unknown` do."""
@@ -236,7 +243,7 @@ class Ledger:
         return first if len(self.plan.names) == 1 else min(first, second + 1)
 
     def _believed(self, name: str) -> dict[str, Any]:
-        said = self._standing.get(name, {})
+        said = {key: value for key, value in self._standing.get(name, {}).items() if key != "named"}
         return said | {"round": min(said["round"], self._front())} if said else {}
 
     def line(self) -> str:

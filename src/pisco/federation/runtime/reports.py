@@ -120,6 +120,7 @@ class Reporter:
                 columns=self._columns,
                 leaves=self._leaves,
                 times=agent.timing.told(self._sizes.gradients),
+                named=agent.watcher.named,
             )
             try:
                 began = time.monotonic()

@@ -40,17 +40,19 @@ from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
 from pisco.networks.rounds import Told
+from pisco.parts import only
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
 
 
 class Held(NamedTuple):
-    """A state, the round that it comes from (−1: the start), and the place of that roll in the log."""
+    """A state, the round that it comes from (−1: the start), the place of its roll in the log, and who was expelled."""
 
     state: Any
     round: int
     place: int
+    expelled: Sequence[int] = ()
 
 
 class RolledAgent(Agent):
@@ -166,14 +168,18 @@ class RolledAgent(Agent):
             at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
         self._entering = held.state if held is not None else self._join()
-        if held is not None and crossings(self.plan, held.round, k):
+        self._expelled = self.attendance.look()[1].expelled
+        fewer = held is not None and set(held.expelled) != set(self._expelled)
+        if fewer:
+            self.watcher.forget()
+        if held is not None and (fewer or crossings(self.plan, held.round, k)):
             assert self.algorithm.rebase is not None  # `membership.check` has seen to it
             self._entering = self.algorithm.rebase(self._entering)
         told = self.routes.told(k, self.place, np.ones(self.routes.num_agents, bool))
         told = Told(told.participates, Later(lambda: self._told().share), Later(lambda: self._told().server))
         state = self.programs.round(self._exchange, self._entering, k, told)
         self._roll()  # a method without an exchange has not asked yet
-        made = Held(jax.tree.map(np.asarray, state), k, place)
+        made = Held(jax.tree.map(np.asarray, state), k, place, self._expelled)
         seconds = time.perf_counter() - began - self._waited
 
         def keep(facts: dict[str, Any]) -> None:
@@ -193,6 +199,8 @@ class RolledAgent(Agent):
         self._settle()
         if count != self._place + 1 or roll.round != self._k or self.index not in roll.present:
             raise Dropped
+        if roll.expelled != self._expelled:
+            raise Dropped  # begun before somebody was expelled: once more, from a state that knows it
         self._called, self._attempted = True, roll
         self.present = roll_mask(self.epoch, roll)
         self._hops = rolled_hops(self.plan, self.routes, roll, self.place, self.present)
@@ -241,6 +249,9 @@ class RolledAgent(Agent):
         self.store.save(chain["count"], states, outbox=self.outbox, history=rows, notes=notes)
 
     # The exchanges
+
+    def before(self) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self._entering.params))]
 
     def where(self, round_: int, phase: int) -> Where:
         return rolled_where(self, self.chain, round_, phase)

@@ -136,6 +136,7 @@ class RolledServer(Server):
     def _decide(self) -> None:
         """Call the next roll if it is time: on disk first, then in memory, then to everybody."""
         now = time.monotonic()
+        self._expel()
         waits_for = self.mailroom.asking
         members = {member.name: member.index for member in self.plan.epoch_at(self.reached).members}
         roll = self.call.decide(now, members.get(waits_for))
@@ -153,6 +154,20 @@ class RolledServer(Server):
             log.info("round %d is attempted again, without %s", roll.round, gone)
         self.mailroom.interrupt()
         self._work.notify_all()
+
+    def _expel(self) -> None:
+        """Leave off whom enough members have named, or the server itself."""
+        guard = self.plan.guard
+        if guard is None or not guard.reports:
+            return
+        members, gone = self.plan.epoch_at(self.reached).members, self.chain.head.expelled
+        heard = {member.name for member in members if member.index not in gone}  # the expelled have no say
+        for member in members:
+            by = self.ledger.namers(member.name) & heard
+            by |= {SERVER} if member.name in self.watcher.named else set()
+            if (len(by) >= guard.reports or SERVER in by) and self.call.expel(member.index):
+                self.watcher.forget()
+                log.warning("%s is left off from the next roll on: named by %s", member.name, ", ".join(sorted(by)))
 
     def _explain(self, now: float) -> None:
         """Say now and then why nothing happens."""

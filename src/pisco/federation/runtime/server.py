@@ -21,6 +21,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, transport
 from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
@@ -59,6 +60,7 @@ class Server(MemberProcess):
         self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
+        self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
@@ -172,7 +174,12 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            layout, averaged = self.sums.combine(arrays, layout, hop)
+            if self.watcher.guards_server:
+                told = round_ > 0 and phase not in (BOUNDARY, CLOSING)
+                averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
+                layout = MessageLayout.of(averaged)
+            else:
+                layout, averaged = self.sums.combine(arrays, layout, hop)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
@@ -205,6 +212,8 @@ class Server(MemberProcess):
     def _save(self) -> None:
         self.saved += 1
         notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        if self.watcher:
+            notes["struck"] = {str(round_): sorted(who) for round_, who in self.watcher.struck.items()}
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
 
     def _check_past(self) -> None:
