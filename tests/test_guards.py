@@ -259,7 +259,7 @@ class Poisoned(Running):
         if name == "agent-4":
             honest = made.offer
 
-            def offer(round_, phase, layout, data, readers):
+            def offer(round_, phase, layout, data, readers, *more):
                 arrays = [1000 * array for array in layout.split(data)]
                 honest(round_, phase, layout, layout.join(arrays), readers)
 

@@ -272,9 +272,9 @@ def test_plans_that_cannot_do_without_the_absent_are_refused():
     ]:
         with pytest.raises(pisco.InputError, match=why):
             rolled(4, rounds=5, **given)
-    copies = rolled(4, rounds=5, algorithm={"name": "choco", "local_lr": 0.1}, network={"graph": "ring"})
-    with pytest.raises(pisco.InputError, match="everybody present"):
-        membership.check(copies)
+    steady = rolled(4, rounds=5, algorithm={"name": "extra", "local_lr": 0.1}, network={"graph": "ring"})
+    with pytest.raises(pisco.InputError, match="needs everybody in every round"):
+        membership.check(steady)
 
 
 # ------------------------------------------------------------------------------------------------- the whole storm
