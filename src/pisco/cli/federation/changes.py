@@ -226,15 +226,18 @@ def _members(
     roster: list[str] | None, agents: int, outbound: list[str] | None, host: str, port: int
 ) -> dict[str, str] | int:
     """Names to addresses: as given, or so many on one host; those that are outbound have none."""
-    from pisco.errors import InputError
+    from pisco.errors import InputError, suggest
     from pisco.federation.roster import OUTBOUND
 
     hidden, given = outbound or [], _addresses(roster)
     if not hidden:
         return given or agents
     numbered = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
-    if not given and set(hidden) <= numbered.keys():
+    if not given and any(name.startswith("agent-") for name in hidden):
         given = numbered
+        for name in hidden:
+            if name not in numbered:
+                raise InputError(f"there is no agent {name!r} to be outbound; {suggest(name, numbered)}")
     elif twice := given.keys() & set(hidden):
         raise InputError(f"{min(twice)!r} has an address and is outbound; leave out one of the two")
     return given | dict.fromkeys(hidden, OUTBOUND)
