@@ -211,7 +211,8 @@ def drive(
         check_number(name, value, low=1, integer=True)
     rounds, eval_every, chunk_rounds = int(rounds), int(eval_every), int(chunk_rounds)
     _check_folder(checkpoints, rounds, resume)
-    sentences = {job.network.with_server(run.server).problem_with_reach for run in job.runs}
+    servers = {repr(run.server): run.server for run in job.runs}.values()
+    sentences = {job.network.with_server(server).problem_with_reach for server in servers}
     for sentence in filter(None, sentences):
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
@@ -260,9 +261,11 @@ def drive(
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
-    # What a gossip exchange before the first round uses, for every run.
-    rule, links = job.network.gossip.rule, [streams(seed_key(run.seed)).links for run in job.runs]
-    start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
+    # What a gossip exchange before the first round uses, for every run; not drawn where there is none.
+    rule, start_edges = job.network.gossip.rule, np.zeros(len(job.runs), np.int64)
+    if sizes.start_gossip:
+        links = [streams(seed_key(run.seed)).links for run in job.runs]
+        start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
 
     def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)

@@ -15,15 +15,18 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
+from pisco.clock import Clock
 from pisco.costs import message_sizes
 from pisco.engines.driver import Progress
 from pisco.engines.job import Job, Run, carry_shapes
 from pisco.engines.run import sweep
+from pisco.engines.stopwatch import Stopwatch
 from pisco.errors import InputError
 from pisco.experiments.bench.suite import Place
 from pisco.experiments.bench.tasks import World, worlds
 from pisco.experiments.tune import TUNING_SEEDS, Tuned, pick
 from pisco.files import atomic_write
+from pisco.networks.network import Network
 from pisco.problems.problem import Problem
 from pisco.registry import is_reference, label
 from pisco.results import Result
@@ -86,8 +89,10 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
         facts |= {"mixing_rate": float(f"{max(network.mixing_rate, 0.0):.6g}")}
         tuned = [_tune(place, world, problem, progress) for world in found]
         points = [(world.build(each.local_lr), world.network.server) for world, each in zip(found, tuned, strict=True)]
-        results = _sweep(points, place, found[0], problem, range(judging.seeds), progress, clock=judging.clock)
+        results = _sweep(points, place, found[0], problem, range(judging.seeds), progress)
         sizes = _sizes(found[0], problem)
+        for point, result in zip(points, results, strict=True):
+            _add_seconds(result, point, found[0].network, sizes, judging.clock)
         facts |= {"share_sent": round(sum(sizes.sent) / max(1, sum(sizes.whole)), 4), "exchanges": len(sizes.sent)}
         facts |= {"gradients_a_round": sizes.gradients, "vector_bytes": max(sizes.whole, default=0)}
         entries = [_entry(*each, place) for each in zip(found, tuned, results, strict=True)]
@@ -117,7 +122,6 @@ def _sweep(
     problem: Problem,
     seeds: Sequence[int],
     progress: Follow,
-    clock: str | None = None,
 ) -> list[Result]:
     """All points with all seeds, on an accelerator in batches of one size, so that tuning and judging share a program."""
     task, judging = place.task, place.task.judging
@@ -133,16 +137,22 @@ def _sweep(
         full = some + some[-1:] * (batch - len(some))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # cautions for whoever picks a method by hand
-            try:
-                results = sweep(full, problem, world.network, clock=clock, **how)
-            except InputError as error:
-                if clock is None or "clock" not in str(error):
-                    raise
-                results = sweep(full, problem, world.network, **how)  # seconds of this schedule cannot be told
+            results = sweep(full, problem, world.network, **how)
         if any(result.interrupted for result in results):
             raise KeyboardInterrupt
         found += results[: len(some)]
     return found
+
+
+def _add_seconds(result: Result, point: Any, network: Network, sizes: Any, clock: str) -> None:
+    """The column of seconds; none where the schedule looks at the loss, which a clock does not know."""
+    algorithm, server = point
+    runs = [Run(algorithm, server, seed) for seed in result.seeds]
+    try:
+        watch = Stopwatch(Clock.of(clock), network.with_server(server), runs, sizes)
+    except InputError:
+        return
+    result.history["seconds"] = watch.at(result.column("round")[0].tolist())
 
 
 def _entry(world: World, tuned: Tuned, result: Result, place: Place) -> dict[str, Any]:

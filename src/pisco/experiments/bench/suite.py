@@ -117,7 +117,7 @@ class Suite:
         return replace(self, tasks=tasks, methods=_known(methods))
 
     def places(self, only: str | None = None, part: tuple[int, int] = (1, 1)) -> list[Place]:
-        """Every cell, or those that match a pattern; of these the k-th of m parts.
+        """Every cell, or those that match some patterns, in the order of these; of them the k-th of m parts.
 
         Networks of one task and method stay together, because those of one size share a compiled program.
         """
@@ -129,7 +129,9 @@ class Suite:
         ]
         if only is not None:
             patterns = [pattern.strip() for pattern in only.split(",")]
-            found = [each for each in found if any(fnmatchcase(each.name, pattern) for pattern in patterns)]
+            named = {each.name: each for each in found}
+            wanted = dict.fromkeys(name for pattern in patterns for name in named if fnmatchcase(name, pattern))
+            found = [named[name] for name in wanted]
             if not found:
                 raise InputError(f"no cell of {self.name} is named {only!r}; name them as in 'a9a/ring-10/pisco*'")
         groups = dict.fromkeys((each.task.name, each.method) for each in found)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -72,18 +72,26 @@ def _squares(params: jax.Array, batch: Any, key: Any) -> jax.Array:
     return 0.5 * (batch["a"] @ params - batch["b"]) ** 2
 
 
-def _next_logits(params: Params, features: jax.Array, key: Key | None) -> jax.Array:
-    tables = params["w"]
-    seen = jax.nn.one_hot(features, tables.shape[1], dtype=tables.dtype)
-    return jnp.einsum("spc,pck->sk", seen, tables) + params["c"]
+@dataclass(frozen=True)
+class _Tables:
+    """Logits of the next character: scale × (a table for every place before it + c); the scale is one of step sizes."""
+
+    scale: float
+
+    def __call__(self, params: Params, features: jax.Array, key: Key | None) -> jax.Array:
+        tables = params["w"]
+        seen = jax.nn.one_hot(features, tables.shape[1], dtype=tables.dtype)
+        return self.scale * (jnp.einsum("spc,pck->sk", seen, tables) + params["c"])
 
 
-def next_character(dataset: Dataset, *, agents: int, partition: Any = "by_group", partition_options: Any = None):
+def next_character(
+    dataset: Dataset, *, agents: int, partition: Any = "by_group", partition_options: Any = None, scale: float = 3.0
+) -> Problem:
     """Softmax over the next character, a table for every place before it: convex, from zero."""
     places, known = dataset.features.shape[1], int(dataset.features.max()) + 1
     outputs = len(np.unique(dataset.labels))
     return classifier(
-        _next_logits,
+        _Tables(float(scale)),
         {"w": jnp.zeros((places, known, outputs)), "c": jnp.zeros(outputs)},
         dataset,
         agents=agents,
