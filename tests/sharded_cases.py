@@ -131,6 +131,7 @@ NETWORKS = {
     "adaptive": on(ring(9, server=pisco.adaptive(2))),
     "custom": on(ring(9, server=lambda key, k: k % 4 == 1)),
     "personal": on(ring(10, server=COIN), problem=personal),
+    "private": on(ring(10, server=COIN), problem=lambda n: uneven(n, privacy=pisco.Privacy(clip=0.5, noise=1.0))),
     "gossip start": on(ring(9, server=COIN), "kgt", start="gossip"),
     "central start": on(ring(9, server=COIN), "kgt", start="central"),
 }
