@@ -12,6 +12,20 @@ def start(x0, mixes):
     return np.outer(x0, np.ones(mixes[0].shape[0]))
 
 
+def private_gradient(samples, gradient, clip, noise, normals, smooth=False, divisor=None):
+    """(Σⱼ clip(∇ℓⱼ) + σ·C·z)/b as a plain loop; `gradient(sample)` is one sample's, `normals` the drawn z."""
+    total = np.zeros_like(normals)
+    for sample in samples:
+        g = np.asarray(gradient(sample), float)
+        norm = np.sqrt((g**2).sum())
+        if smooth:
+            g = g * clip / (clip + norm)
+        elif norm > clip:
+            g = g * clip / norm
+        total += g
+    return (total + noise * clip * normals) / (divisor or len(samples))
+
+
 def among_present(W, present, server):
     """A round's matrix when only some agents are there, entry by entry."""
     out, there = np.eye(len(W)), np.flatnonzero(present)

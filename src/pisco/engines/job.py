@@ -135,7 +135,12 @@ class Job:
             "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
-        }
+        } | self._protected()
+
+    def _protected(self) -> dict[str, Any]:
+        """What is private; nothing is said of it where nothing is, as ever."""
+        privacy = self.problem.privacy
+        return {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
 
 
 def check_needs(algorithm: Algorithm, network: Network) -> None:

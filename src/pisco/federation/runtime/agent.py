@@ -23,6 +23,7 @@ from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop
+from pisco.federation.runtime.spending import FILE, START, Spending
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.updates import Compressing, Incoming, Outgoing, compress
@@ -71,7 +72,9 @@ class Agent(MemberProcess):
         self._enter(self._first_epoch())
         self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
-        self._problem = problem
+        self._problem, self.spending = problem, self._protect(problem)
+        if self.spending is not None:
+            self._problem = self.spending.problem
         self.mean_samples: float | None = self.found.job.get("mean_samples") if self.found else None
         self._build()
         self.outgoing = Outgoing()
@@ -82,6 +85,31 @@ class Agent(MemberProcess):
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.kept_state()
+
+    def _protect(self, problem: Problem) -> Spending | None:
+        """The count of what private gradients spend; None where they are plain."""
+        folder = self.store.folder
+        try:
+            if problem.privacy is not None:
+                rounds = self.last_round(self.name) - self._first(self.name)
+                settings: Any = {"batch_size": self.plan.batch_size, "rounds": rounds, "begun": self.found is not None}
+                return Spending(folder, problem, self.algorithm, **settings)
+            if (folder / FILE).exists():
+                raise InputError(f"the state in {folder} was begun with privacy; give --privacy again")
+        except InputError:
+            self.store.close()
+            raise
+        return None
+
+    def spend(self, place: int, *, starts: bool = False) -> None:
+        """Count the gradients of a round, or of an attempt, before they are taken."""
+        if self.spending is not None:
+            self.spending.count(place, starts=starts)
+
+    @property
+    def hides(self) -> bool:
+        """Whether noise hides our data: then nothing that is measured on them is told."""
+        return self.spending is not None and self.spending.hides
 
     def _build(self) -> None:
         scale = self.plan.scale_of(self.name, self._problem.num_samples, self.mean_samples)
@@ -194,9 +222,11 @@ class Agent(MemberProcess):
         """X⁰ and what the algorithm makes of it."""
         if self.done == 0:
             self._phase, self._round_on_wire, self._k = 0, 0, 0
+            self.spend(START, starts=True)
             self.state = self.programs.start(self._exchange)
             self._measure()
         else:
+            self.spend(START, starts=True)
             self.state = self.programs.join(membership.mean_of_others(self), self.done)
         self._save()
 
@@ -208,6 +238,7 @@ class Agent(MemberProcess):
     def _round(self, k: int) -> None:
         self._phase, self._round_on_wire, self._k = 0, wire(k), k
         self._hops = self.routes.hops(k, self.place)
+        self.spend(k)
         self.state = self.programs.round(self._exchange, self.state, k, self.routes.told(k, self.place))
         self.done = k + 1
         closing = self.plan.closing and self.done == self.plan.rounds  # the server needs one more message of the round
@@ -221,7 +252,12 @@ class Agent(MemberProcess):
             self.progress(self.done)
 
     def _measure(self) -> None:
-        self.history.add(self.done, self.programs.measure(self.state.params))
+        self.history.add(self.done, self.measured())
+
+    def measured(self) -> dict[str, float]:
+        """What we see at our own parameters, and what private gradients have spent."""
+        found = self.programs.measure(self.state.params)
+        return found if self.spending is None or not self.hides else found | {"epsilon": self.spending.epsilon}
 
     def _save(self, *, parted: bool = False) -> None:
         notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), "mean_samples": self.mean_samples}

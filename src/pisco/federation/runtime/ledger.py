@@ -33,7 +33,7 @@ FILE = "reports.json"
 SAVE_EVERY = 5.0
 METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
 """Names that may go into a table or onto a terminal."""
-MEASURED = re.compile(r"loss|test_[A-Za-z0-9_ .:-]{1,55}")
+MEASURED = re.compile(r"loss|epsilon|test_[A-Za-z0-9_ .:-]{1,55}")
 """Columns that an agent may fill; all others, such as `round` and the bytes, the server counts itself."""
 MOST_BYTES = 1 << 40
 """Of one message that a member may claim; sums over any run stay below 2^63."""
@@ -213,7 +213,7 @@ class Ledger:
                     last_contact=now - self._contact[name] if name in self._contact else -1.0,
                     samples=self._samples.get(name, 0),
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
-                    **self._believed(name),
+                    **self._told(name),
                 )
                 for name in self.plan.names
             ]
@@ -245,6 +245,12 @@ class Ledger:
     def _believed(self, name: str) -> dict[str, Any]:
         said = {key: value for key, value in self._standing.get(name, {}).items() if key != "named"}
         return said | {"round": min(said["round"], self._front())} if said else {}
+
+    def _told(self, name: str) -> dict[str, Any]:
+        """What a member is believed to say of itself, with the privacy that it has spent among its numbers."""
+        said, rows = self._believed(name), self._rows[name]
+        spent = rows[-1][1].get("epsilon") if rows else None
+        return said if spent is None else said | {"times": said.get("times", {}) | {"epsilon": spent}}
 
     def line(self) -> str:
         """The same in one line."""
@@ -281,7 +287,7 @@ class Ledger:
         first = [rows[name][k] for k in rounds[:1] for name in measuring(k)]
         for column in sorted({key for values in first for key in values}, key=lambda c: (c != "loss", c)):
             history[column] = np.asarray(
-                [_mean([rows[n][k][column] for n in measuring(k) if column in rows[n][k]]) for k in rounds]
+                [_all(column, [rows[n][k][column] for n in measuring(k) if column in rows[n][k]]) for k in rounds]
             )
         if rounds and self._sizes:
             history |= costs(self.plan, rounds, self._agreed_sizes(), rolls)
@@ -322,8 +328,9 @@ def _measured(values: Mapping[str, float]) -> dict[str, float]:
     return dict(itertools.islice(fine, 50))
 
 
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+def _all(column: str, values: list[float]) -> float:
+    """The members' mean; what privacy was spent is that of the worst."""
+    return float((np.max if column == "epsilon" else np.mean)(values)) if values else math.nan
 
 
 def costs(

@@ -36,6 +36,7 @@ from pisco.federation.runtime.rolled import (
     rolled_told,
     rolled_where,
 )
+from pisco.federation.runtime.spending import START
 from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
@@ -132,6 +133,7 @@ class RolledAgent(Agent):
     def _begin(self) -> None:
         """X⁰ and what the algorithm makes of it; exchanges before the first round need everybody."""
         self._phase, self._round_on_wire, self._k = 0, 0, 0
+        self.spend(START, starts=True)
         self.state = self.programs.start(self._exchange)
         self.base = Held(self.state, -1, -1)
         self._measure()
@@ -167,6 +169,7 @@ class RolledAgent(Agent):
         if epoch.member(self.name).at != self.address:
             at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
+        self.spend(place, starts=held is None)
         self._entering = held.state if held is not None else self._join()
         self._expelled = self.attendance.look()[1].expelled
         fewer = held is not None and set(held.expelled) != set(self._expelled)
@@ -177,7 +180,7 @@ class RolledAgent(Agent):
             self._entering = self.algorithm.rebase(self._entering)
         told = self.routes.told(k, self.place, np.ones(self.routes.num_agents, bool))
         told = Told(told.participates, Later(lambda: self._told().share), Later(lambda: self._told().server))
-        state = self.programs.round(self._exchange, self._entering, k, told)
+        state = self.programs.round(self._exchange, self._entering, k, told, place)
         self._roll()  # a method without an exchange has not asked yet
         made = Held(jax.tree.map(np.asarray, state), k, place, self._expelled)
         seconds = time.perf_counter() - began - self._waited
@@ -222,7 +225,7 @@ class RolledAgent(Agent):
         leaves, structure = jax.tree.flatten(self.programs.params_like)
         where = self.where(self._round_on_wire, BOUNDARY)
         received = self.pull({0: self.peer(SERVER, self._k)}, where, MessageLayout.of(leaves))
-        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self._k)
+        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self._k, self._place)
 
     def _settle(self) -> None:
         """What the newest rolls say of the attempt that is done."""
@@ -231,7 +234,7 @@ class RolledAgent(Agent):
             if counted:
                 self.base, self.state = self.trial, self.trial.state
                 if (self.base.round + 1) % self.plan.eval_every == 0:
-                    self.history.add(self.base.round + 1, self.programs.measure(self.state.params))
+                    self.history.add(self.base.round + 1, self.measured())
             self.trial = None
         over = min(max(head.round, 0), self.last_round(self.name))
         if over > self.done:
