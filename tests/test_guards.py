@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.federation.masking import refuse_masks
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
 from pisco.federation.runtime import reports
-from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves, refuse_masks
+from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
 from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.roll_call import RollCall
 from pisco.federation.runtime.routes import GossipHop
@@ -259,7 +260,7 @@ class Poisoned(Running):
         if name == "agent-4":
             honest = made.offer
 
-            def offer(round_, phase, layout, data, readers):
+            def offer(round_, phase, layout, data, readers, *more):
                 arrays = [1000 * array for array in layout.split(data)]
                 honest(round_, phase, layout, layout.join(arrays), readers)
 

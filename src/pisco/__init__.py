@@ -24,6 +24,7 @@ from pisco.networks.presence import Presence, churn, everybody, from_log, presen
 from pisco.networks.sampling import sample, sample_groups
 from pisco.networks.schedules import Schedule, adaptive, always, bernoulli, every, never, per_agent
 from pisco.networks.varying import edge_dropout, one_peer_exponential, random_matching
+from pisco.privacy import Privacy
 from pisco.problems import Problem
 from pisco.results import Result, compare
 from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
@@ -40,6 +41,7 @@ __all__ = [
     "Network",
     "Pair",
     "Presence",
+    "Privacy",
     "Problem",
     "Result",
     "Schedule",

@@ -67,7 +67,7 @@ def compressed(*, inner: Algorithm, consensus_lr: float = 1.0, compressor: Compr
         new = inner.round(state.inner, inner_key, grad, feedback)
         return CompressedState(new, feedback.gossiped, feedback.reported)
 
-    return Pair(init, one_round, inner.needs._replace(steady_links=True, doubly_stochastic=True))
+    return Pair(init, one_round, inner.needs._replace(steady_links=True, doubly_stochastic=True, one_way=False))
 
 
 class _Spy:

@@ -17,6 +17,8 @@ from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
+from pisco.cli.playground import playground
+from pisco.cli.relay import relay
 from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
@@ -100,12 +102,14 @@ for _name, _command in {
     "network": network,
     "plot": plot,
     "report": report,
+    "playground": playground,
     "show": show,
     "export": export,
     "list": list_names,
     "data": data,
     "agent": agent,
     "server": server,
+    "relay": relay,
 }.items():
     app.command(_name, cls=Command)(_command)
 app.command("launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)

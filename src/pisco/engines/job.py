@@ -117,7 +117,8 @@ class Job:
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
-        who = (self.network.sampling, self.network.presence, self.network.guard)
+        who, push = (self.network.sampling, self.network.presence, self.network.guard), self.network.push
+        who = who if push is None else (*who, push.data, push.indices, push.indptr)
         data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
@@ -134,7 +135,12 @@ class Job:
             "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
-        }
+        } | self._protected()
+
+    def _protected(self) -> dict[str, Any]:
+        """What is private; nothing is said of it where nothing is, as ever."""
+        privacy = self.problem.privacy
+        return {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
 
 
 def check_needs(algorithm: Algorithm, network: Network) -> None:
@@ -158,14 +164,25 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         )
     if needs.server_every_round and server.probability != 1.0:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
-    if needs.doubly_stochastic and network.sampling is not None:
+    if needs.doubly_stochastic and not network.keeps_mean:
         raise InputError(
-            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
+            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`, "
+            'or let a sample of equal shares keep its average to itself (receivers="sampled")'
         )
-    if needs.steady_links and (network.varying is not None or network.splits_rounds or absent):
+    if network.push is not None and needs.doubly_stochastic and not needs.one_way:
+        raise InputError(
+            f"{algorithm.name} needs weights that keep the agents' mean, which one-way links do not have; use pisco or "
+            "push-pull, or a graph whose links go both ways"
+        )
+    if network.to_sampled and (needs.server_every_round or needs.constant_map or needs.steady_links):
+        raise InputError(
+            f"{algorithm.name} needs everybody to hear the server's average, or what agents hold of it goes stale; "
+            'use receivers="all"'
+        )
+    if needs.steady_links and (network.varying is not None or network.splits_rounds):
         raise InputError(
             f"{algorithm.name} keeps copies of what its neighbours sent, which go stale when links come and go; "
-            "use fixed weights, everybody present and a schedule that is the same for all agents"
+            "use fixed weights and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):
         raise InputError(f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}")

@@ -185,7 +185,8 @@ def _run(
                 "network": repr(job.network.with_server(first.server)),
                 "run": {name: options[name] for name in ("rounds", "eval_every")} | {"batch_size": job.batch_size},
             }
-            | ({} if options["clock"] is None else {"clock": options["clock"].facts()}),
+            | ({} if options["clock"] is None else {"clock": options["clock"].facts()})
+            | outcome.facts,
             diverged_at=outcome.diverged_at[which],
             rounds=outcome.done,
             interrupted=outcome.interrupted,

@@ -145,8 +145,12 @@ class Chain:
             raise BadRoll(f"the roll of round {roll.round} calls {list(roll.present)}, the members are {members}")
         if len(roll.present) < plan.quorum_at(roll.round):
             raise BadRoll(f"the roll of round {roll.round} has {len(roll.present)} members, below the quorum")
-        if not set(roll.present) & self.joined:
-            raise BadRoll(f"the roll of round {roll.round} has only members who join")
+        stay = set(roll.present) & self.joined
+        if len(stay) < plan.fewest_reporters:
+            few = f"fewer than {plan.fewest_reporters} members who do not join" if stay else "only members who join"
+            raise BadRoll(f"the roll of round {roll.round} has {few}")
+        if len(stay) < len(roll.present) and not plan.tries_server(roll.attempt):
+            raise BadRoll(f"somebody joins at attempt {roll.attempt} of round {roll.round}, which does without server")
 
     def joining(self) -> tuple[int, ...]:
         """Who on the newest roll takes part for the first time, and has no state yet."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -115,6 +115,7 @@ class NetworkTable(Choices):
     varying: str = "none"
     presence: str = "everybody"
     reporters: Count | None = None
+    receivers: Literal["all", "sampled"] = "all"
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
     guard: str = "none"
@@ -162,6 +163,7 @@ class NetworkTable(Choices):
             varying=VARYING[self.varying](**self.taken_by("varying")),
             presence=PRESENCE[self.presence](**self.taken_by("presence")) if presence is None else presence,
             sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
+            receivers=self.receivers,
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
             guard=self.build_guard(),

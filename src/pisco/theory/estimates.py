@@ -196,11 +196,20 @@ def _facts(
     def gradients(key, size):
         return lax.map(lambda agent: jax.grad(own)(flat, key, agent, size), agents)
 
+    def on_all(x, agent):
+        if problem.max_size <= problem.eval_batch:
+            return own(x, key, agent, None)
+        slots, size = jnp.arange(problem.max_size), problem.sizes[agent]  # in blocks: activations may be large
+        weights = jnp.where(slots < size, 1 / jnp.asarray(size, float), 0.0)
+        weights = weights if problem.scales is None else weights * problem.scales[agent]
+        rows = problem.offsets[agent] + jnp.minimum(slots, size - 1)
+        return problem.weighted_total(partial(problem.sample_losses, unflatten(x)), problem.take(rows), weights)
+
     first = _power(objective, flat, key, 25)
     curvatures = _agents(problem, flat, key, unflatten, share, 15)
     drawn = lax.map(lambda k: gradients(k, size), jax.random.split(key, batches))  # (batches, agents, d)
     spread = jnp.sum((drawn - drawn.mean(0)) ** 2, axis=(0, 2)) / (batches - 1)
-    whole = gradients(key, None)
+    whole = lax.map(lambda agent: jax.grad(on_all)(flat, agent), agents)
     mean = whole.mean(0)
     best, where = _descend(objective, flat, 1 / jnp.maximum(first, 1e-12))
     return {

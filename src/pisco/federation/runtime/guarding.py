@@ -16,7 +16,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.errors import InputError
 from pisco.federation.runtime.routes import GossipHop, ServerHop, gossip, mean, weigh
 from pisco.networks.apart import sketch, split
 from pisco.networks.guards import Guard
@@ -25,15 +24,6 @@ from pisco.networks.watch import CROWD, SETTLED
 log = logging.getLogger("pisco.federation")
 
 Arrays = Sequence[np.ndarray]
-
-
-def refuse_masks(guard: Guard | None) -> None:
-    """Refuse a guard at a server that sees only masked sums: for whoever builds such a federation."""
-    if guard is not None and guard.guard_server:
-        raise InputError(
-            f"guard = {guard!r} judges every member's vector, and a server that sees only masked sums has none; set "
-            "network.guard_server = false, which guards gossip alone"
-        )
 
 
 def moves(own: Arrays, start: Arrays) -> np.ndarray:

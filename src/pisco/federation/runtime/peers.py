@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import math
-import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import SERVER, host_of
+from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
-from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
+from pisco.federation.runtime.codec import BadMessage, Held, MessageLayout, Where, decode
+from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.tunnels import Way, introduce, presented
 from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, Receipt, Report, Request, Rolls
+
+if TYPE_CHECKING:
+    from pisco.federation.runtime.updates import Incoming
 
 log = logging.getLogger("pisco.federation")
 
@@ -53,6 +57,7 @@ class Peer:
 
     def __init__(self, kit: Kit, name: str, address: str):
         self.kit, self.name, self.address = kit, name, address
+        self.way = Way(kit, name, address)
         self.presented = b""
         self._checked_against: frozenset[int] | None = None
         self._checking = threading.Lock()
@@ -61,11 +66,12 @@ class Peer:
     def _connect(self, certificate: bytes) -> None:
         """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
         self.presented = certificate
-        self.channel = transport.channel(self.kit, self.name, self.address, certificate or self.kit.certificate)
+        self.channel = transport.channel(self.kit, self.name, self.way.target, certificate or self.kit.certificate)
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
 
     def check(self) -> None:
         """Refuse a peer whose certificate was revoked.
@@ -78,44 +84,31 @@ class Peer:
         with self._checking:
             revoked = self.kit.revoked
             if revoked != self._checked_against:
-                presented = self._look()
-                if presented != self.presented:
+                seen = self._look()
+                if seen != self.presented:
                     self.channel.close()
-                    self._connect(presented)
+                    self._connect(seen)
                 self._checked_against = revoked
 
     def _look(self) -> bytes:
         """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
-        context = ssl.create_default_context(cadata=self.kit.authority.decode())
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.kit.folder / "cert.pem", self.kit.folder / "key.pem")
-        context.set_alpn_protocols(["h2"])
-        import socket
-
-        host, port = host_of(self.address), int(self.address.rpartition(":")[2])
-        with (
-            socket.create_connection((host, port), timeout=5) as raw,
-            context.wrap_socket(raw, server_hostname=self.kit.server_name(self.name)) as secured,
-        ):
-            presented = ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"")
-        if self.kit.identify(presented.encode()) != self.name:
-            raise Refused(f"{self.address} answers with another member's certificate")
-        return presented.encode()
+        with introduce(self.kit, self.way.dial(), self.name, "h2") as secured:
+            return presented(secured)
 
     def forget(self) -> None:
         """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
         self._checked_against = None
 
-    def ask(self, where: Where) -> Call:
-        """Ask, without waiting for the answer."""
+    def ask(self, where: Where, base: bytes = b"") -> Call:
+        """Ask, without waiting for the answer; `base` marks the copy that we hold."""
         try:
             self.check()
         except OSError as error:
-            return Call(self, None, f"cannot connect to {self.address} ({error.strerror or type(error).__name__})")
+            return Call(self, None, f"cannot connect to {self.way} ({error.strerror or type(error).__name__})")
         except Refused as error:
             return Call(self, None, f"refused: {error}")
         try:
-            return Call(self, self._pull(Request(**where._asdict()), wait_for_ready=False))
+            return Call(self, self._pull(Request(**where._asdict(), base=base), wait_for_ready=False))
         except ValueError:  # grpc's word for a channel that was closed: we are stopping
             return Call(self, None, "our connection to it is closed")
 
@@ -128,6 +121,11 @@ class Peer:
         self.check()
         return self._roll.future(ready, timeout=timeout)
 
+    def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
+        """Tell our key for masks, and hear those of others."""
+        self.check()
+        return self._keys(own, timeout=timeout)
+
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
         # The first attempts to connect are short: over a long link only later ones succeed.
@@ -135,6 +133,7 @@ class Peer:
 
     def close(self) -> None:
         self.channel.close()
+        self.way.close()
 
 
 class Call:
@@ -143,7 +142,7 @@ class Call:
     def __init__(self, peer: Peer, call: Any, trouble: str = ""):
         self.peer, self.call, self.trouble = peer, call, trouble
         self.heard = self.asked = self.began = time.monotonic()
-        self.first = 0
+        self.first = self.size = 0
 
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """What the call brings, as long as `go_on` does not raise."""
@@ -154,6 +153,7 @@ class Call:
                 self.heard = time.monotonic()
                 if not self.first:
                     self.began, self.first = self.heard, len(chunk.data)
+                self.size += len(chunk.data)
                 go_on()
                 yield chunk
         except grpc.RpcError as error:
@@ -175,7 +175,7 @@ class _Trouble(Exception):
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
             peer.forget()
-            made = cls(f"cannot reach {peer.address}")
+            made = cls(f"cannot reach {peer.way}")
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
         else:
@@ -252,20 +252,26 @@ class Mailroom:
         limit: int,
         patience: float | None = None,
         wanted: Callable[[], bool] = _always,
+        copies: tuple[Incoming, Hashable] | None = None,
     ) -> dict[int, Received]:
         """The message of every peer for one exchange. All are asked at once; each is waited for in turn.
 
+        Where we hold `copies` of what they sent in this exchange before, they may tell what changed.
         Once they are not `wanted` any more, `Dropped` is raised; `interrupt` makes everybody look.
         """
         patience = self.patience if patience is None else patience
-        calls = {place: self._ask(peer, where) for place, peer in peers.items()}
+        held = {p: copies[0].held(peer.name, copies[1], layout) if copies else None for p, peer in peers.items()}
+        calls = {place: self._ask(peer, where, held[place]) for place, peer in peers.items()}
         began = time.monotonic()
         try:
             first = next(iter(calls), None)
-            return {
-                place: self._one(call, where, layout, limit, began, patience, wanted, timed=place == first)
+            found = {
+                place: self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=place == first)
                 for place, call in calls.items()
             }
+            for place, message in found.items() if copies else ():
+                copies[0].keep(peers[place].name, copies[1], message.arrays)
+            return found
         except (Stopped, Dropped):
             for call in calls.values():
                 call.stop()
@@ -273,8 +279,8 @@ class Mailroom:
         finally:
             self.asking = ""
 
-    def _ask(self, peer: Peer, where: Where) -> Call:
-        call = peer.ask(where)
+    def _ask(self, peer: Peer, where: Where, held: Held | None) -> Call:
+        call = peer.ask(where, held.mark if held else b"")
         with self._lock:
             self._calls.add(call)
         return call
@@ -288,6 +294,7 @@ class Mailroom:
         began: float,
         patience: float,
         wanted: Callable[[], bool],
+        held: Held | None,
         *,
         timed: bool,
     ) -> Received:
@@ -307,17 +314,17 @@ class Mailroom:
 
         while True:
             try:
-                found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit)
+                found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit, held=held)
                 if found is not None:
-                    self.bytes_received += found[0].size
+                    self.bytes_received += call.size
                     if timed and self.timing is not None:
                         # The server has to hear all others first: its reports tell how far it is.
                         waited = math.inf if peer.name == SERVER else call.began - call.asked
-                        self.timing.answered(peer.name, waited, found[0].size - call.first, call.heard - call.began)
+                        self.timing.answered(peer.name, waited, call.size - call.first, call.heard - call.began)
                     return Received(*found)
                 trouble, pause = "it has not got there yet", 0.0
             except BadMessage as error:
-                trouble = f"its message was refused: {error}"
+                trouble, held = f"its message was refused: {error}", None
                 log.warning("refused a message of %s for round %d: %s", peer.name, where.round, error)
             except _Trouble as error:
                 trouble = str(error)
@@ -336,7 +343,7 @@ class Mailroom:
                 self._woken.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
-            call = self._ask(peer, where)
+            call = self._ask(peer, where, held)
 
     def _watch(self) -> None:
         """Give up calls that bring nothing; a dead connection without a goodbye looks like that."""

@@ -166,11 +166,13 @@ class RollCall:
         fits = plan_mark(self.plan, self.chain.head.round + 1)
         stay = {i for i in stay if i in members and self._here(i, now) and self._words[i].plan == fits}
         come = set(self._ready(self.chain.head.round + 1, now)) & members - set(self.chain.head.present)
-        quorum = self.plan.quorum_at(round_)
+        quorum, fewest = self.plan.quorum_at(round_), self.plan.fewest_reporters
+        if not self.plan.tries_server(attempt):
+            stay, come = stay & self.chain.joined, come & self.chain.joined  # who joins asks the server for a mean
         called = {i for i in stay | come if self._rests.get(i, now) <= now}
-        if len(called) < quorum or not called & self.chain.joined:
+        if len(called) < quorum or len(called & self.chain.joined) < fewest:
             called = stay | come
-        if len(called) < quorum or not called & self.chain.joined:
+        if len(called) < quorum or len(called & self.chain.joined) < fewest:
             return None
         return Roll(round_, attempt, mark, tuple(sorted(called)), off)
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll, RollFile, counted, sign
@@ -21,7 +19,7 @@ from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.member import BOUNDARY
 from pisco.federation.runtime.peers import Dropped, Waited
 from pisco.federation.runtime.roll_call import RollCall, Word
-from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_where
+from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_boundary, rolled_where
 from pisco.federation.runtime.routes import ServerHop
 from pisco.federation.runtime.server import Server
 from pisco.federation.runtime.transport import grpc
@@ -199,15 +197,14 @@ class RolledServer(Server):
         with self._work:
             if round_ != self.chain.count:
                 return None
-            roll, joining, joined = self.chain.head, self.chain.joining(), self.chain.joined
+            roll, joined = self.chain.head, self.chain.joined
         epoch = self.plan.epoch_at(roll.round)
-        present = roll_mask(epoch, roll)
         if phase == BOUNDARY:
-            index = np.asarray([member.index for member in epoch.members])
-            stay = np.flatnonzero(present & np.isin(index, list(joined))).tolist()
-            join = np.flatnonzero(np.isin(index, joining)).tolist()
-            return (epoch, ServerHop(None, tuple(stay), tuple(join))) if stay and join else None
-        return self.hop_of(epoch, roll.round, phase, present)
+            hop = rolled_boundary(epoch, roll, joined)
+            return (epoch, hop) if hop else None
+        if not self.plan.tries_server(roll.attempt):
+            return None
+        return self.hop_of(epoch, roll.round, phase, roll_mask(epoch, roll))
 
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         if not self.wanted(round_):

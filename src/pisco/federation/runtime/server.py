@@ -26,7 +26,9 @@ from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop
+from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.updates import Incoming
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
 
@@ -53,7 +55,9 @@ class Server(MemberProcess):
         self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
-        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
+        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1 << 20), "float32"), 1)
+        self.incoming = Incoming(self._sizes.codecs)
+        self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
         self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
@@ -159,6 +163,7 @@ class Server(MemberProcess):
                 limit=self.limit,
                 patience=self.patience(round_, phase),
                 wanted=lambda: self.wanted(round_),
+                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
             )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
@@ -169,9 +174,12 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            told = self.watcher.guards_server and round_ > 0 and phase not in (BOUNDARY, CLOSING)
-            averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
-            layout = MessageLayout.of(averaged)
+            if self.watcher.guards_server:
+                told = round_ > 0 and phase not in (BOUNDARY, CLOSING)
+                averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
+                layout = MessageLayout.of(averaged)
+            else:
+                layout, averaged = self.sums.combine(arrays, layout, hop)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
@@ -281,7 +289,8 @@ class Server(MemberProcess):
 
     def methods(self) -> dict[str, Any]:
         """What members may ask for, apart from messages."""
-        return {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
+        own = {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
+        return own | self.sums.methods()
 
     def pause(self) -> None:
         """Until somebody may be done."""
