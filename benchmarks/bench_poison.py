@@ -8,6 +8,7 @@ named.
     python benchmarks/bench_poison.py                 # a9a, logistic regression, data sorted by label
     python benchmarks/bench_poison.py --fashion       # Fashion-MNIST (in PISCO_DATA), a small network, sorted by label
     python benchmarks/bench_poison.py --graph ring    # where it fails: two neighbours, and one of them lies
+    python benchmarks/bench_poison.py --attackers 2   # a quarter of all
     python benchmarks/bench_poison.py --partition iid
 """
 
@@ -17,14 +18,15 @@ import argparse
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import pisco
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.poison import ATTACKS
 
-AGENTS, ATTACKER = 8, 5
-HONEST = np.array([agent for agent in range(AGENTS) if agent != ATTACKER])
+AGENTS, ATTACKERS = 8, (5, 2, 0)
+"""Who attacks: the first, or the first few."""
 METHODS = {
     "pisco": (lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), pisco.bernoulli(0.1)),
     "pisco-server": (lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), pisco.always()),
@@ -41,24 +43,34 @@ def fashion(partition: str) -> pisco.Problem:
     return pisco.problems.mlp(pisco.data.load("fashion-mnist"), agents=AGENTS, partition=partition)
 
 
-def losses(problem: pisco.Problem, result: pisco.Result) -> np.ndarray:
-    """f at the mean of the honest, for every seed."""
-    found = []
-    for seed in range(len(result.seeds)):
-        mean = jax.tree.map(lambda leaf, seed=seed: leaf[seed, HONEST].mean(axis=0), result.params)
-        found.append(float(problem.objective(mean)))
-    return np.array(found)
+def honest_losses(problem: pisco.Problem, honest: np.ndarray):
+    """Of a result: the honest agents' mean loss on their own samples, at the mean of their parameters, by seed."""
+    agents = np.flatnonzero(honest)
+    held = [range(int(problem.offsets[i]), int(problem.offsets[i] + problem.sizes[i])) for i in agents]
+
+    @jax.jit
+    def loss(params):
+        mean = jax.tree.map(lambda leaf: leaf[agents].mean(axis=0), params)
+        own = [problem.sample_losses(mean, problem.take(jnp.arange(rows.start, rows.stop))).mean() for rows in held]
+        return jnp.stack(own).mean()
+
+    def each(result: pisco.Result) -> np.ndarray:
+        leaves, structure = jax.tree.flatten(result.params)
+        return np.array([float(loss(structure.unflatten(seed))) for seed in zip(*leaves, strict=True)])
+
+    return each
 
 
 def rows(problem, name, methods, options):
     how = {"rounds": options.rounds, "batch_size": options.batch_size, "eval_every": options.rounds}
+    attackers = ATTACKERS[: options.attackers]
+    there = ~np.isin(np.arange(AGENTS), attackers)
+    losses = honest_losses(problem, there)
     few, many = list(range(options.seeds)), list(range(options.honest_seeds))
     for method in methods:
         make, server = METHODS[method]
-        rule, about = (
-            make(options.lr),
-            {"data": name, "partition": options.partition, "graph": options.graph, "method": method},
-        )
+        rule, about = make(options.lr), {"data": name, "partition": options.partition, "graph": options.graph}
+        about |= {"method": method, "attackers": len(attackers)}
 
         def network(server=server, **more):
             return pisco.Network(GRAPHS[options.graph](agents=AGENTS), server=server, **more)
@@ -68,26 +80,26 @@ def rows(problem, name, methods, options):
 
         if not options.only_attacks:
             plain, guarded = run(network(), many), run(network(guard=pisco.clip()), many)
-            ratio = losses(problem, guarded) / losses(problem, plain)
+            ratio = losses(guarded) / losses(plain)
             named = sum(bool(one) for one in guarded.named)
             worst = float(f"{ratio.max():.4g}")
             yield about | {"attack": None, "seeds": len(many), "loss_ratio": worst, "seeds_with_false_names": named}
-        alone = losses(problem, run(network(presence=np.isin(np.arange(AGENTS), HONEST)), few))
+        alone = losses(run(network(presence=there), few))
         for attack in ATTACKS:
             ratios = {}
             for guard in (None, pisco.clip()):
-                attacked = run(pisco.testing.poisoned(network(guard=guard), [ATTACKER], attack), few)
-                ratio = (losses(problem, attacked) / alone).max()
+                attacked = run(pisco.testing.poisoned(network(guard=guard), attackers, attack), few)
+                ratio = (losses(attacked) / alone).max()
                 ratios[guard is not None] = float(f"{ratio:.4g}") if np.isfinite(ratio) else None
             whom = [{each["agent"] for each in one} for one in attacked.named]
-            left = [each["left_off"] for one in attacked.named for each in one if each["agent"] == ATTACKER]
+            left = [each["left_off"] for one in attacked.named for each in one if each["agent"] in attackers]
             yield about | {
                 "attack": attack,
                 "seeds": len(few),
                 "loss_ratio": ratios[True],
                 "unguarded": ratios[False],
-                "named": sum(ATTACKER in one for one in whom),
-                "seeds_with_false_names": sum(bool(one - {ATTACKER}) for one in whom),
+                "named": sum(set(attackers) <= one for one in whom),
+                "seeds_with_false_names": sum(bool(one - set(attackers)) for one in whom),
                 "left_off_at": [at for at in left if at is not None],
             }
 
@@ -103,6 +115,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--seeds", type=int, default=3, help="with an attacker")
     parser.add_argument("--honest-seeds", type=int, default=20, help="without")
+    parser.add_argument("--attackers", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--only-attacks", action="store_true")
     options = parser.parse_args()
     name, make = ("fashion-mnist", fashion) if options.fashion else ("a9a", a9a)

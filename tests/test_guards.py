@@ -1,6 +1,7 @@
 """Guards: what they do with poison, that they leave the honest alone, and the same between machines."""
 
 import logging
+import re
 
 import jax
 import jax.numpy as jnp
@@ -315,10 +316,11 @@ def test_an_expulsion_is_repeated_from_the_log(tmp_path, x64, quick_reports):
 
 
 @pytest.mark.slow
-def test_where_all_are_waited_for_it_is_bounded_and_named(tmp_path, x64, caplog):
+def test_where_all_are_waited_for_it_is_bounded_and_named(tmp_path, x64, caplog, quick_reports):
     caplog.set_level(logging.WARNING, "pisco.federation")
-    ran = Poisoned(tmp_path, guarded_plan(rounds=12), problem_of).join()
+    ran = Poisoned(tmp_path, guarded_plan(rounds=40), problem_of).join()
     assert "agent-4 sends vectors up to" in caplog.text and bounded(ran)
+    assert re.search(r"agent-\d names agent-4", caplog.text)
 
 
 def test_rolls_expel_a_minority_for_good_and_only_where_the_plan_has_a_guard():

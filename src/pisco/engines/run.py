@@ -171,11 +171,8 @@ def _run(
         algorithm, seen = first.algorithm, {}
         guard, named = job.network.guard, []
         if guard is not None and outcome.names:
-            each_run = (
-                jax.tree.map(lambda leaf, i=i: np.asarray(leaf[i]), outcome.names)
-                for i in range(*own.indices(10**9)[:2])
-            )
-            named = [names.told(guard) for names in each_run]
+            kept = (jax.tree.map(lambda leaf, i=i: leaf[i], outcome.names) for i in range(own.start, own.stop))
+            named = [names.told(guard) for names in kept]
         if frames and point < frames["frame_errors"].shape[1]:
             seen = frames | {"frame_errors": frames["frame_errors"][:, point]}
         return Result(

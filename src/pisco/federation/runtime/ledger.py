@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import math
 import re
 import threading
@@ -28,6 +29,8 @@ from pisco.files import atomic_write
 from pisco.metrics import Metric, by_column
 from pisco.networks.rounds import Links
 from pisco.results import Result
+
+log = logging.getLogger("pisco.federation")
 
 FILE = "reports.json"
 SAVE_EVERY = 5.0
@@ -144,6 +147,7 @@ class Ledger:
             }
             if len(report.leaves) <= 10_000 and all(map(LEAF.fullmatch, report.leaves)):
                 self._leaves = self._leaves or list(report.leaves)
+            known = self._standing.get(name, {}).get("named", {})
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -154,10 +158,13 @@ class Ledger:
                 key: value for key, value in report.times.items() if METRIC.fullmatch(key) and math.isfinite(value)
             }
             fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
-            self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
+            named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
+            fresh = {key: far for key, far in named.items() if key not in known}
             self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
+        for suspect, far in fresh.items():
+            log.warning("%s names %s: its vectors are up to %.3g times as far off as usual", name, suspect, far)
         if due:
             self.save()
         return count
