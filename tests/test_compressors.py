@@ -92,8 +92,8 @@ def test_what_is_decoded_is_the_message_to_the_bit(q, dtype):
 
 
 def test_numbers_beyond_sixteen_bits_are_sent_as_the_largest():
-    out = np.asarray(Cast("float16")(jnp.array([1e6, -1e6, 1 + 2.0**-12]), None))
-    np.testing.assert_array_equal(out, [65504, -65504, 1])
+    out = np.asarray(Cast("float16")(jnp.array([1e6, -1e6, 1 + 2.0**-12, 3.4 * 2.0**-24]), None))
+    np.testing.assert_array_equal(out, [65504, -65504, 1, 3 * 2.0**-24])
     assert np.isfinite(np.asarray(Cast()(jnp.array([3.4e38]), None))).all()
 
 

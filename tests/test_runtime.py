@@ -97,6 +97,7 @@ def test_agrees_with_scan(tmp_path, name):
     agree(tmp_path, name, "float64")
 
 
+@pytest.mark.slow
 def test_agrees_with_scan_in_single_precision(tmp_path):
     ran, alone = agree(tmp_path, "pisco", "float32")
     # What the server learns is the mean of what agents measured; at the start, where all agree, that is f itself.

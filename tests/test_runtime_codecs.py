@@ -24,7 +24,7 @@ TARGETS = np.random.default_rng(0).normal(size=(5, 1, D)).astype(np.float32)
 
 def loss(params, batch, key):
     """Two leaves, so that messages have parts."""
-    flat = jnp.concatenate([params["w"].ravel(), params["b"]])
+    flat = jnp.concatenate([params["b"], params["w"].ravel()])
     return 0.5 * jnp.mean(jnp.sum((flat - batch) ** 2, axis=-1))
 
 
@@ -71,6 +71,28 @@ def test_messages_are_as_large_as_they_are_counted(tmp_path, name, compressor, s
         assert history[column][-1] == alone.history[column][-1]
     counted = history["bytes_gossip"][-1] + history["bytes_server"][-1]
     assert 0.8 * counted < measured(ran) <= 1.001 * counted
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+def test_sixteen_bits_on_the_wire(tmp_path, dtype):
+    """Any method with half the bytes; what is cut off follows later, so that it ends where it would have ended."""
+    network, rule = {"graph": "path", "server_prob": 0.1}, {"name": "pisco", "local_lr": 0.1, "local_steps": 1}
+    plan = plan_for(AGENTS, rounds=40, algorithm=rule, network=network, wire=dtype, eval_every=20)
+    ran = Running(tmp_path, plan, problem_of).join()
+    found, history = vectors(ran.params()), ran.results["server"].history
+    np.testing.assert_allclose(found, np.tile(TARGETS[:3, 0].mean(axis=0), (3, 1)), atol=2e-3)
+    np.testing.assert_array_equal(history["bytes_gossip"], 2 * D * history["messages_gossip"])
+    assert measured(ran) <= 1.001 * (history["bytes_gossip"][-1] + history["bytes_server"][-1])
+    alone = pisco.run(plan.build_algorithm(), problem_of([0, 1, 2]), plan.network_of(plan.epochs[0]), rounds=40)
+    np.testing.assert_allclose(found, vectors(alone.params), atol=1e-4)  # a digit in 16 bits may fall otherwise
+
+
+def test_the_wire_of_a_plan():
+    plain = plan_for(3)
+    assert "wire" not in plain._tables()  # plans from before keep their hash
+    with pytest.raises(pisco.InputError, match="which compresses its messages itself"):
+        compressed_plan(wire="float16")
+    assert plan_for(3, wire="bfloat16").change(2, "remove", "agent-1").build_algorithm().rebase is not None
 
 
 @pytest.mark.slow

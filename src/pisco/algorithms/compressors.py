@@ -193,9 +193,16 @@ class Cast:
         choose("dtype", self.dtype, _HALVES)
 
     def __call__(self, tree: Any, key: Key) -> Any:
-        most, digits = float(jnp.finfo(self.dtype).max), _HALVES[self.dtype]
-        # A pair of conversions would be simplified away inside a compiled program.
-        return jax.tree.map(lambda x: jax.lax.reduce_precision(jnp.clip(x, -most, most), *digits), tree)
+        most, normal = float(jnp.finfo(self.dtype).max), float(jnp.finfo(self.dtype).tiny)
+        exponent, fraction, step = _HALVES[self.dtype]
+
+        def leaf(x: jax.Array) -> jax.Array:
+            # A pair of conversions would be simplified away inside a compiled program. This sets to zero what is
+            # below the normal numbers; those of float16 are not small enough for that.
+            cut = jax.lax.reduce_precision(jnp.clip(x, -most, most), exponent, fraction)
+            return jnp.where(jnp.abs(x) < normal, jnp.round(x / step) * step, cut) if step else cut
+
+        return jax.tree.map(leaf, tree)
 
     def message_bytes(self, tree: Any) -> int:
         return 2 * length(tree)
@@ -207,7 +214,8 @@ class Cast:
         return shaped(np.frombuffer(data, jnp.dtype(self.dtype), length(like)).astype(dtype(like)), like)
 
 
-_HALVES = {"bfloat16": (8, 7), "float16": (5, 10)}  # bits of the exponent and of the fraction
+_HALVES = {"bfloat16": (8, 7, 0.0), "float16": (5, 10, 2.0**-24)}
+"""Bits of the exponent and of the fraction, and the step below the normal numbers."""
 
 
 COMPRESSORS = Registry[Callable[..., Compressor]](

@@ -28,6 +28,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pisco import registry
+from pisco.algorithms.compressed import compressed
+from pisco.algorithms.compressors import Cast
 from pisco.errors import InputError, choose, suggest
 from pisco.federation import masking
 from pisco.federation.contract import BadData, Contract
@@ -76,7 +78,8 @@ class Federation(Table):
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
     goes on with those who are there, at least `quorum` of them: more than half unless given); `weigh_by`, "samples"
-    where agents count by how many they have, which they tell the server (None: as the roster says); `closing`,
+    where agents count by how many they have, which they tell the server (None: as the roster says); `wire`,
+    "float16" or "bfloat16" where what is sent has 16 bits an entry, and the rest follows in later rounds; `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
     `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
     `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
@@ -106,6 +109,7 @@ class Federation(Table):
     deadline: Seconds | None = None
     quorum: Count | None = None
     weigh_by: Literal["samples"] | None = None
+    wire: Literal["float16", "bfloat16"] | None = None
     closing: Literal[True] | None = None
     server_sum: Literal["masked"] | None = None
     server_address: Address
@@ -318,8 +322,9 @@ class Federation(Table):
         return not (attempt and self.server_sum)
 
     def build_algorithm(self) -> Algorithm:
-        """The update rule."""
-        return self.algorithm.build()
+        """The update rule; with `wire`, compressed to 16 bits an entry."""
+        rule = self.algorithm.build()
+        return rule if self.wire is None else compressed(inner=rule, compressor=Cast(self.wire))
 
     def build_problem(self, dataset: Dataset) -> Problem:
         """The problem of one agent that holds `dataset`: `num_agents` is 1, whatever its index."""
@@ -434,6 +439,11 @@ class Federation(Table):
         if self.weigh_by and any(member.weight is not None for epoch in self.epochs for member in epoch.members):
             raise InputError(
                 f'weigh_by = "{self.weigh_by}" and weights in the roster do not go together; leave one of them out'
+            )
+        if self.wire and "compressor" in self.algorithm.build().hyperparameters:
+            raise InputError(
+                f'wire = "{self.wire}" does not go with {self.algorithm.name!r}, which compresses its messages itself; '
+                "leave one of them out"
             )
         if self.closing and self.presence == "deadline":
             raise InputError(
