@@ -194,6 +194,7 @@ def test_every_attack_is_bounded_and_named(attack, without):
     attacked(attack, without)
 
 
+@pytest.mark.slow
 def test_the_honest_are_left_alone():
     plain = run(network(presence=np.ones(8, bool)))
     guarded = run(network(guard=GUARD))
