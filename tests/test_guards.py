@@ -15,7 +15,7 @@ from pisco.federation.runtime import reports
 from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
 from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.roll_call import RollCall
-from pisco.federation.runtime.routes import GossipHop
+from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.networks.apart import sketch
 from pisco.networks.poison import drift
 from pisco.networks.rounds import draw_round
@@ -356,6 +356,14 @@ def test_a_server_that_cannot_see_does_not_judge():
     refuse_masks(guard)
     with pytest.raises(pisco.InputError, match="guard_server = false"):
         refuse_masks(GUARD)
+
+
+def test_who_joins_does_not_start_from_poison():
+    arrays = {i: [np.full((1, 3), 1.0 + 0.1 * i)] for i in range(3)} | {3: [np.full((1, 3), 1000.0)]}
+    averaged = Watcher(GUARD).mean(5, list("abcd"), arrays, ServerHop(None, (0, 1, 2, 3), ()), told=False)[0]
+    assert np.abs(averaged - 1.1).max() < 0.2
+    both = Watcher(GUARD).mean(5, list("ab"), arrays, ServerHop(None, (0, 1), ()), told=False)[0]
+    np.testing.assert_allclose(both, 1.05)
 
 
 def test_plans_without_a_guard_keep_their_hash():

@@ -54,7 +54,10 @@ def guarded_gossip(
 def guarded_mean(
     guard: Guard, arrays: Mapping[int, Arrays], places: Sequence[int], told: Mapping[int, np.ndarray], struck: set[int]
 ) -> tuple[list[np.ndarray], dict[int, float]]:
-    """The server's average, and the factor of every reporter; `told` is what each says of its moves, if it does."""
+    """The server's average, and the factor of every reporter.
+
+    `told` is what each says of its moves; where nobody does, parameters are compared with their own size.
+    """
     vectors = max((len(each) for each in told.values()), default=1)
     parts = {each: [_part(arrays[each], vectors, at) for at in range(vectors)] for each in places}
     apart = {
@@ -72,7 +75,7 @@ def guarded_mean(
     factors = dict.fromkeys([each for each in places if each != middle], 0.0)
     for at in range(vectors):
         far = {each: between(middle, each)[at] for each in factors}
-        claims = [abs(float(each[at])) for each in told.values()]
+        claims = [abs(float(told[each][at])) if told else _norm(parts[each][at]) for each in places]
         usual = max(_largest_usual(list(far.values())), _largest_usual(claims), _tiny(parts[middle][at]))
         factors = {each: max(factors[each], far[each] / usual) for each in factors}
     keep = _keep(guard, factors, struck)
@@ -122,9 +125,11 @@ class Watcher:
         """The server's average, guarded; where members have `told` their moves, these end every message."""
         if self.guard is None or not self.guard.guard_server:
             return mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+        if not told:  # parameters, before somebody joins or at the end: no exchange of a round
+            return guarded_mean(self.guard, arrays, hop.reporters, {}, set())[0]
         struck = self._enter(round_, names)
-        claims = {place: each[-1] for place, each in arrays.items()} if told else {}
-        whole = {place: each[:-1] for place, each in arrays.items()} if told else arrays
+        claims = {place: each[-1] for place, each in arrays.items()}
+        whole = {place: each[:-1] for place, each in arrays.items()}
         made, factors = guarded_mean(self.guard, whole, hop.reporters, claims, struck)
         for at in range(len(next(iter(claims.values()), ()))):
             parts = {place: _part(whole[place], len(claims[place]), at) for place in whole}

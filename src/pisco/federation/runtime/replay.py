@@ -158,6 +158,8 @@ class _Again:
             leaves = {i: [np.asarray(x) for x in jax.tree.leaves(self.states[names[i]].params)] for i in stay}
             program = self.programs[names[place]]
             averaged = self.mean(leaves, ServerHop(None, tuple(stay), ()))
+            if plan.guard is not None and plan.guard.guard_server:
+                averaged = guarded_mean(plan.guard, leaves, stay, {}, set())[0]
             params = jax.tree.unflatten(jax.tree.structure(program.params_like), averaged)
             self.states[names[place]] = program.join(params, k)
         told = {i: rolled_told(self.plan, self.routes, roll, i, present) for i in there}

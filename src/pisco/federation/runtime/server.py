@@ -174,8 +174,8 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            if self.watcher.guards_server:
-                told = round_ > 0 and phase not in (BOUNDARY, CLOSING)
+            if self.watcher.guards_server and round_ > 0:
+                told = phase not in (BOUNDARY, CLOSING)
                 averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
                 layout = MessageLayout.of(averaged)
             else:
