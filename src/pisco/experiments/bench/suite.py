@@ -1,9 +1,9 @@
 """A suite as a TOML file: which tasks, networks, methods and probabilities, and how every cell is tuned and judged.
 
-    methods = "all"                       [tasks.a9a]                          [networks.ring-10]
-    server_probs = [0.0, 0.1, 1.0]        problem = "logistic"                 graph = "ring"
-    seeds = 20                            dataset = "a9a"                      agents = 10
-    tuning_seeds = 10                     target = { grad_norm_sq_mean = 0.05 }
+methods = "all"                       [tasks.a9a]                          [networks.ring-10]
+server_probs = [0.0, 0.1, 1.0]        problem = "logistic"                 graph = "ring"
+seeds = 20                            dataset = "a9a"                      agents = 10
+tuning_seeds = 10                     target = { grad_norm_sq_mean = 0.05 }
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class Suite:
             found = [named[name] for name in wanted]
             if not found:
                 raise InputError(f"no cell of {self.name} is named {only!r}; name them as in 'a9a/ring-10/pisco*'")
-        groups = {key: None for key in ((each.task.name, each.method) for each in found)}
+        groups = dict.fromkeys((each.task.name, each.method) for each in found)
         mine = {key for at, key in enumerate(groups) if at % part[1] == part[0] - 1}
         return [each for each in found if (each.task.name, each.method) in mine]
 
@@ -192,7 +192,9 @@ def _task(name: str, table: Mapping[str, Any], judging: Judging, networks: Mappi
             raise InputError(f"tasks.{name} lacks {needed}; add it, as in target = {{ test_accuracy = 0.8 }}")
     target = table["target"]
     if not isinstance(target, Mapping) or len(target) != 1:
-        raise InputError(f"tasks.{name}.target is {target!r}, expected one column and its bound, as in {{ loss = 0.1 }}")
+        raise InputError(
+            f"tasks.{name}.target is {target!r}, expected one column and its bound, as in {{ loss = 0.1 }}"
+        )
     own = {key: value for key, value in table.items() if key in {f.name for f in fields(Judging)}}
     how = replace(judging, **own)
     how.check()
