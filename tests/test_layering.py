@@ -72,7 +72,16 @@ ORDER = {
         {"rolled_agent", "rolled_server", "replay"},
     ],
     "pisco.report": [REST, {"html"}, {"live", "playground"}],
-    "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],
+    "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper", "bench"}],
+    "pisco.experiments.bench": [
+        {"suite"},
+        {"tasks"},
+        {"cells"},
+        {"runner"},
+        {"scores"},
+        {"map", "learned", "page"},
+        {"__main__"},
+    ],
     "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
     "pisco.cli": [{"console"}, REST, {"main"}],
 }

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
+from pisco.cli.bench import bench
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
@@ -97,6 +98,7 @@ for _name, _command in {
     "plan": plan,
     "compare": compare,
     "tune": tune,
+    "bench": bench,
     "check": check,
     "reproduce": reproduce,
     "network": network,
