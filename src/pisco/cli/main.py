@@ -14,6 +14,7 @@ from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
+from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
@@ -95,6 +96,7 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "diagnose": diagnose,
     "plan": plan,
     "compare": compare,
     "tune": tune,
