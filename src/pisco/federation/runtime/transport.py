@@ -33,7 +33,7 @@ import grpc.experimental  # noqa: E402
 
 log = logging.getLogger("pisco.federation")
 
-PULL, REPORT, OVERVIEW, ROLL = "Pull", "Report", "Overview", "Roll"
+PULL, TAKE, REPORT, OVERVIEW, ROLL = "Pull", "Take", "Report", "Overview", "Roll"
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""
