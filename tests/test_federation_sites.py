@@ -488,7 +488,9 @@ def test_a_terminated_process_keeps_its_state_and_logs_json(tmp_path):
     assert started.returncode == 143 and "the state is kept" in rest
 
 
-@pytest.mark.parametrize("file", ["pisco-server.service", "pisco-agent@.service", "compose.yaml"])
+@pytest.mark.parametrize(
+    "file", ["pisco-server.service", "pisco-agent@.service", "pisco-relay.service", "compose.yaml"]
+)
 def test_deployed_commands_are_commands(file):
     """The options that the examples give are ones that the commands know."""
     text = (Path(__file__).parents[1] / "examples" / "deploy" / file).read_text()

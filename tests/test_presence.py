@@ -106,8 +106,8 @@ def rule_named(name):
 
 
 TRACKING = ["pisco", "pisco-one-exchange", "pisco-vr", "dsgt", "dsgt-cta", "dsgt-full-atc", "kgt", "lsgt"]
-TRACKING += ["periodical-gt", "pisco-adam", "gt-hsgd", "led", "exact-diffusion", "nids", "proxskip"]
-TRACKING += ["pisco-compressed"]
+TRACKING += ["periodical-gt", "pisco-adam", "gt-hsgd", "led", "exact-diffusion", "nids", "proxskip", "sd-gt"]
+TRACKING += ["push-pull", "pisco-compressed"]
 NEEDS_ALL = {"scaffold", "beer", "motef", "extra", "feddyn", "fedadam"}
 
 
@@ -121,8 +121,8 @@ def test_gradient_tracking_survives_absences(x64, name):
             tracked = state.estimate if hasattr(state, "estimate") else state.grads
             np.testing.assert_allclose(state.tracker.mean(0), tracked.mean(0), rtol=0, atol=1e-12)
         else:
-            own = state.control if hasattr(state, "control") else state.correction
-            np.testing.assert_allclose(own.mean(0), 0, rtol=0, atol=1e-12)
+            for own in ("control", "correction", "within", "between"):
+                np.testing.assert_allclose(np.mean(getattr(state, own, np.zeros(1)), axis=0), 0, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("one_exchange", [False, True])
@@ -335,6 +335,6 @@ def test_federations_and_plans_refuse_for_now():
 def test_every_published_method_is_allowed_or_refused_on_purpose():
     """A new row of the registry is tried with absences, or stands in one of the lists above."""
     first_order = {"dsgd", "dsgd-cta", "local-dsgd", "fedavg", "gossip-pga", "gossip-aga", "hl-sgd", "ha-fed", "tt-hf"}
-    first_order |= {"fedprox", "qg-dsgdm", "diloco", "noloco", "choco"}
+    first_order |= {"sampled-to-sampled", "fedprox", "qg-dsgdm", "diloco", "noloco", "choco"}
     assert set(ALGORITHMS) == first_order | set(TRACKING) | NEEDS_ALL
     assert options(pisco.churn).keys() == {"leave", "back"}

@@ -71,7 +71,7 @@ def compressed(*, inner: Algorithm, consensus_lr: float = 1.0, compressor: Compr
         assert inner.rebase is not None
         return state._replace(inner=inner.rebase(state.inner))  # copies may be any: they move no mean
 
-    needs = inner.needs._replace(steady_links=True, doubly_stochastic=True)
+    needs = inner.needs._replace(steady_links=True, doubly_stochastic=True, one_way=False)
     return Pair(init, one_round, needs, rebase if inner.rebase is not None else None)
 
 

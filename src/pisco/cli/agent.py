@@ -36,6 +36,9 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the re
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")]
 Metrics = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Answer Prometheus here, as in 127.0.0.1:9400.")]
 JsonLog = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
+Proxy = Annotated[
+    str | None, typer.Option(metavar="URL", help="Dial out through this HTTP proxy (default: that of https_proxy).")
+]
 Durable = Annotated[bool, typer.Option(help="Wait for the disk after every round, to survive a loss of power.")]
 
 
@@ -50,9 +53,14 @@ def agent(
     state: State = None,
     out: Out = None,
     listen: Listen = None,
+    proxy: Proxy = None,
     durable: Durable = True,
     metrics: Metrics = None,
     log_json: JsonLog = False,
+    privacy: Annotated[
+        str | None,
+        typer.Option(metavar="SETTINGS", help='Make our gradients private, as in "clip=1, epsilon=8, delta=1e-5".'),
+    ] = None,
 ) -> None:
     """Take part in a federation with this machine's own data.
 
@@ -65,7 +73,7 @@ def agent(
     """
     from pisco.federation.contract import BadData
 
-    opened = open_kit(kit)
+    opened = open_kit(kit, proxy)
     try:
         problem = read_problem(opened, data, module)
     except BadData as bad:
@@ -74,6 +82,9 @@ def agent(
         if opened.name in opened.federation.names and tell_trouble(opened, bad.told):
             note(f"told the others: {bad.told}")
         raise
+
+    if privacy is not None:
+        problem = problem.private(_privacy(privacy))
 
     from pisco.federation.runtime.rolled_agent import AGENTS
 
@@ -86,7 +97,7 @@ def agent(
             news = f", loss {loss[-1]:.4g}" if loss else ""
             logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
-    with _speaking(opened, log_json):
+    with speaking(opened, log_json):
         kind = AGENTS[opened.federation.presence]
         made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
@@ -100,6 +111,7 @@ def server(
     state: State = None,
     out: Out = None,
     listen: Listen = None,
+    proxy: Proxy = None,
     durable: Durable = True,
     metrics: Metrics = None,
     log_json: JsonLog = False,
@@ -112,7 +124,7 @@ def server(
 
       pisco server --kit kits/server
     """
-    opened = open_kit(kit)
+    opened = open_kit(kit, proxy)
 
     from pisco.federation.runtime.rolled_server import SERVERS
 
@@ -122,10 +134,29 @@ def server(
         if every():
             logging.getLogger("pisco.federation").info("%s", ledger.line())
 
-    with _speaking(opened, log_json):
+    with speaking(opened, log_json):
         made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
         result = _run(made, lambda: made.run(progress), metrics)
     _keep(result, out or kit / "result")
+
+
+def _privacy(given: str) -> Any:
+    """Settings of `pisco.Privacy` as the inside of a TOML table."""
+    import tomllib
+    from dataclasses import fields
+
+    from pisco.errors import InputError, suggest
+    from pisco.privacy import Privacy
+
+    try:
+        told = tomllib.loads(f"told = {{{given}}}")["told"]
+    except tomllib.TOMLDecodeError:
+        raise InputError(f'--privacy is {given!r}, expected settings such as "clip=1, noise=1.1, delta=1e-5"') from None
+    known = [field.name for field in fields(Privacy)]
+    for name in told:
+        if name not in known:
+            raise InputError(f"--privacy has no setting {name!r}; {suggest(name, known)}")
+    return Privacy(**{"clip": None} | told)
 
 
 def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
@@ -184,13 +215,20 @@ def _keep(result: Result, folder: Path) -> None:
     say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
 
 
-def open_kit(folder: Path) -> Kit:
-    """A kit, and jax in its precision. Agents on one machine compile the same programs: even fast ones are kept."""
+def open_kit(folder: Path, proxy: str | None = None) -> Kit:
+    """A kit, with a proxy to dial through if one is given, and jax in its precision.
+
+    Agents on one machine compile the same programs: even fast ones are kept.
+    """
     import jax
 
     from pisco.federation.kits import Kit
 
     opened = Kit.load(folder)
+    if proxy is not None:
+        from pisco.federation.runtime.tunnels import check_proxy
+
+        opened.proxy = check_proxy(proxy)
     opened.federation.use_precision()
     use_compilation_cache()
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
@@ -200,7 +238,7 @@ def open_kit(folder: Path) -> Kit:
 
 
 @contextmanager
-def _speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
+def speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
     """Log lines on stderr, with the time and who wrote them."""
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%Y-%m-%d %H:%M:%S")

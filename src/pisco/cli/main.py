@@ -8,15 +8,19 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
+from pisco.cli.bench import bench
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
+from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
+from pisco.cli.playground import playground
+from pisco.cli.relay import relay
 from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
 from pisco.cli.results import export, plot, show
@@ -92,20 +96,24 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "diagnose": diagnose,
     "plan": plan,
     "compare": compare,
     "tune": tune,
+    "bench": bench,
     "check": check,
     "reproduce": reproduce,
     "network": network,
     "plot": plot,
     "report": report,
+    "playground": playground,
     "show": show,
     "export": export,
     "list": list_names,
     "data": data,
     "agent": agent,
     "server": server,
+    "relay": relay,
 }.items():
     app.command(_name, cls=Command)(_command)
 app.command("launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)

@@ -156,7 +156,8 @@ class Authority:
         """A certificate that says the holder of a key is `name`; a copy is kept in `issued`."""
         issuer, start = self.certificate, start or now()
         self.check_days(days, start)
-        names = [x509.DNSName(tls_name(self.federation, name)), _host_name(host)]
+        names: list[x509.GeneralName] = [x509.DNSName(tls_name(self.federation, name))]
+        names += [_host_name(host)] if host else []
         names += [x509.UniformResourceIdentifier(identity_uri(self.federation, name))]
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
         certificate = (

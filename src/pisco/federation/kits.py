@@ -47,7 +47,11 @@ def require_tls13() -> None:
 
 @dataclass(eq=False)
 class Kit:
-    """One member's kit, checked when it is read."""
+    """One member's kit, checked when it is read.
+
+    `proxy` is the HTTP proxy through which others are dialled (None: that of the environment, if any), `own_relay` the
+    address of a relay in this process.
+    """
 
     folder: Path
     name: str
@@ -57,8 +61,11 @@ class Kit:
     authority: bytes = field(repr=False)
     not_after: dt.datetime
     version: int = 0
+    proxy: str | None = None
+    own_relay: str | None = None
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
     _listed: dt.datetime | None = field(default=None, repr=False)
+    _plan_stamp: tuple[int, int] | None = field(default=None, repr=False)
     _memory: Path | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
     _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
@@ -88,7 +95,7 @@ class Kit:
                 f"the certificate in {folder} is of the federation {_federation(certificate)!r}, "
                 f"its plan of {plan.name!r}; ask for a new kit"
             )
-        if name not in (SERVER, *plan.names):
+        if name not in (*plan.helpers, *plan.names):
             raise InputError(f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there")
         kit = cls(
             folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), ca.pem(trusted),
@@ -165,6 +172,18 @@ class Kit:
             atomic_write(self._memory.with_name("plan.version"), str(version).encode())
         return plan
 
+    def plan_now(self) -> Federation:
+        """The plan, read again when the file has changed; one that cannot be taken leaves the last one in force."""
+        try:
+            found = (self.folder / PLAN).stat()
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp != self._plan_stamp:
+                self._plan_stamp = stamp
+                self.federation = self.newer_plan()
+        except (OSError, InputError) as error:
+            log.warning("the new plan is ignored: %s", error)
+        return self.federation
+
     def server_name(self, peer: str) -> str:
         """The name that TLS must find in a peer's certificate (`grpc.ssl_target_name_override`)."""
         return ca.tls_name(self.federation.name, peer)
@@ -232,8 +251,10 @@ def issue(
       renew: sign the key that the kit already has.
       start: from when the days count, if not from now.
     """
-    if name != SERVER and name not in plan.names:
-        raise InputError(f"{plan.name!r} has no agent {name!r}; it has {', '.join(plan.names)} and {SERVER}")
+    if name not in (*plan.helpers, *plan.names):
+        raise InputError(
+            f"{plan.name!r} has no agent {name!r}; it has {', '.join(plan.names)} and {', '.join(plan.helpers)}"
+        )
     signer = ca.Authority.open(home / "authority", plan.name)
     signer.check_days(days, start or ca.now())
     if request is not None:
@@ -267,8 +288,10 @@ def refresh(home: Path, plan: Federation, folder: Path) -> None:
 def _host(plan: Federation, name: str) -> str:
     if name == SERVER:
         return host_of(plan.server_address)
+    if name in plan.helpers:
+        return next(host_of(relay.address) for relay in plan.relays or () if relay.name == name)
     last = next(epoch for epoch in reversed(plan.epochs) if name in epoch.names)
-    return host_of(last.member(name).address)
+    return host_of(last.member(name).address or "")
 
 
 def _federation(certificate: x509.Certificate) -> str:

@@ -31,8 +31,22 @@ from pisco import registry
 from pisco.algorithms.compressed import compressed
 from pisco.algorithms.compressors import Cast
 from pisco.errors import InputError, choose, suggest
+from pisco.federation import masking
 from pisco.federation.contract import BadData, Contract
-from pisco.federation.roster import RESERVED, Address, Change, Epoch, Member, Name, Seconds, Triple
+from pisco.federation.roster import (
+    OUTBOUND,
+    RESERVED,
+    SERVER,
+    Address,
+    Change,
+    Epoch,
+    Member,
+    Name,
+    RelayPoint,
+    Seconds,
+    Triple,
+    check_relays,
+)
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
 from pisco.settings import options, toml
@@ -40,6 +54,7 @@ from pisco.settings.tables import AlgorithmTable, BatchSize, Choices, Count, Net
 
 if TYPE_CHECKING:
     from pisco.data import Dataset
+    from pisco.networks.guards import Guard
     from pisco.networks.network import Network
     from pisco.problems.problem import Problem
     from pisco.types import Algorithm
@@ -66,9 +81,12 @@ class Federation(Table):
     where agents count by how many they have, which they tell the server (None: as the roster says); `wire`,
     "float16" or "bfloat16" where what is sent has 16 bits an entry, and the rest follows in later rounds; `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
-    `server_address`; the tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what
-    every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix
-    W as (row, column, value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
+    `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
+    `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
+    in the order in which they are tried; the tables `algorithm`, `problem` (None: every agent brings a module) and
+    `network`; `data`, what every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the
+    founding roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the
+    SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -93,7 +111,9 @@ class Federation(Table):
     weigh_by: Literal["samples"] | None = None
     wire: Literal["float16", "bfloat16"] | None = None
     closing: Literal[True] | None = None
+    server_sum: Literal["masked"] | None = None
     server_address: Address
+    relays: list[RelayPoint] | None = None
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
     data: Contract | None = None
@@ -117,6 +137,7 @@ class Federation(Table):
         problem: Mapping[str, Any] | None = None,
         network: Mapping[str, Any] | None = None,
         agent_weights: Mapping[str, float] | None = None,
+        relays: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Federation:
         """A new federation, its weights worked out here and now.
@@ -124,7 +145,8 @@ class Federation(Table):
         Args:
           name: what certificates and logs call it.
           rounds: communication rounds.
-          agents: names to addresses; or how many, named agent-0, agent-1, … on one host.
+          agents: names to addresses, or to "outbound" for those that nobody can dial; or how many, named agent-0,
+            agent-1, … on one host.
           host: of agents given as a number and of a server without an address.
           port: the server's; agents given as a number take those that follow.
           server_address: the server's address where it is another.
@@ -132,11 +154,20 @@ class Federation(Table):
           problem: name, options, `classes` and `features`; None when agents bring modules.
           network: graph, weights and server schedule, as in an experiment file, without `agents`.
           agent_weights: how much every agent counts, in any unit: its number of samples, say. None: all the same.
+          relays: names to addresses, in the order in which they are tried; None: where agents are outbound, the server
+            at the port before its own.
           settings: the other fields.
         """
         if isinstance(agents, int):
             agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
-        roster = [{"name": each, "index": i, "address": at} for i, (each, at) in enumerate(agents.items())]
+        roster: list[dict[str, Any]] = [
+            {"name": each, "index": i} | ({"reach": at} if at == OUTBOUND else {"address": at})
+            for i, (each, at) in enumerate(agents.items())
+        ]
+        server_address = server_address or f"{host}:{port}"
+        if relays is None and any("reach" in member for member in roster):
+            beside, _, number = server_address.rpartition(":")
+            relays = {SERVER: f"{beside}:{int(number) - 1}"}
         for member in roster if agent_weights else ():
             member["weight"] = (agent_weights or {}).get(str(member["name"]))
         for each in agent_weights or ():
@@ -145,7 +176,8 @@ class Federation(Table):
         tables = {
             "name": name,
             "rounds": rounds,
-            "server_address": server_address or f"{host}:{port}",
+            "server_address": server_address,
+            "relays": [{"name": each, "address": at} for each, at in relays.items()] if relays else None,
             "algorithm": dict(algorithm),
             "problem": None if problem is None else dict(problem),
             "network": {**(network or {}), "agents": len(roster)},
@@ -154,7 +186,12 @@ class Federation(Table):
         }
         tables = options.moved(tables, lambda path: path.expanduser().resolve())
         links = checked(NetworkTable, tables["network"], "the network")
-        tables["weights"] = _triples(links.build().weights, range(len(roster)))
+        built = links.build()
+        if built.push is not None:
+            raise InputError(
+                f"{built.graph.name} has one-way links, and a federation's go both ways; use another graph"
+            )
+        tables["weights"] = _triples(built.weights, range(len(roster)))
         files = options.files(tables)
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):
@@ -186,6 +223,8 @@ class Federation(Table):
     def _tables(self) -> dict[str, Any]:
         tables = options.moved(self.model_dump(exclude_none=True), lambda file: Path(file.name))
         tables.setdefault("batch_size", "full")
+        if self.network.guard == "none":
+            del tables["network"]["guard"]
         if self.presence == "all":
             del tables["presence"]  # plans from before there was a choice keep their hash
         return tables if self.files else {name: value for name, value in tables.items() if name != "files"}
@@ -221,10 +260,9 @@ class Federation(Table):
             if change.action == "remove":
                 members.pop(change.name)
             else:
-                assert change.address is not None
                 own = members[change.name].weight if change.name in members else change.weight
-                given = {"name": change.name, "index": change.index, "address": change.address, "weight": own}
-                members[change.name] = Member(**given)
+                given = {"name": change.name, "index": change.index, "address": change.address, "reach": change.reach}
+                members[change.name] = Member(**given, weight=own)
             present = tuple(sorted(members.values(), key=lambda member: member.index))
             if epochs[-1].start == change.round:
                 epochs.pop()
@@ -244,6 +282,16 @@ class Federation(Table):
         """Every agent that is ever a member, founders first."""
         return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch.names))
 
+    @property
+    def helpers(self) -> tuple[str, ...]:
+        """Everybody else with a kit: the server, and relays on machines of their own."""
+        return tuple(dict.fromkeys([SERVER, *(relay.name for relay in self.relays or ())]))
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """The agents that are outbound in some round."""
+        return frozenset(member.name for epoch in self.epochs for member in epoch.members if member.reach)
+
     def network_of(self, epoch: Epoch, presence: Any = None) -> Network:
         """The network of an epoch, on the stored weights; where members may be absent, with everybody unless given."""
         table = self.network.model_copy(update={"agents": len(epoch.members)})
@@ -251,10 +299,27 @@ class Federation(Table):
             presence = np.ones(len(epoch.members), bool)
         return table.build(epoch.matrix(), presence)
 
+    @functools.cached_property
+    def guard(self) -> Guard | None:
+        """What members do with messages that lie too far away."""
+        return self.network.build_guard()
+
     def quorum_at(self, round_index: int) -> int:
         """How many must be present in a round; a roster that shrank below the quorum needs all of them."""
         members = len(self.epoch_at(round_index).members)
-        return min(members, self.quorum or len(self.roster) // 2 + 1)
+        return min(members, self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
+
+    @property
+    def fewest_reporters(self) -> int:
+        """How many must take part in a sum at the server."""
+        return masking.FEWEST if self.server_sum else 1
+
+    def tries_server(self, attempt: int) -> bool:
+        """Whether an attempt at a server round reaches the server.
+
+        With masks the first alone does: two sums of one round, with and without a member, would tell its vector.
+        """
+        return not (attempt and self.server_sum)
 
     def build_algorithm(self) -> Algorithm:
         """The update rule; with `wire`, compressed to 16 bits an entry."""
@@ -301,7 +366,7 @@ class Federation(Table):
           round_index: the first round with the new roster; not before the last change planned so far.
           action: "add" (with an address), "remove", or "move" (to another address).
           name: of the agent. One that was removed stays away: its state is stale.
-          address: where the agent listens from then on.
+          address: where the agent listens from then on; "outbound" where nobody can dial it.
           weight: how much a new agent counts, where the others have weights.
         """
         choose("action", action, {"add": 1, "remove": 1, "move": 1})
@@ -322,7 +387,7 @@ class Federation(Table):
             if action == "remove":
                 present.remove(index)
         if (address is None) != (action == "remove"):
-            needs = "takes no address" if address else "needs the address where the agent listens"
+            needs = "takes no address" if address else f'needs the address where the agent listens, or "{OUTBOUND}"'
             raise InputError(f"to {action} {name!r} {needs}, as in host:port")
         if weight is not None and action != "add":
             raise InputError(f"to {action} {name!r} takes no weight; an agent keeps the one that it came with")
@@ -334,7 +399,8 @@ class Federation(Table):
             links = checked(NetworkTable, self.network.model_dump() | {"agents": len(present)}, "the new roster")
             weights = _triples(links.build().weights, sorted(present))
         entry = {"round": round_index, "action": action, "name": name, "index": index}
-        entry |= {"address": address, "weight": weight, "weights": weights}
+        entry |= {"reach": address} if address == OUTBOUND else {"address": address}
+        entry |= {"weight": weight, "weights": weights}
         tables = self.model_dump(exclude_none=True)
         tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
         return checked(Federation, tables, "the federation")
@@ -385,8 +451,11 @@ class Federation(Table):
                 "out, and take `pisco federation collect` once all are done"
             )
         _check_changes(self)
+        check_relays(self.relays or [], self.server_address, self.epochs)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
+        if self.server_sum:
+            masking.check(self)
         return self
 
 
@@ -401,7 +470,7 @@ def _check_changes(plan: Federation) -> None:
                 f"the change at round {change.round} would {change.action} {change.name!r}, "
                 f"who is {state} a member then"
             )
-        if (change.address is None) != (change.action == "remove"):
+        if (change.address is None and change.reach is None) != (change.action == "remove"):
             raise InputError(
                 f"the change of {change.name!r} at round {change.round} needs an address, unless it removes"
             )
@@ -410,7 +479,7 @@ def _check_changes(plan: Federation) -> None:
 
 def _check_epoch(plan: Federation, epoch: Epoch) -> None:
     for what in ("name", "index", "address"):
-        seen = [getattr(member, what) for member in epoch.members]
+        seen = [getattr(member, what) for member in epoch.members if getattr(member, what) is not None]
         twice = next((each for each in seen if seen.count(each) > 1), None)
         if twice is not None:
             raise InputError(f"two agents have the {what} {twice!r}; give each its own")

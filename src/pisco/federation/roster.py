@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, model_validator
 
 from pisco.errors import InputError, suggest
 from pisco.settings.tables import Count, Natural, Table
@@ -15,6 +15,8 @@ from pisco.settings.tables import Count, Natural, Table
 SERVER = "server"
 """The server's name in certificates and messages; no agent may have it."""
 RESERVED = {SERVER: "the server's own name", "authority": "the name of who signs certificates"}
+OUTBOUND = "outbound"
+"""Where a member is that nobody can dial: it is reached through relays."""
 OURS = ".pisco"
 """How the names end by which TLS knows members (`authority.tls_name`); no machine may be called so."""
 
@@ -64,13 +66,38 @@ Seconds = Annotated[float, AfterValidator(_positive)]
 Weight = Annotated[float, AfterValidator(_positive)]
 
 
+Reach = Literal["outbound"]
+
+
 class Member(Table):
-    """One agent: its name, the index of its random stream, where it listens, and how much it counts (None: as all)."""
+    """One agent: its name, the index of its random stream, where it listens, and how much it counts (None: as all).
+
+    With `reach = "outbound"` it listens nowhere and has no address: it keeps connections open to the plan's relays.
+    """
 
     name: Name
     index: Natural
-    address: Address
+    address: Address | None = None
+    reach: Reach | None = None
     weight: Weight | None = None
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Member:
+        if (self.address is None) == (self.reach is None):
+            raise InputError(f'{self.name!r} needs either an address, as in host:port, or reach = "{OUTBOUND}"')
+        return self
+
+    @property
+    def at(self) -> str:
+        """Where it is dialled: host:port, or "outbound"."""
+        return self.address or OUTBOUND
+
+
+class RelayPoint(Table):
+    """Where a relay listens: a machine of its own with a name of its own, or the server's second port."""
+
+    name: Name
+    address: Address
 
 
 class Change(Table):
@@ -81,6 +108,7 @@ class Change(Table):
     name: Name
     index: Natural
     address: Address | None = None
+    reach: Reach | None = None
     weight: Weight | None = None
     weights: list[Triple]
 
@@ -140,3 +168,26 @@ class Epoch:
         columns = [place[column] for _, column, _ in self.weights]
         values = [value for _, _, value in self.weights]
         return csr_array((values, (rows, columns)), shape=(len(place), len(place)))
+
+
+def check_relays(relays: list[RelayPoint], server_address: str, epochs: tuple[Epoch, ...]) -> None:
+    """Refuse relays that do not fit a plan, and members that need one where there is none."""
+    members = [member for epoch in epochs for member in epoch.members]
+    hidden = [member.name for member in members if member.reach]
+    if hidden and not relays:
+        raise InputError(
+            f"{hidden[0]!r} is outbound, and the plan has no relay; add relays = [{{name = "
+            f'"{SERVER}", address = "host:port"}}], a second port of the server, or give {hidden[0]!r} an address'
+        )
+    taken = {server_address: "the server"} | {member.address: member.name for member in members if member.address}
+    for relay in relays:
+        if relay.name in {member.name for member in members} | (RESERVED.keys() - {SERVER}):
+            raise InputError(f"a relay is called {relay.name!r}, as another member is; give it a name of its own")
+        if [each.name for each in relays].count(relay.name) > 1:
+            raise InputError(f"two relays are called {relay.name!r}; give each its own name")
+        if relay.address in taken:
+            raise InputError(
+                f"the relay {relay.name!r} and {taken[relay.address]} both have the address {relay.address}; "
+                "give each its own"
+            )
+        taken[relay.address] = f"the relay {relay.name!r}"

@@ -25,6 +25,13 @@ def init(
     roster: Annotated[
         list[str] | None, typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be repeated.")
     ] = None,
+    outbound: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="An agent that nobody can dial; may be repeated.")
+    ] = None,
+    relay: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=HOST:PORT", help="A relay for those, `server` or `pisco relay`; may be repeated."),
+    ] = None,
     weight: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="How much an agent counts: its samples, say; all of them or none."),
@@ -63,6 +70,8 @@ def init(
       pisco federation init clinic --agents 10 --graph ring --server-prob 0.1
 
       pisco federation init clinic --agent north=10.0.0.5:7401 --agent south=10.0.0.6:7401 --host 10.0.0.4
+
+      pisco federation init clinic --agent north=10.0.0.5:7401 --outbound south --outbound west --host 10.0.0.4
     """
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.engines.job import check_needs
@@ -95,7 +104,8 @@ def init(
         tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     _apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
-    given |= {"host": host, "port": port, "agents": _addresses(roster) or agents, "agent_weights": key_values(weight)}
+    given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
+    given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
     given |= {"weigh_by": "samples"} if by_samples else {}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
@@ -115,7 +125,9 @@ def change(
     at: Annotated[
         int | None, typer.Option("--round", "-r", help="The first round with the new roster (default: soon).")
     ] = None,
-    address: Annotated[str | None, typer.Option(help="Where it listens from then on (add, move).")] = None,
+    address: Annotated[
+        str | None, typer.Option(help="Where it listens from then on, or `outbound` (add, move).")
+    ] = None,
     weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
     home: Home = Path(),
 ) -> None:
@@ -210,6 +222,27 @@ def _not_past(home: Path, at: int) -> None:
         raise InputError(f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files")
 
 
+def _members(
+    roster: list[str] | None, agents: int, outbound: list[str] | None, host: str, port: int
+) -> dict[str, str] | int:
+    """Names to addresses: as given, or so many on one host; those that are outbound have none."""
+    from pisco.errors import InputError, suggest
+    from pisco.federation.roster import OUTBOUND
+
+    hidden, given = outbound or [], _addresses(roster)
+    if not hidden:
+        return given or agents
+    numbered = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
+    if not given and any(name.startswith("agent-") for name in hidden):
+        given = numbered
+        for name in hidden:
+            if name not in numbered:
+                raise InputError(f"there is no agent {name!r} to be outbound; {suggest(name, numbered)}")
+    elif twice := given.keys() & set(hidden):
+        raise InputError(f"{min(twice)!r} has an address and is outbound; leave out one of the two")
+    return given | dict.fromkeys(hidden, OUTBOUND)
+
+
 def _addresses(roster: list[str] | None) -> dict[str, str]:
     from pisco.errors import InputError
 
@@ -217,9 +250,9 @@ def _addresses(roster: list[str] | None) -> dict[str, str]:
     for pair in roster or ():
         name, equals, address = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is not an agent; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
+            raise InputError(f"{pair!r} is no member; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
         if name in found:
-            raise InputError(f"the agent {name!r} is given twice; give each its own name")
+            raise InputError(f"{name!r} is given twice; give each its own name")
         found[name] = address
     return found
 

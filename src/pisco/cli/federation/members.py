@@ -32,14 +32,13 @@ def issue(
     """
     from pisco.errors import InputError
     from pisco.federation import kits, signed
-    from pisco.federation.roster import SERVER
 
     plan = open_plan(home)
     if (name is None) != everybody or (everybody and (folder or request or renew)):
         raise InputError("name one member, or give --all by itself for everybody's kits")
     if request is not None and renew:
         raise InputError("--request already brings the key to sign; leave --renew out")
-    names = [name] if name is not None else [SERVER, *plan.names]
+    names = [name] if name is not None else [*plan.helpers, *plan.names]
     for each in names:
         place = folder or home / KITS / each
         if everybody and (place / "cert.pem").exists():

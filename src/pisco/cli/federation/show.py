@@ -61,7 +61,7 @@ def show(
     epochs = [
         {
             "round": epoch.start,
-            "agents": {member.name: member.address for member in epoch.members},
+            "agents": {member.name: member.at for member in epoch.members},
             "mixing_rate": plan.network_of(epoch).mixing_rate,
             "counts": _counts(epoch, told),
         }
@@ -111,6 +111,8 @@ def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str
         "rounds": f"{plan.rounds}, batches of {plan.batch_size or 'all'}, seed {plan.seed}, {plan.dtype}",
         "server": plan.server_address,
     }
+    if plan.relays:
+        facts["relays"] = ", ".join(f"{relay.name} at {relay.address}" for relay in plan.relays)
     print_table(f"federation {plan.name}", ("", ""), facts.items())
     for epoch in epochs:
         start, agents = epoch["round"], epoch["agents"].items()

@@ -25,6 +25,7 @@ CHUNK = 1 << 20
 
 _LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
+_MASKED = "masked_"
 
 
 class BadMessage(ValueError):
@@ -61,7 +62,7 @@ class MessageLayout:
         leaves = []
         for word in text.split(" ") if text else ():
             match = _LEAF.fullmatch(word)
-            if not match or match[1] not in _DTYPES:
+            if not match or match[1].removeprefix(_MASKED) not in _DTYPES:
                 raise BadMessage(f"the layout {text[:60]!r} cannot be read")
             leaves.append((match[1], tuple(int(part) for part in match[2].split(",") if part)))
         if not leaves:
@@ -77,6 +78,21 @@ class MessageLayout:
     def mark(self) -> bytes:
         """A few bytes that tell it from others."""
         return hashlib.blake2b(str(self).encode(), digest_size=4).digest()
+
+    @property
+    def dtypes(self) -> list[np.dtype]:
+        """Of the leaves."""
+        return [_dtype(name) for name, _ in self.leaves]
+
+    @property
+    def plain(self) -> MessageLayout:
+        """The same without masks."""
+        return MessageLayout(tuple((name.removeprefix(_MASKED), shape) for name, shape in self.leaves))
+
+    @property
+    def masked(self) -> MessageLayout:
+        """The same with every number hidden in a word of 8 bytes."""
+        return MessageLayout(tuple((_MASKED + name, shape) for name, shape in self.plain.leaves))
 
     @property
     def shapes(self) -> list[Any]:
@@ -104,6 +120,8 @@ class MessageLayout:
 
 
 def _dtype(name: str) -> np.dtype:
+    if name.startswith(_MASKED):
+        return np.dtype("<u8")
     return np.dtype(jnp.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 

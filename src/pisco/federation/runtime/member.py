@@ -6,16 +6,17 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pisco.errors import InputError
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
-from pisco.federation.roster import SERVER
-from pisco.federation.runtime import transport
+from pisco.federation.roster import OUTBOUND, SERVER
+from pisco.federation.runtime import transport, tunnels
 from pisco.federation.runtime.codec import MessageLayout, Update, Where, encode
+from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
 from pisco.federation.runtime.peers import Mailroom, Peer
 from pisco.federation.runtime.store import Store, outbox_of
@@ -56,6 +57,7 @@ class MemberProcess(ABC):
         self.listen = listen
         self.bytes_sent = 0
         self._listening: Any = None
+        self._close_ways: Callable[[], None] = lambda: None
         self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
@@ -63,9 +65,9 @@ class MemberProcess(ABC):
     def open(self, address: str, methods: dict[str, Any]) -> None:
         """Begin to answer."""
         pull = {transport.PULL: (self._pull, Request), transport.TAKE: (self._take, Request)}
-        self._listening = transport.serve(
-            self.door, self.listen or address, pull | methods, peers=len(self.plan.names) + 1
-        )
+        listen = self.listen or (tunnels.private_address() if address == OUTBOUND else address)
+        self._listening = transport.serve(self.door, listen, pull | methods, peers=len(self.plan.names) + 1)
+        self._close_ways = ways_in(self.kit, lambda: self.plan, address, listen, self.listen)
 
     def close(self) -> None:
         """Stop answering and release everything."""
@@ -73,6 +75,7 @@ class MemberProcess(ABC):
         self.mailroom.close()
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
+        self._close_ways()
         self.store.close()
 
     def federation_hash(self, round_: int) -> bytes:
@@ -100,7 +103,7 @@ class MemberProcess(ABC):
         """A member at the address it has in round k."""
         address = self.plan.server_address
         if name != SERVER:
-            address = self.plan.epoch_at(k).member(name).address
+            address = self.plan.epoch_at(k).member(name).at
         return self.mailroom.peer(name, address)
 
     @abstractmethod

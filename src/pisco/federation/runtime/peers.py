@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import ssl
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -13,11 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import SERVER, host_of
+from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, Held, MessageLayout, Where, decode
+from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.tunnels import Way, introduce, presented
 from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, Receipt, Report, Request, Rolls
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Peer:
 
     def __init__(self, kit: Kit, name: str, address: str):
         self.kit, self.name, self.address = kit, name, address
+        self.way = Way(kit, name, address)
         self.presented = b""
         self._checked_against: frozenset[int] | None = None
         self._checking = threading.Lock()
@@ -67,12 +69,13 @@ class Peer:
     def _connect(self, certificate: bytes) -> None:
         """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
         self.presented = certificate
-        self.channel = transport.channel(self.kit, self.name, self.address, certificate or self.kit.certificate)
+        self.channel = transport.channel(self.kit, self.name, self.way.target, certificate or self.kit.certificate)
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
         self._take = transport.method(self.channel, transport.TAKE, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
 
     def check(self) -> None:
         """Refuse a peer whose certificate was revoked.
@@ -85,29 +88,16 @@ class Peer:
         with self._checking:
             revoked = self.kit.revoked
             if revoked != self._checked_against:
-                presented = self._look()
-                if presented != self.presented:
+                seen = self._look()
+                if seen != self.presented:
                     self.channel.close()
-                    self._connect(presented)
+                    self._connect(seen)
                 self._checked_against = revoked
 
     def _look(self) -> bytes:
         """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
-        context = ssl.create_default_context(cadata=self.kit.authority.decode())
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.load_cert_chain(self.kit.folder / "cert.pem", self.kit.folder / "key.pem")
-        context.set_alpn_protocols(["h2"])
-        import socket
-
-        host, port = host_of(self.address), int(self.address.rpartition(":")[2])
-        with (
-            socket.create_connection((host, port), timeout=5) as raw,
-            context.wrap_socket(raw, server_hostname=self.kit.server_name(self.name)) as secured,
-        ):
-            presented = ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"")
-        if self.kit.identify(presented.encode()) != self.name:
-            raise Refused(f"{self.address} answers with another member's certificate")
-        return presented.encode()
+        with introduce(self.kit, self.way.dial(), self.name, "h2") as secured:
+            return presented(secured)
 
     def forget(self) -> None:
         """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
@@ -118,7 +108,7 @@ class Peer:
         try:
             self.check()
         except OSError as error:
-            return Call(self, None, f"cannot connect to {self.address} ({error.strerror or type(error).__name__})")
+            return Call(self, None, f"cannot connect to {self.way} ({error.strerror or type(error).__name__})")
         except Refused as error:
             return Call(self, None, f"refused: {error}")
         try:
@@ -138,6 +128,11 @@ class Peer:
         self.check()
         return self._roll.future(ready, timeout=timeout)
 
+    def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
+        """Tell our key for masks, and hear those of others."""
+        self.check()
+        return self._keys(own, timeout=timeout)
+
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
         # The first attempts to connect are short: over a long link only later ones succeed.
@@ -145,6 +140,7 @@ class Peer:
 
     def close(self) -> None:
         self.channel.close()
+        self.way.close()
 
 
 class Call:
@@ -194,7 +190,7 @@ class _Trouble(Exception):
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
             peer.forget()
-            made = cls(f"cannot reach {peer.address}")
+            made = cls(f"cannot reach {peer.way}")
         elif code is grpc.StatusCode.CANCELLED:
             made = cls("it went silent")
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import socket
 import ssl
 import threading
 import time
@@ -19,9 +18,8 @@ from typing import Any, NoReturn
 from google.protobuf.message import DecodeError
 
 from pisco.errors import InputError
-from pisco.federation import authority as ca
 from pisco.federation.kits import Kit, Refused, require_tls13
-from pisco.federation.roster import host_of
+from pisco.federation.runtime import tunnels
 from pisco.federation.runtime.codec import CHUNK
 
 require_tls13()  # so others import grpc from here
@@ -33,7 +31,7 @@ import grpc.experimental  # noqa: E402
 
 log = logging.getLogger("pisco.federation")
 
-PULL, TAKE, REPORT, OVERVIEW, ROLL = "Pull", "Take", "Report", "Overview", "Roll"
+PULL, TAKE, REPORT, OVERVIEW, ROLL, KEYS = "Pull", "Take", "Report", "Overview", "Roll", "Keys"
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""
@@ -55,14 +53,16 @@ def channel(kit: Kit, peer: str, address: str, certificate: bytes) -> grpc.Chann
     """A connection to a peer, who must have the key of exactly this certificate, which must name it."""
     credentials = grpc.ssl_channel_credentials(certificate, kit.key, kit.certificate)
     options = [
+        # How long an attempt may take: behind a private address of ours are several round trips to relays and proxies.
+        ("grpc.min_reconnect_backoff_ms", 20_000 if tunnels.is_private(address) else 100),
         ("grpc.ssl_target_name_override", kit.server_name(peer)),
         ("grpc.default_authority", kit.server_name(peer)),
         ("grpc.max_receive_message_length", 2 * CHUNK),
         ("grpc.initial_reconnect_backoff_ms", 100),
-        ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.enable_http_proxy", 0),  # `tunnels` goes through proxies
         (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1),
         *_KEEP_ALIVE,
     ]
@@ -118,6 +118,12 @@ class Door:
         code: grpc.StatusCode = grpc.StatusCode.PERMISSION_DENIED,
     ) -> NoReturn:
         """Log one line and end the request."""
+        self.complain(who, reason)
+        context.abort(code, reason)
+        raise AssertionError("abort raises")
+
+    def complain(self, who: str, reason: str) -> None:
+        """Log one line, and count it."""
         line = f"refused {who}: {reason}"
         kind, now = re.sub(r"\d+", "#", line), time.monotonic()
         with self._lock:
@@ -128,11 +134,9 @@ class Door:
                     self._said.clear()
                 self._said[kind] = now
                 log.warning("%s", line)
-        context.abort(code, reason)
-        raise AssertionError("abort raises")
 
 
-def _more_files() -> None:
+def more_files() -> None:
     """Raise the number of open files as far as we may: idle connections must not keep a round from being saved."""
     try:
         import resource
@@ -161,7 +165,7 @@ def _parse(message: Any) -> Callable[[bytes], Any]:
 def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any], Any]], peers: int) -> Any:
     """Start to listen; `methods` maps a name to its handler and the type of its request."""
     kit = door.kit
-    _more_files()
+    more_files()
 
     def read(requests: Iterator[Any], context: grpc.ServicerContext, name: str) -> Any:
         request = next(requests, MALFORMED)
@@ -231,16 +235,11 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
 
 def _speaks_tls12(kit: Kit, address: str, port: int) -> bool:
     """Whether a handshake below TLS 1.3 succeeds here: gRPC reads what rules it out once, at its first use."""
-    context = ssl.create_default_context(cadata=kit.authority.decode())
-    context.maximum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(kit.folder / ca.CERTIFICATE, kit.folder / ca.KEY)
-    context.set_alpn_protocols(["h2"])
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host_of(address), host_of(address))
+    at = address if tunnels.is_private(address) else f"{address.rpartition(':')[0]}:{port}"
+    context = tunnels.tls(kit, server=False, alpn="h2")
+    context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     try:
-        with (
-            socket.create_connection((host, port), timeout=5) as raw,
-            context.wrap_socket(raw, server_hostname=kit.server_name(kit.name)),
-        ):
+        with tunnels.here(at) as raw, context.wrap_socket(raw, server_hostname=kit.server_name(kit.name)):
             return True
     except OSError:
         return False

@@ -1,0 +1,315 @@
+"""A relay: members that nobody can dial stay connected to it, and whoever dials one of them is passed through.
+
+It checks everybody's certificate, knows who wants whom, and passes on bytes that only the two of them can read.
+
+    member → relay                       relay → member
+    register                             ok; then: call TOKEN, here       (stays open; `here` every few seconds)
+    dial NAME                            ok, or: no REASON                (NAME is called, and takes it)
+    take TOKEN                           ok
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from pisco.errors import InputError
+from pisco.federation.kits import Kit, Refused
+from pisco.federation.plan import Federation
+from pisco.federation.roster import SERVER, host_of
+from pisco.federation.runtime import tunnels
+from pisco.federation.runtime.transport import Door, more_files
+
+log = logging.getLogger("pisco.federation")
+
+BEAT = 10.0
+"""Seconds between two words of a member that stays connected; after three times as long it is taken for gone."""
+
+GREETING = 10.0
+"""Seconds in which a connection must have said who it is and what it wants."""
+
+STRANGERS = 256
+"""Connections that have not said who they are; one more, and the oldest is closed."""
+
+
+class Lines:
+    """The lines of a TLS connection, read and written by one thread alone, which others can wake."""
+
+    def __init__(self, secured: ssl.SSLSocket):
+        self.secured, self._buffer = secured, b""
+        self._out: deque[str] = deque()
+        self._wakes, self._wake = os.pipe()
+        os.set_blocking(self._wake, False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(secured, selectors.EVENT_READ)
+        self._selector.register(self._wakes, selectors.EVENT_READ)
+        self._lock, self._closed = threading.Lock(), False
+
+    def send(self, line: str) -> None:
+        """Have a line sent, from any thread."""
+        with self._lock:
+            if self._closed:
+                return
+            self._out.append(line)
+            with contextlib.suppress(BlockingIOError):
+                os.write(self._wake, b".")
+
+    def turn(self, seconds: float) -> list[str]:
+        """Send what waits, and give what has come, after at most so many seconds; an end is an `OSError`."""
+        self.secured.settimeout(tunnels.TIMEOUT)
+        if not self.secured.pending():
+            for key, _ in self._selector.select(seconds):
+                if key.fd == self._wakes:
+                    os.read(self._wakes, 4096)
+        while self._out:
+            tunnels.say(self.secured, self._out.popleft())
+        self.secured.settimeout(0.0)
+        try:
+            while True:
+                piece = self.secured.recv(4096)
+                if not piece:
+                    raise ConnectionResetError("it hung up")
+                self._buffer += piece
+                if len(self._buffer) > 8192:
+                    raise ConnectionResetError("what it sends has no end")
+        except (ssl.SSLWantReadError, BlockingIOError):
+            pass
+        *lines, self._buffer = self._buffer.split(b"\n")
+        return [line.decode("ascii", "replace") for line in lines]
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._selector.close()
+            os.close(self._wake)
+            os.close(self._wakes)
+        tunnels.hang_up(self.secured)
+
+
+def streams_of(plan: Federation) -> int:
+    """How many connections one member may have through a relay: a few to every other."""
+    return 4 * (len(plan.names) + 2)
+
+
+@dataclass
+class _Call:
+    """Somebody is dialled and has not come yet."""
+
+    target: str
+    come: threading.Event = field(default_factory=threading.Event)
+    far: ssl.SSLSocket | None = None
+
+
+class Relay:
+    """Listens at once, until it is closed.
+
+    Args:
+      kit: whose certificate it shows: a relay's own, or the server's.
+      address: where it listens.
+      plan: the plan in force, asked for at every connection.
+    """
+
+    def __init__(self, kit: Kit, address: str, plan: Callable[[], Federation]):
+        self.kit, self.plan, self.door = kit, plan, Door(kit)
+        self.bytes = 0
+        more_files()
+        host, port = host_of(address), int(address.rpartition(":")[2])
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._listener = socket.create_server((host, port), family=family, backlog=128)
+        except OSError as error:
+            raise InputError(
+                f"the relay cannot listen at {address} ({error.strerror or error}); is the port taken, or the host "
+                "another machine's?"
+            ) from None
+        self.address = f"{address.rpartition(':')[0]}:{self._listener.getsockname()[1]}"
+        self._context = tunnels.tls(kit, server=True, alpn=tunnels.ALPN)
+        self._lock = threading.Lock()
+        self._strangers: OrderedDict[ssl.SSLSocket, float] = OrderedDict()
+        self._open: set[socket.socket] = set()
+        self._there: dict[str, Lines] = {}
+        self._calls: dict[str, _Call] = {}
+        self._streams: Counter[str] = Counter()
+        self._closed = threading.Event()
+        for work in (self._accept, self._sweep):
+            threading.Thread(target=work, daemon=True, name="relay").start()
+
+    @property
+    def connected(self) -> list[str]:
+        """The members that stay connected now."""
+        return sorted(self._there)
+
+    def close(self) -> None:
+        """Stop listening and drop everybody."""
+        self._closed.set()
+        tunnels.hang_up(self._listener)
+        with self._lock:
+            left = [*self._open, *self._strangers]
+        for each in left:
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    # Connections
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                raw, _ = self._listener.accept()
+            except OSError:
+                if self._closed.wait(0.1):  # too many open files, for a moment
+                    return
+                continue
+            try:
+                secured = self._context.wrap_socket(tunnels.tuned(raw), server_side=True, do_handshake_on_connect=False)
+                where = str(secured.getpeername()[0])
+            except OSError:  # it is gone already
+                raw.close()
+                continue
+            with self._lock:
+                self._strangers[secured] = time.monotonic()
+                oldest = next(iter(self._strangers)) if len(self._strangers) > STRANGERS else None
+            if oldest is not None:
+                self._end(oldest)
+            threading.Thread(target=self._greet, args=(secured, where), daemon=True, name="relay").start()
+
+    def _sweep(self) -> None:
+        """End connections that have not said who they are in time, however slowly they speak."""
+        while not self._closed.wait(1.0):
+            with self._lock:
+                late = [raw for raw, since in self._strangers.items() if time.monotonic() - since > GREETING]
+            for raw in late:
+                self._end(raw)
+
+    def _end(self, raw: socket.socket) -> None:
+        with self._lock:
+            self._strangers.pop(raw, None)
+        with contextlib.suppress(OSError):
+            raw.shutdown(socket.SHUT_RDWR)
+
+    def _greet(self, secured: ssl.SSLSocket, where: str) -> None:
+        try:
+            secured.settimeout(GREETING)
+            secured.do_handshake()
+            certificate = tunnels.presented(secured)
+            name = self.kit.identify(certificate)
+            if secured.selected_alpn_protocol() != tunnels.ALPN:
+                raise Refused("it speaks something else")
+            verb, _, rest = tunnels.hear(secured, GREETING).partition(" ")
+            work = {"register": self._register, "dial": self._dial, "take": self._take}.get(verb)
+            if work is None:
+                raise Refused(f"{name} asks for something unknown")
+            with self._lock:
+                if self._strangers.pop(secured, None) is None:
+                    raise Refused(f"{name} took too long")
+                self._open.add(secured)
+            if work(name, secured, rest, certificate):
+                return  # somebody else looks after it now
+        except Refused as refused:
+            self.door.complain(where, str(refused))
+            with contextlib.suppress(OSError):
+                tunnels.say(secured, "no", str(refused)[:200])
+        except (OSError, ValueError):  # a stranger without a certificate, or somebody who hung up
+            log.debug("somebody at %s was not let in", where)
+        with self._lock:
+            self._strangers.pop(secured, None)
+            self._open.discard(secured)
+        tunnels.hang_up(secured)
+
+    # What members ask for
+
+    def _register(self, name: str, secured: ssl.SSLSocket, rest: str, certificate: bytes) -> bool:
+        if name not in self.plan().hidden:
+            raise Refused(f"{name} is not outbound in the plan")
+        lines = Lines(secured)
+        with self._lock:
+            before, self._there[name] = self._there.get(name), lines
+        if before is not None:
+            with contextlib.suppress(OSError):
+                before.secured.shutdown(socket.SHUT_RDWR)  # it has started again, or its way was cut
+        log.info("%s is connected", name)
+        heard = time.monotonic()
+        try:
+            lines.send("ok")
+            while not self._closed.is_set() and time.monotonic() - heard < 3 * BEAT:
+                for _ in lines.turn(BEAT):
+                    heard = time.monotonic()
+                    lines.send("here")
+                self.kit.identify(certificate)  # it may have been revoked
+        finally:
+            with self._lock:
+                mine = self._there.get(name) is lines
+                if mine:
+                    del self._there[name]
+            lines.close()
+            if mine:
+                log.info("%s is not connected any more", name)
+        return False
+
+    def _dial(self, name: str, secured: ssl.SSLSocket, target: str, certificate: bytes) -> bool:
+        plan = self.plan()
+        if name not in plan.names and name != SERVER:
+            raise Refused(f"{name} is not in the roster")
+        with self._lock:
+            crowded = self._streams[name] >= streams_of(plan)
+            self._streams[name] += not crowded
+        if crowded:
+            raise Refused(f"{name} has too many connections at once")
+        try:
+            far = self._summon(target)
+            if far is None:
+                tunnels.say(secured, "no", f"{target[:63]} is not connected there")
+                return False
+            try:
+                for each in (far, secured):
+                    each.settimeout(tunnels.TIMEOUT)
+                    tunnels.say(each, "ok")
+                # Both stay in our hands as they are: without TLS they are plain sockets.
+                self.join(name, target, *(each.unwrap() for each in (far, secured)))
+            finally:
+                with self._lock:
+                    self._open.discard(far)
+                tunnels.hang_up(far)
+        finally:
+            with self._lock:
+                self._streams[name] -= 1
+        return False
+
+    def join(self, name: str, target: str, far: socket.socket, near: socket.socket) -> None:
+        """Pass on what the two send each other, until one of them ends."""
+        tunnels.splice(near, far, self._count)
+
+    def _count(self, size: int) -> None:
+        self.bytes += size
+
+    def _summon(self, target: str) -> ssl.SSLSocket | None:
+        """The connection with which a member takes a call; None if it does not."""
+        with self._lock:
+            lines = self._there.get(target)
+            if lines is None:
+                return None
+            token, call = secrets.token_hex(16), _Call(target)
+            self._calls[token] = call
+        lines.send(f"call {token}")
+        call.come.wait(tunnels.TIMEOUT + GREETING / 2)
+        with self._lock:
+            self._calls.pop(token, None)
+            return call.far
+
+    def _take(self, name: str, secured: ssl.SSLSocket, token: str, certificate: bytes) -> bool:
+        with self._lock:
+            call = self._calls.get(token)
+            if call is None or call.target != name or call.far is not None:
+                raise Refused(f"{name} takes a call that is not for it, or too late")
+            call.far = secured
+        call.come.set()
+        return True

@@ -1,0 +1,343 @@
+"""Ways to others: straight, through an HTTP proxy, or through a relay; and bytes that are passed on unread.
+
+A relay is told in a TLS connection of its own who wants whom. That connection is then taken down to plain TCP, in which
+the two members make theirs: the relay passes on what they send each other and has no key for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import errno
+import functools
+import ipaddress
+import itertools
+import socket
+import ssl
+import tempfile
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterable
+from urllib.parse import unquote, urlsplit
+
+from pisco.errors import InputError
+from pisco.federation import authority as ca
+from pisco.federation.kits import Kit, Refused
+from pisco.federation.roster import OUTBOUND, RelayPoint, host_of
+
+ALPN = "pisco-relay"
+"""What a relay speaks: nobody takes its port for a member's, or the other way round."""
+
+TIMEOUT = 5.0
+"""Seconds to connect, for every step of it."""
+
+ANSWER = 15.0
+"""Seconds in which a relay says whether it has whom we want; it asks that member, who comes to it."""
+
+_UNIX = "unix:"
+_PIECE = 1 << 18
+_AVOID = 60.0
+
+
+def tls(kit: Kit, *, server: bool, alpn: str) -> ssl.SSLContext:
+    """TLS 1.3 with certificates of the federation in both directions."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=kit.authority.decode())
+    context.load_cert_chain(kit.folder / ca.CERTIFICATE, kit.folder / ca.KEY)
+    context.set_alpn_protocols([alpn])
+    if server:
+        context.num_tickets = 0  # nothing is under way when the connection is taken down to TCP
+    return context
+
+
+def presented(secured: ssl.SSLSocket) -> bytes:
+    """The certificate of the other end, as `Kit.identify` reads it."""
+    return ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"").encode()
+
+
+def introduce(kit: Kit, raw: socket.socket, name: str, alpn: str) -> ssl.SSLSocket:
+    """TLS over a connection, if the other end is the member of that name and not revoked."""
+    secured = None
+    try:
+        secured = tls(kit, server=False, alpn=alpn).wrap_socket(raw, server_hostname=kit.server_name(name))
+        if secured.selected_alpn_protocol() != alpn or kit.identify(presented(secured)) != name:
+            raise Refused(f"what answers in place of {name} is something else")
+    except BaseException:
+        (secured or raw).close()
+        raise
+    return secured
+
+
+# Connecting
+
+
+def check_proxy(proxy: str) -> str:
+    """An HTTP proxy, as in http://proxy.example.org:3128, with user:password@ if it wants them."""
+    with contextlib.suppress(ValueError):
+        parts = urlsplit(proxy)
+        if parts.scheme == "http" and parts.hostname and (parts.port or 1) > 0 and parts.path in ("", "/"):
+            return proxy
+    raise InputError(f"the proxy {proxy!r} cannot be used; write http://host:port, as in http://10.0.0.1:3128")
+
+
+def proxy_for(kit: Kit, host: str) -> str | None:
+    """The proxy through which a host is dialled: the one given, else that of the environment (https_proxy)."""
+    if kit.proxy is not None:
+        return kit.proxy
+    found = urllib.request.getproxies_environment()
+    if "https" not in found or _loopback(host) or urllib.request.proxy_bypass_environment(host, found):
+        return None
+    return check_proxy(found["https"])
+
+
+def _loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def connect(kit: Kit, address: str) -> socket.socket:
+    """TCP to host:port, through a proxy where there is one."""
+    host, port = host_of(address), int(address.rpartition(":")[2])
+    proxy = proxy_for(kit, host)
+    if proxy is None:
+        return tuned(socket.create_connection((host, port), timeout=TIMEOUT))
+    parts = urlsplit(proxy)
+    assert parts.hostname is not None  # `check_proxy` has seen it
+    raw = tuned(socket.create_connection((parts.hostname, parts.port or 80), timeout=TIMEOUT))
+    try:
+        asked = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
+        if parts.username is not None:
+            who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+            asked += f"Proxy-Authorization: Basic {base64.b64encode(who.encode()).decode()}\r\n"
+        raw.sendall(f"{asked}\r\n".encode())
+        head = b""
+        while not head.endswith(b"\r\n\r\n") and len(head) < 16384:
+            piece = raw.recv(1)  # one by one: what follows is not ours
+            if not piece:
+                break
+            head += piece
+        status = head.split(b"\r\n")[0].decode("ascii", "replace")
+        if not status.startswith("HTTP/1.") or status.split(" ")[1:2] != ["200"]:
+            raise OSError(errno.ECONNREFUSED, f"the proxy {parts.hostname} answers {plain(status) or 'nothing'}")
+    except BaseException:
+        raw.close()
+        raise
+    return raw
+
+
+def tuned(raw: socket.socket) -> socket.socket:
+    """No waiting for more to send, and a word now and then: who is gone is noticed, and firewalls keep the way open."""
+    if raw.family != socket.AF_UNIX:
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                raw.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return raw
+
+
+@functools.cache
+def _folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="pisco-")  # mode 700; gone when the process ends
+
+
+_numbers = itertools.count()
+
+
+def private_address() -> str:
+    """An address that only this user's processes on this machine can connect to, and no network."""
+    return f"{_UNIX}{_folder().name}/{next(_numbers)}"
+
+
+def is_private(address: str) -> bool:
+    """Whether an address is such a one."""
+    return address.startswith(_UNIX)
+
+
+def here(address: str) -> socket.socket:
+    """A connection to a listener of this machine's own: a private address, or host:port."""
+    if is_private(address):
+        raw = socket.socket(socket.AF_UNIX)
+        try:
+            raw.settimeout(TIMEOUT)
+            raw.connect(address.removeprefix(_UNIX))
+        except BaseException:
+            raw.close()
+            raise
+        return raw
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host_of(address), host_of(address))
+    return tuned(socket.create_connection((host, int(address.rpartition(":")[2])), timeout=TIMEOUT))
+
+
+# Passing on
+
+
+def hang_up(raw: socket.socket) -> None:
+    """Close, and wake whoever waits on it."""
+    with contextlib.suppress(OSError):
+        raw.shutdown(socket.SHUT_RDWR)
+    raw.close()
+
+
+def splice(one: socket.socket, other: socket.socket, count: Callable[[int], None] = lambda size: None) -> None:
+    """Pass on what comes from either side until one of them ends; both are then closed."""
+    ends = [one, other]
+    for each in ends:
+        each.settimeout(None)
+    back = threading.Thread(target=_pass_on, args=(other, one, count), daemon=True, name="splice")
+    back.start()
+    _pass_on(one, other, count)
+    back.join()
+    for each in ends:
+        each.close()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket, count: Callable[[int], None]) -> None:
+    buffer = memoryview(bytearray(_PIECE))
+    with contextlib.suppress(OSError):
+        while size := source.recv_into(buffer):
+            sink.sendall(buffer[:size])
+            count(size)
+    for each in (source, sink):
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+
+
+class Forwarder:
+    """A private address of this machine whose connections are passed on to wherever `dial` connects."""
+
+    def __init__(self, dial: Callable[[], socket.socket]):
+        self.target, self._dial = private_address(), dial
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(self.target.removeprefix(_UNIX))
+        self._listener.listen(16)
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, daemon=True, name="forward").start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._forward, args=(near,), daemon=True, name="forward").start()
+
+    def _forward(self, near: socket.socket) -> None:
+        self._open.add(near)
+        try:
+            far = self._dial()
+        except (OSError, Refused, InputError):
+            near.close()  # grpc sees a connection that ended, and the next look says why
+        else:
+            splice(near, far)
+        finally:
+            self._open.discard(near)
+
+    def close(self) -> None:
+        hang_up(self._listener)
+        for near in list(self._open):
+            with contextlib.suppress(OSError):
+                near.shutdown(socket.SHUT_RDWR)
+
+
+# Through relays
+
+
+def say(secured: socket.socket, *words: str) -> None:
+    """One line."""
+    secured.sendall((" ".join(words) + "\n").encode())
+
+
+def hear(secured: socket.socket, seconds: float = ANSWER) -> str:
+    """One line, within so many seconds."""
+    line, end = b"", time.monotonic() + seconds
+    while not line.endswith(b"\n"):
+        secured.settimeout(max(0.01, end - time.monotonic()))
+        piece = secured.recv(1)
+        if not piece or len(line) > 300:
+            raise OSError(errno.ECONNRESET, "it hung up")
+        line += piece
+    return line[:-1].decode("ascii", "replace")
+
+
+def knock(kit: Kit, relay: RelayPoint, *words: str) -> ssl.SSLSocket:
+    """Ask a relay for something; what it answers is for the caller to hear."""
+    own = kit.own_relay if relay.name == kit.name else None
+    secured = introduce(kit, connect(kit, relay.address) if own is None else here(own), relay.name, ALPN)
+    try:
+        say(secured, *words)
+    except BaseException:
+        secured.close()
+        raise
+    return secured
+
+
+def agreed(secured: ssl.SSLSocket) -> socket.socket:
+    """The plain connection that is left once the relay says that somebody is at its other end."""
+    try:
+        answer = hear(secured)
+        if answer != "ok":
+            raise OSError(errno.EHOSTUNREACH, plain(answer.removeprefix("no ")))
+        secured.settimeout(TIMEOUT)
+        return secured.unwrap()
+    except BaseException:
+        secured.close()
+        raise
+
+
+_failed: dict[str, float] = {}
+
+
+def through_relays(kit: Kit, name: str, relays: Iterable[RelayPoint]) -> socket.socket:
+    """A connection to an outbound member through the first relay that has it; one that failed just now comes last."""
+    now, troubles = time.monotonic(), []
+    for relay in sorted(relays, key=lambda each: now - _failed.get(each.address, -_AVOID) < _AVOID):
+        try:
+            secured = knock(kit, relay, "dial", name)
+            _failed.pop(relay.address, None)
+        except (OSError, Refused) as error:
+            _failed[relay.address] = time.monotonic()
+            troubles.append(f"{relay.name}: {said(error)}")
+            continue
+        try:
+            return agreed(secured)
+        except OSError as error:
+            troubles.append(f"{relay.name}: {said(error)}")
+    raise OSError(errno.EHOSTUNREACH, "; ".join(troubles))
+
+
+def said(error: Exception) -> str:
+    """What went wrong, in a few words."""
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
+def plain(text: str) -> str:
+    """What a relay or a proxy says, fit for a line."""
+    return "".join(each for each in text[:100] if each.isprintable())
+
+
+class Way:
+    """How one member is reached. `target` is what grpc dials; `dial` is a connection of our own."""
+
+    def __init__(self, kit: Kit, name: str, address: str):
+        self.kit, self.name, self.address = kit, name, address
+        bent = address == OUTBOUND or proxy_for(kit, host_of(address)) is not None
+        self._forwarder = Forwarder(self.dial) if bent else None
+        self.target = self._forwarder.target if self._forwarder else address
+
+    def __str__(self) -> str:
+        return f"{self.name} through a relay" if self.address == OUTBOUND else self.address
+
+    def dial(self) -> socket.socket:
+        """A connection to where the member listens; it may be anybody until it proves otherwise."""
+        if self.address == OUTBOUND:
+            return through_relays(self.kit, self.name, self.kit.federation.relays or [])
+        return connect(self.kit, self.address)
+
+    def close(self) -> None:
+        if self._forwarder is not None:
+            self._forwarder.close()
