@@ -21,7 +21,7 @@ from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
 from pisco.federation.runtime.peers import Mailroom, Peer
 from pisco.federation.runtime.store import Store, outbox_of
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.wire_pb2 import Request
+from pisco.federation.runtime.wire_pb2 import Chunk, Request
 
 log = logging.getLogger("pisco.federation")
 
@@ -64,7 +64,7 @@ class MemberProcess(ABC):
 
     def open(self, address: str, methods: dict[str, Any]) -> None:
         """Begin to answer."""
-        pull = {transport.PULL: (self._pull, Request)}
+        pull = {transport.PULL: (self._pull, Request), transport.TAKE: (self._take, Request)}
         listen = self.listen or (tunnels.private_address() if address == OUTBOUND else address)
         self._listening = transport.serve(self.door, listen, pull | methods, peers=len(self.plan.names) + 1)
         self._close_ways = ways_in(self.kit, lambda: self.plan, address, listen, self.listen)
@@ -160,6 +160,10 @@ class MemberProcess(ABC):
         else:
             yield from self._answer(name, request, context)
 
+    def _take(self, name: str, request: Request, context: grpc.ServicerContext) -> Chunk:
+        """The same for who expects a small message: the end of the call travels with it, not after it."""
+        return next(iter(self._pull(name, request, context)), Chunk())
+
     def _objection(self, name: str, request: Request, end: int) -> str | None:
         if name != SERVER and name not in self.plan.names:
             return "it is not in the roster"
@@ -191,7 +195,8 @@ class MemberProcess(ABC):
             update = found.updates.get(request.base)
             self.bytes_sent += len(update.data if update else found.data)
             where = self.where(request.round, request.phase)
-            yield from encode(where, self.name, found.layout, update or found.data)
+            known = request.expected == found.layout.mark
+            yield from encode(where, self.name, found.layout, update or found.data, known=known)
 
     def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)
         """Somebody asks for a message: the server begins to average."""
