@@ -1,5 +1,6 @@
 """Agents that nobody can dial: reached through relays, which see ciphertext only and can do nothing with it."""
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -81,17 +82,13 @@ class Recording(Relay):
         def record(source, sink):
             kept = bytearray()
             self.seen.append(kept)
-            while data := self.tamper(source.recv(65536), kept):
-                kept += data
-                try:
+            with contextlib.suppress(OSError):
+                while data := self.tamper(source.recv(65536), kept):
+                    kept += data
                     sink.sendall(data)
-                except OSError:
-                    break
             for each in (near, far):
-                try:
+                with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    break
 
         back = threading.Thread(target=record, args=(far, near), daemon=True)
         back.start()

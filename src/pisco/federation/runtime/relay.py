@@ -133,7 +133,7 @@ class Relay:
                 "another machine's?"
             ) from None
         self.address = f"{address.rpartition(':')[0]}:{self._listener.getsockname()[1]}"
-        self._context = tunnels.tls(kit, server=True, alpn=tunnels.ALPN)
+        self._shown, self._context = kit.certificate, tunnels.tls(kit, server=True, alpn=tunnels.ALPN)
         self._lock = threading.Lock()
         self._strangers: OrderedDict[ssl.SSLSocket, float] = OrderedDict()
         self._open: set[socket.socket] = set()
@@ -169,6 +169,8 @@ class Relay:
                 if self._closed.wait(0.1):  # too many open files, for a moment
                     return
                 continue
+            if self._shown != self.kit.certificate:  # it was renewed
+                self._shown, self._context = self.kit.certificate, tunnels.tls(self.kit, server=True, alpn=tunnels.ALPN)
             try:
                 secured = self._context.wrap_socket(tunnels.tuned(raw), server_side=True, do_handshake_on_connect=False)
                 where = str(secured.getpeername()[0])
