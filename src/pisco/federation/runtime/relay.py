@@ -169,12 +169,13 @@ class Relay:
                 if self._closed.wait(0.1):  # too many open files, for a moment
                     return
                 continue
-            if self._shown != self.kit.certificate:  # it was renewed
-                self._shown, self._context = self.kit.certificate, tunnels.tls(self.kit, server=True, alpn=tunnels.ALPN)
             try:
+                if self._shown != self.kit.certificate:  # it was renewed
+                    self._context = tunnels.tls(self.kit, server=True, alpn=tunnels.ALPN)
+                    self._shown = self.kit.certificate
                 secured = self._context.wrap_socket(tunnels.tuned(raw), server_side=True, do_handshake_on_connect=False)
                 where = str(secured.getpeername()[0])
-            except OSError:  # it is gone already
+            except OSError:  # it is gone already, or our certificate is being copied
                 raw.close()
                 continue
             with self._lock:
