@@ -80,9 +80,9 @@ bench-peers: $(STAMP) ## time per round against NVFlare, Flower, PyTorch, fedjax
 data: $(STAMP) ## rebuild the bundled a9a from raw UCI Adult
 	$(BIN)/python tools/build_a9a.py
 
-proto: $(DEV_STAMP) ## write wire_pb2.py anew from wire.proto
+proto: $(DEV_STAMP) ## write wire_pb2.py and keys_pb2.py anew from wire.proto and keys.proto
 	$(BIN)/python -m pip install --quiet grpcio-tools
-	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/federation/runtime/wire.proto
+	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/federation/runtime/*.proto
 
 clean: ## remove the environment and build products
 	rm -rf $(VENV) $(LOWEST) .peers .cache build dist site .pytest_cache .ruff_cache

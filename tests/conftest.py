@@ -12,7 +12,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The programs of the tests are small and many: compiling them takes most of the time, and half of it is spent on
 # making them fast. `XLA_FLAGS= make test` compiles as users do, and so does `make test-slow`.
 QUICKLY = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-QUICKLY += ["--xla_cpu_use_fusion_emitters=false"]
+QUICKLY += ["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
+QUICKLY += ["--xla_llvm_force_inline_before_split=false"]
 QUICKLY += ["--xla_cpu_max_isa=SSE4_2"] if platform.machine() in ("x86_64", "AMD64") else []
 
 
@@ -31,6 +32,7 @@ from hypothesis import settings  # noqa: E402
 
 # A command that runs inside the tests' process would switch on the cache of programs for all tests after it.
 jax.config.update("jax_enable_compilation_cache", False)
+jax.config.update("jax_traceback_in_locations_limit", 0)  # lines of source in programs: a twentieth of the time
 
 settings.register_profile("pisco", deadline=None, max_examples=12, derandomize=True)
 settings.load_profile("pisco")
@@ -39,6 +41,11 @@ settings.load_profile("pisco")
 QUICK = {"api", "checkpoint", "compressors", "config", "costs", "data", "graphs", "inputs", "layering", "metrics"}
 QUICK |= {"partition", "results", "sizes", "targets", "theory", "twins", "weights"}
 """Files of tests that together take a minute on two cores: what `make check` runs."""
+
+
+def pytest_xdist_auto_num_workers(config):
+    """One more than there are cores: some tests wait for other processes."""
+    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) + 1
 
 
 def pytest_collection_modifyitems(items):

@@ -104,6 +104,11 @@ def random_graph(**options):
     return lambda: pisco.Network(graphs.erdos_renyi(13, 0.3, seed=1), **options)
 
 
+def poisoned_ring(**options):
+    guarded = pisco.Network(graphs.ring(9), guard=pisco.clip(strikes=1), **options)
+    return lambda: pisco.testing.poisoned(guarded, [4], "times-1000")
+
+
 ROWS = {name: published(name) for name in sorted(ALGORITHMS)}
 NETWORKS = {
     "ring": on(ring(10, server=COIN)),
@@ -131,6 +136,9 @@ NETWORKS = {
     "adaptive": on(ring(9, server=pisco.adaptive(2))),
     "custom": on(ring(9, server=lambda key, k: k % 4 == 1)),
     "personal": on(ring(10, server=COIN), problem=personal),
+    "poisoned": on(poisoned_ring(server=COIN)),
+    "poisoned, per agent": on(poisoned_ring(server=pisco.per_agent(np.linspace(0, 1, 9)))),
+    "private": on(ring(10, server=COIN), problem=lambda n: uneven(n, privacy=pisco.Privacy(clip=0.5, noise=1.0))),
     "gossip start": on(ring(9, server=COIN), "kgt", start="gossip"),
     "central start": on(ring(9, server=COIN), "kgt", start="central"),
 }

@@ -56,7 +56,9 @@ def by_hand(network, steps, given, rounds, seed=0, start=(), asked=False):
         first = min((times[i] + server_lat[i] for i in range(n) if at_server[i]), default=0)  # it asks when asked
         leaves = [max(times[i], first + server_lat[i]) if asked else times[i] for i in range(n)]
         there = [leaves[i] + size / server_bw[i] + server_lat[i] for i in range(n) if reporters[i]]
-        back = [max(there) + size / server_bw[i] + server_lat[i] if there else 0 for i in range(n)]
+        # Who did not report asks for the average as well, perhaps late.
+        ready = [max(max(there, default=0), times[i] + server_lat[i] if asked else 0) for i in range(n)]
+        back = [ready[i] + size / server_bw[i] + server_lat[i] if there else 0 for i in range(n)]
         return [max(times[i], back[i]) if at_server[i] else times[i] for i in range(n)]
 
     for what in start:
@@ -88,7 +90,8 @@ def by_hand(network, steps, given, rounds, seed=0, start=(), asked=False):
                 gossiped = pass_on(gossiped, links, what)
             if not who.any() or network.splits_rounds or network.gossip_before_server:
                 times = gossiped  # in a split round those at the server have no links
-            times = average(times, who, reporters & who, what)
+            hears = who & reporters if network.to_sampled else who
+            times = average(times, hears, reporters & who, what)
         latest.append(max(times))
     return np.asarray(latest)
 
@@ -121,6 +124,12 @@ CASES = {
         "dsgd",
         DSGD,
         pisco.Network.ring(8, server=pisco.bernoulli(0.5), sampling=pisco.sample(3, agents=8)),
+        [],
+    ),
+    "sampled alone": (
+        "dsgd",
+        DSGD,
+        pisco.Network.ring(8, server=pisco.bernoulli(0.5), sampling=pisco.sample(3, agents=8), receivers="sampled"),
         [],
     ),
     "split rounds": ("dsgd", DSGD, pisco.Network.ring(7, server=pisco.per_agent([0.3] * 7)), []),

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 import pisco
 from pisco.algorithms import build
-from pisco.algorithms.compressors import Identity, Quantize, RandomK, TopK, compressor
+from pisco.algorithms.compressors import Cast, Identity, Quantize, RandomK, TopK, compressor
 
 vectors = st.lists(st.floats(-100, 100, width=32), min_size=4, max_size=4).map(lambda v: jnp.asarray(v, jnp.float32))
-ALL = [Identity(), TopK(0.5), RandomK(0.5), Quantize(4), Quantize(8, unbiased=True)]
+ALL = [Identity(), TopK(0.5), RandomK(0.5), Quantize(4), Quantize(8, unbiased=True), Cast(), Cast("float16")]
 
 
 @given(vectors, st.sampled_from(ALL))
@@ -70,3 +70,43 @@ def test_keeping_more_than_there_is_is_refused():
     rule = build("choco", local_lr=0.1, compressor={"name": "top-k", "count": 5})
     with pytest.raises(pisco.InputError, match="count is 5, but the vector has only 1 entries"):
         pisco.run(rule, problem, pisco.Network.ring(3), rounds=1)
+
+
+CODECS = [*ALL, TopK(count=1), RandomK(0.3, unbiased=True), Quantize(2), Quantize(16)]
+
+
+@pytest.mark.parametrize("q", CODECS, ids=repr)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_what_is_decoded_is_the_message_to_the_bit(q, dtype):
+    """Through bytes, in as many of them as are counted: also of several leaves, zeros and numbers that end in ties."""
+    with jax.enable_x64(dtype == "float64"):
+        rng, key = np.random.default_rng(3), jax.random.key(7)
+        tree = {"w": rng.normal(size=(17, 5)), "b": np.round(rng.normal(size=12)), "c": np.array([-0.0, 0.0, 1e-30])}
+        tree = jax.tree.map(lambda x: jnp.asarray(x, dtype), tree)
+        for each in (tree, jax.tree.map(jnp.zeros_like, tree)):
+            expected, data = jax.jit(q)(each, key), q.encode(each, key)
+            assert len(data) == q.message_bytes(each)
+            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), each)
+            for one, other in zip(jax.tree.leaves(q.decode(data, like, key)), jax.tree.leaves(expected), strict=True):
+                assert one.dtype == dtype and one.tobytes() == np.asarray(other).tobytes()
+
+
+def test_numbers_beyond_sixteen_bits_are_sent_as_the_largest():
+    out = np.asarray(Cast("float16")(jnp.array([1e6, -1e6, 1 + 2.0**-12, 3.4 * 2.0**-24]), None))
+    np.testing.assert_array_equal(out, [65504, -65504, 1, 3 * 2.0**-24])
+    assert np.isfinite(np.asarray(Cast()(jnp.array([3.4e38]), None))).all()
+
+
+@pytest.mark.parametrize(
+    ("q", "spoil", "sentence"),
+    [
+        (TopK(count=2), lambda data: b"\xff" + data[1:], "its places are not 2 different ones below 4"),
+        (TopK(count=2), lambda data: b"\x00" + data[1:], "its places are not 2 different ones below 4"),
+        (Quantize(4), lambda data: np.float32(-1).tobytes() + data[4:], "its norm is -1"),
+        (RandomK(count=2), lambda data: data[:-1], "buffer is smaller"),
+    ],
+)
+def test_bytes_that_are_no_message_are_refused(q, spoil, sentence):
+    x, key = jnp.array([1.0, -4.0, 3.0, 2.0]), jax.random.key(0)
+    with pytest.raises(ValueError, match=sentence):
+        q.decode(spoil(q.encode(x, key)), x, key)

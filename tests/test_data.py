@@ -268,7 +268,7 @@ def test_npz_refuses_damaged_absent_and_unsafe_files(tmp_path):
 def test_load_explains_unknown_names(tmp_path):
     with pytest.raises(InputError, match="did you mean 'cifar10'"):
         data.load("cifar")
-    with pytest.raises(InputError, match="known: a9a, cifar10, fashion-mnist, mnist, shakespeare"):
+    with pytest.raises(InputError, match="known: a9a, cifar10, digits, fashion-mnist, mnist, shakespeare, sotu"):
         data.load("imagenet-22k")
     with pytest.raises(InputError, match="is a folder"):
         data.load(tmp_path)

@@ -26,7 +26,8 @@ PAGES = [*TOP, *sorted(DOCS.glob("*.md"))]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW = {"compare_schedules.py", "karate_club.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs
-SLOW |= {"planning.md", "networks.md", "time.md", "models.md", "parts_torch.py"}
+SLOW |= {"planning.md", "networks.md", "time.md", "models.md", "getting-started.md"}
+SLOW |= {"parts_torch.py", "federate_torch.py", "federate_jax.py", "own_loss.py"}
 NEEDS = {"federate_torch.py": ("torch", "torch"), "parts_torch.py": ("torch", "torch")}
 LIBRARIES = {"parts_flax.py": "flax", "parts_equinox.py": "equinox"}  # which no extra for tests brings
 
@@ -87,6 +88,23 @@ def test_examples_run(example, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar_resnet", "shakespeare_characters", "speeches"])
+def test_large_examples_run_in_small(name, tmp_path):
+    """Every method, and what `--out` writes is what the picture reads."""
+    here = {each.name for each in pisco.data.available() if each.found}
+    if missing := {"shakespeare_characters": {"shakespeare"}, "speeches": {"sotu"}}.get(name, set()) - here:
+        pytest.skip(f"{missing} is not here")
+    folder = ROOT / "examples" / "large"
+    common: dict = {"env": os.environ | {"JAX_PLATFORMS": "cpu"}, "capture_output": True, "text": True, "timeout": 900}
+    out, picture = tmp_path / "runs.jsonl", tmp_path / "picture.png"
+    done = subprocess.run([sys.executable, folder / f"{name}.py", "--tiny", "--out", out], check=False, **common)
+    assert done.returncode == 0, done.stderr
+    assert len(out.read_text().splitlines()) == 6
+    done = subprocess.run([sys.executable, folder / "plot.py", out, picture], check=False, **common)
+    assert done.returncode == 0 and picture.is_file(), done.stderr
 
 
 def test_every_algorithm_has_an_entry():

@@ -36,7 +36,7 @@ from pisco.cli.federation import follow  # noqa: E402
 from pisco.federation.runtime import transport  # noqa: E402
 from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Peer  # noqa: E402
-from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Report, Request  # noqa: E402
+from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Piece, Report, Request  # noqa: E402
 
 WORLD = Quadratics(agents=4)
 ROUNDS, P = 6, 0.4
@@ -397,6 +397,7 @@ def answers(siege):
         ),
         "cannot be read": one(layout="complex[1e9]"),
         "layout is empty": one(layout=""),
+        "asked for the whole": one(layout="", pieces=[Piece(codec=1, leaves=1, key=bytes(8))]),
         "announces": one(size=2**62),
         "NaN": one(np.full_like(sound, np.nan).tobytes()),
         "infinity": one(np.full_like(sound, np.inf).tobytes()),
@@ -406,7 +407,7 @@ def answers(siege):
     }
 
 
-SOME = ("expected float32", "holds float64", "NaN", "does not end")
+SOME = ("expected float32", "asked for the whole", "NaN", "does not end")
 
 
 @pytest.mark.parametrize("words", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])

@@ -135,7 +135,6 @@ def test_from_edges_and_adjacency():
         (lambda: graphs.from_edges([]), "num_agents"),
         (lambda: graphs.from_adjacency([[0, 1], [0, 0]]), "one way only"),
         (lambda: graphs.from_adjacency([[0, 1, 0]]), "n × n"),
-        (lambda: graphs.from_networkx(nx.DiGraph([(0, 1)])), "directed"),
         (lambda: graphs.from_networkx(7), "the graph is 7"),
         (lambda: GRAPHS["ring"](agents=3, seed=1), "no option 'seed'; known: agents"),
         (lambda: GRAPHS["erdos-renyi"](agents=3), "prob is missing; graph 'erdos-renyi' needs it, as in prob = 0.1"),
@@ -152,7 +151,7 @@ def test_bad_input_is_one_clear_sentence(build, message):
 
 @pytest.mark.parametrize("name", sorted(GRAPHS))
 def test_every_family_by_name(name):
-    options = {"erdos-renyi": {"prob": 0.5}, "clusters": {"clusters": 4}}.get(name, {})
+    options = {"erdos-renyi": {"prob": 0.5}, "random-digraph": {"prob": 0.1}, "clusters": {"clusters": 4}}.get(name, {})
     assert GRAPHS[name](agents=16, **options).num_agents == 16
 
 

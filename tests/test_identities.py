@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
-from pisco.algorithms import beer, build, compressed, compressors, dsgd, dsgt, kgt, momentum_dsgd, scaffold
+from pisco.algorithms import beer, build, compressed, compressors, dsgd, dsgt, kgt, momentum_dsgd, scaffold, sd_gt
 from pisco.algorithms import pisco as pisco_rule
 
 import twins
@@ -213,6 +213,7 @@ EXACT = {
     "kgt": kgt(local_lr=0.02, local_steps=3),
     "kgt-central": kgt(local_lr=0.02, local_steps=3, start="central"),
     "periodical-gt": kgt(local_lr=0.02, local_steps=3, last_gradient=True),
+    "sd-gt": build("sd-gt", local_lr=0.03),
     "lsgt": build("lsgt", local_lr=0.02, local_steps=3),
     "pisco-compressed": build("pisco-compressed", local_lr=0.02, local_steps=1, consensus_lr=0.3),
     "beer": build("beer", local_lr=0.02, consensus_lr=0.3),
@@ -229,6 +230,26 @@ def test_exact_methods_find_the_optimum(name, x64):
     world = Quadratics()
     found = after(EXACT[name], world.problem(), pisco.Network.ring(6), 4000)
     np.testing.assert_allclose(found, np.tile(world.optimum, (6, 1)), atol=1e-8)
+
+
+def test_subnets_find_the_optimum(x64):
+    """SD-GT on clusters that only the server links; PISCO where only two of six hear the server's average."""
+    world, clusters = Quadratics(), pisco.networks.graphs.clusters(2, 3, inner="ring")
+    found = after(build("sd-gt", local_lr=0.02), world.problem(), pisco.Network(clusters, server=pisco.every(5)), 6000)
+    np.testing.assert_allclose(found, np.tile(world.optimum, (6, 1)), atol=1e-8)
+    alone = {"sampling": pisco.sample_groups(1, groups=[0, 0, 0, 1, 1, 1]), "receivers": "sampled"}
+    network = pisco.Network(clusters, server=pisco.bernoulli(0.3), **alone)
+    found = after(pisco_rule(local_lr=0.01, local_steps=1), world.problem(), network, 6000)
+    np.testing.assert_allclose(found, np.tile(world.optimum, (6, 1)), atol=1e-8)
+
+
+@pytest.mark.parametrize("server", [pisco.never(), pisco.always()], ids=repr)
+def test_sd_gt_in_one_layer_is_kgt(x64, server):
+    world = Quadratics()
+    net = pisco.Network(weights=doubly_stochastic(6, symmetric=False), server=server)
+    rules = (sd_gt(local_lr=0.04), kgt(local_lr=0.04, local_steps=1))
+    one, two = (after(rule, world.problem(), net, 40) for rule in rules)
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-12)
 
 
 def test_with_a_coin_and_without_gossip_too(x64):

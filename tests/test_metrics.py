@@ -153,7 +153,7 @@ def test_metrics_of_the_state_need_no_test_data_but_must_give_a_number():
 ERROR = Metric("error", lambda x, batch: abs(batch["a"] @ x - batch["y"]), rising=False, log=True)
 
 
-@pytest.mark.parametrize("engine", ["scan", "debug", "sharded"])
+@pytest.mark.parametrize("engine", ["scan", pytest.param("debug", marks=pytest.mark.slow), "sharded"])
 def test_the_worst_agent_and_the_spread_are_those_of_a_loop_over_agents(engine):
     told = problem([ERROR, *each_agent(ERROR), *each_agent(auc(scores))], eval_batch=5)
     rule = pisco.algorithms.dsgd(local_lr=0.05)

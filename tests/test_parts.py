@@ -176,6 +176,7 @@ def test_frozen_leaves_are_held_once(x64):
     assert drawn.model(runs.only([1]).params | {"w": runs.params["w"][1]}, 0)["c"] == drawn.frozen["c"]
 
 
+@pytest.mark.slow
 def test_a_federation_agrees_with_scan(tmp_path):
     agents = 3
     data = {name: array[:agents].astype(np.float32) for name, array in DATA.items()}

@@ -88,6 +88,7 @@ def test_round_prices_agree_with_what_runs_count():
     assert prices.paid(result.final, result.history)[0] == meter.paid(0, 8, 2) > meter.paid(0, 0, 0) > 0
 
 
+@pytest.mark.slow
 def test_a_clock_is_planned_in_the_seconds_of_the_history():
     """Where the server is far it is left out, where neighbours are far they are; the price is the run's seconds."""
     for far, p in (("server", 0.0), ("gossip", 1.0)):
@@ -101,6 +102,7 @@ def test_a_clock_is_planned_in_the_seconds_of_the_history():
         assert seconds[0] == pytest.approx(found.price, rel=1e-6)  # full gradients and no coins: no chance in it
 
 
+@pytest.mark.slow
 def test_other_methods_are_planned_at_the_p_that_they_allow():
     found = small_plan(probabilities=(0.0, 1.0), methods=["dsgt", "scaffold"])
     assert found.measured and math.isnan(found.stable_limit)  # the theory of stability is PISCO's
@@ -124,6 +126,7 @@ def test_forecasts_know_linear_convergence_and_floors():
     assert rows_to(0.001 * noise + (k == 0), 0.0015, running=True) == pytest.approx(2000, rel=0.3)
 
 
+@pytest.mark.slow
 def test_a_target_out_of_reach_is_said_to_be():
     """Single precision ends at 1e-14; linear convergence that has no more rounds is no reason to call it so."""
     few = {"probabilities": (0.0,), "methods": ["pisco-one-exchange"], "seconds": 600}
@@ -293,6 +296,7 @@ def doubt_of(name, *settings):
     return check_step(algorithm, problem, network, eval_every=run.eval_every, chunk_rounds=run.chunk_rounds, **options)
 
 
+@pytest.mark.slow
 def test_no_wolf_is_cried_on_the_paper_s_experiment():
     """Its step is three times above the mean-square limit at x⁰, and does well."""
     assert doubt_of("a9a") is None

@@ -138,6 +138,7 @@ print(len(done))
 """
 
 
+@pytest.mark.slow
 def test_finished_studies_survive_a_kill(tmp_path):
     """kill -9 in the midst of the second study: the first is read back, the second computed, as if nothing had been."""
 

@@ -79,19 +79,19 @@ def test_with_everybody_there_it_is_the_run_that_waits_for_all(tmp_path, x64):
 
 
 def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
-    plan = rolled(4, rounds=60, patience=15.0, deadline=1.0)
+    plan = rolled(4, rounds=30, patience=15.0, deadline=1.0)
     storm = Processes(tmp_path, plan, problem_of)
     stay = ["agent-0", "agent-1", "agent-3"]
     try:
         storm.start()
-        storm.wait_for_round("agent-0", 10)
+        storm.wait_for_round("agent-0", 5)
         storm.kill("agent-2")
         del storm.processes["agent-2"]
-        storm.wait_for_round("agent-0", 20)
+        storm.wait_for_round("agent-0", 9)
         storm.kill("agent-1")
-        storm.wait_for_round("agent-0", 30)
+        storm.wait_for_round("agent-0", 13)
         storm.start("agent-1")
-        storm.wait_for_round("agent-3", 35)
+        storm.wait_for_round("agent-3", 16)
         storm.kill("server")
         storm.start("server")
         storm.join()
@@ -100,18 +100,19 @@ def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
     own, gap, simulated = again(tmp_path, plan)
     for name in stay:
         found = pisco.Result.load(storm.state(name) / "result")
-        assert found.rounds == 60
+        assert found.rounds == 30
         np.testing.assert_array_equal(found.params, own[name])
     assert gap <= 1e-12
     np.testing.assert_allclose(simulated.params, np.concatenate(list(own.values())), rtol=0, atol=1e-12)
     present = [roll.present for roll in counted(rolls_of(tmp_path, plan))]
     assert present[-1] in ((0, 1, 3), (0, 3)) and any(1 not in each for each in present)
-    assert len(pisco.Result.load(storm.state("server") / "result").history["loss"]) == 7
+    assert len(pisco.Result.load(storm.state("server") / "result").history["loss"]) == 4
 
 
 # ------------------------------------------------------------------------------------------- changes of the roster
 
 
+@pytest.mark.slow
 def test_the_roster_changes_while_a_member_is_gone(tmp_path, x64):
     plan = rolled(4, rounds=150, deadline=1.0, patience=10.0)
     ran = Running(tmp_path, plan, problem_of, only=["agent-0", "agent-1", "agent-3"])
@@ -271,9 +272,9 @@ def test_plans_that_cannot_do_without_the_absent_are_refused():
     ]:
         with pytest.raises(pisco.InputError, match=why):
             rolled(4, rounds=5, **given)
-    copies = rolled(4, rounds=5, algorithm={"name": "choco", "local_lr": 0.1}, network={"graph": "ring"})
-    with pytest.raises(pisco.InputError, match="everybody present"):
-        membership.check(copies)
+    steady = rolled(4, rounds=5, algorithm={"name": "extra", "local_lr": 0.1}, network={"graph": "ring"})
+    with pytest.raises(pisco.InputError, match="needs everybody in every round"):
+        membership.check(steady)
 
 
 # ------------------------------------------------------------------------------------------------- the whole storm

@@ -68,6 +68,10 @@ def small(monkeypatch, tmp_path):
     shakespeare.speeches.cache_clear()
 
 
+def found():
+    return next(each.found for each in data.available() if each.name == "shakespeare")
+
+
 def text_of(dataset, part=""):
     classes = np.array(dataset.classes)
     return ["".join(row) for row in classes[getattr(dataset, f"{part}features")]]
@@ -102,10 +106,11 @@ def test_samples_ask_for_the_next_character_and_tests_come_later(small):
     ("options", "words"),
     [
         ({"length": 0}, "length is 0"),
-        ({"length": 5000}, "no role says enough for samples of 5000 characters"),
+        ({"length": 5000}, "nobody in shakespeare says enough for samples of 5000 tokens"),
         ({"stride": 0}, "stride is 0"),
         ({"length": 10, "roles": 9}, "roles is 9, expected a number at least 1 and at most 3"),
         ({"test": 0}, "test is 0"),
+        ({"vocabulary": 100}, "vocabulary is 100"),
         ({"lenght": 5}, "did you mean 'length'"),
     ],
 )
@@ -116,7 +121,7 @@ def test_bad_options_are_named(small, options, words):
 
 def test_missing_damaged_and_other_archives(small, monkeypatch):
     path = small / shakespeare.ARCHIVE
-    assert data.available()[-1].found == path
+    assert found() == path
     whole = path.read_bytes()
     monkeypatch.setattr(shakespeare, "CONTENT", "other")
     with pytest.raises(InputError, match="holds other texts"):
@@ -126,7 +131,7 @@ def test_missing_damaged_and_other_archives(small, monkeypatch):
         with pytest.raises(InputError, match="not a complete archive"):
             data.load("shakespeare")
     path.unlink()
-    assert data.available()[-1].found is None
+    assert found() is None
     with pytest.raises(InputError, match=r"put shakespeare\.tar\.xz.*PISCO_DATA"):
         data.load("shakespeare")
 

@@ -53,10 +53,16 @@ def assert_close(found, cases):
     assert max(worst.values()) <= 1e-12, {case: error for case, error in worst.items() if error > 1e-12}
 
 
-CUT = ["pisco-compressed", "tt-hf", "per agent", "one peer", "adaptive", "absent", "personal"]
+CUT = ["pisco-compressed", "tt-hf", "per agent", "one peer", "adaptive", "absent", "personal", "poisoned"]
 """Rows and networks that together pass every kind of communication."""
 
 
+def test_some_of_the_cut_equals_scan_on_several_devices():
+    some = ["pisco-compressed", "per agent", "absent"]
+    assert_close(run_cases(some, [4]), some)
+
+
+@pytest.mark.slow
 def test_a_cut_of_everything_equals_scan_on_several_devices():
     assert_close(run_cases(CUT, [4]), CUT)
 

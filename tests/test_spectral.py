@@ -105,6 +105,7 @@ def test_expected_mixing_rate_refuses_a_bad_probability():
         spectral.expected_mixing_rate(0.5, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "alpha", "rate"),
     [

@@ -94,7 +94,7 @@ def test_memmaps_and_data_sets_give_the_same_bits(tmp_path, asked):
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("pisco-vr", {"local_steps": 2}), ("pisco-compressed", {"local_steps": 1}), ("beer", {})]
+    ("name", "options"), [("pisco-vr", {"local_steps": 2}), ("pisco-compressed", {"local_steps": 1})]
 )
 def test_what_other_methods_draw_is_known_beforehand(asked, name, options):
     rule = pisco.algorithms.build(name, local_lr=0.02, **options)
@@ -106,7 +106,10 @@ def test_what_other_methods_draw_is_known_beforehand(asked, name, options):
     assert asked() <= 1  # the start's, if there is one
 
 
-@pytest.mark.parametrize("engine", sorted(set(ENGINES) - {"scan"}))
+LONG = pytest.param("debug", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("engine", [LONG, *sorted(set(ENGINES) - {"scan", "debug"})])
 def test_other_engines(engine):
     expected, found = (run(data, engine=engine, rounds=2) for data in (ARRAYS, [Samples(i) for i in range(N)]))
     np.testing.assert_allclose(found.params, expected.params, atol=1e-6)

@@ -33,6 +33,7 @@ def measured_growth(network, local_lr, rounds=3000, **options):
     return float(np.nan_to_num(ratio, nan=np.inf))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["fdla", "metropolis"])
 @pytest.mark.parametrize("one_exchange", [False, True])
 @pytest.mark.parametrize("local_steps", [0, 1, 4])
@@ -243,6 +244,21 @@ WIDE = {
 def test_mean_square_limits_widely(graph, one_exchange, local_steps, x64):
     for p in (0.05, 0.1, 0.3, 0.7):
         check_limit(WIDE[graph](), p, local_steps=local_steps, one_exchange=one_exchange)
+
+
+def test_unlikeness_is_the_same_in_blocks(x64):
+    """Agents of unequal size and weight, whose samples do not fit into one block."""
+    rng = np.random.default_rng(1)
+    data = [{"a": rng.normal(size=(m, 3)), "y": rng.normal(size=m)} for m in (30, 41, 17)]
+
+    def loss(x, batch, key):
+        return (batch["a"] @ x - batch["y"]) ** 2
+
+    def found(eval_batch):
+        told = pisco.Problem(loss, np.ones(3), data, weights="samples", eval_batch=eval_batch)
+        return theory.estimate(told, batches=2)
+
+    np.testing.assert_allclose(found(7).heterogeneity, found(100).heterogeneity, rtol=1e-12)
 
 
 def test_estimates_of_a_quadratic(x64):

@@ -142,6 +142,24 @@ def test_clusters_with_sampled_reports(x64, reporters, gossip_steps):
         np.testing.assert_allclose(states[k + 1].params.T, X, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("gossip_steps", [None, 2])
+@pytest.mark.parametrize("name", ["dsgd", "pisco"])
+def test_sampled_to_sampled(x64, name, gossip_steps):
+    """Only who reports hears the average: the round keeps the mean, so gradient tracking may use it."""
+    world, sampling = Quadratics(), pisco.sample_groups(1, groups=[0, 0, 0, 1, 1, 1])
+    more = {} if gossip_steps is None else {"gossip_steps": gossip_steps, "gossip_before_server": True}
+    graph = pisco.networks.graphs.clusters(2, 3, inner="path")
+    network = pisco.Network(graph, server=COIN, sampling=sampling, receivers="sampled", **more)
+    W, reached = network.weights.toarray(), coins(COIN, ROUNDS)
+    maps = [
+        twins.among_sampled(W, chosen, gossip_steps) if coin else np.linalg.matrix_power(W, gossip_steps or 1)
+        for coin, chosen in zip(reached, sampled_agents(sampling, ROUNDS), strict=True)
+    ]
+    options = {"local_lr": 0.05, "local_steps": 2}
+    states = trajectory(getattr(pisco.algorithms, name)(**options), world.problem(), network, ROUNDS)
+    assert_states(states, getattr(twins, name)(world.x0, world.gradient, maps, **options))
+
+
 @pytest.mark.parametrize("count", [1, 4])
 def test_choco(x64, count):
     world, W = Quadratics(), doubly_stochastic(6)
@@ -166,6 +184,7 @@ SECOND_WAVE = {  # rule, network, hyperparameters; the twin has the rule's name
     "extra": ("never", {"local_lr": 0.05}),
     "led": ("coin", {"local_lr": 0.03, "local_steps": 3}),
     "proxskip": ("coin", {"local_lr": 0.05, "server_prob": 0.3}),
+    "sd_gt": ("coin", {"local_lr": 0.05}),
     "quasi_global": ("coin", {"local_lr": 0.05, "momentum": 0.8, "memory": 0.6}),
     "fedprox": ("coin", {"local_lr": 0.05, "local_steps": 3, "prox": 0.7, "comm_lr": 0.8}),
     "feddyn": ("always", {"local_lr": 0.05, "local_steps": 3, "prox": 0.7}),

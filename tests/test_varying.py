@@ -121,9 +121,37 @@ def test_sampling_is_uniform_and_goes_to_everybody():
     assert counts.min() > 110 and counts.max() < 210
 
 
+def test_a_sample_may_keep_its_average_to_itself():
+    sampling = pisco.sample(2, agents=5)
+    network = pisco.Network(graphs.ring(5), server=pisco.always(), sampling=sampling, receivers="sampled")
+    assert network.keeps_mean and "receivers=sampled" in repr(network)
+    for k in range(20):
+        W, links = matrix(network, k, who=True)
+        chosen = np.flatnonzero(np.diag(W) < 0.9)
+        assert len(chosen) == 2 and (int(links.uplinks), int(links.downlinks)) == (2, 2)
+        expected = np.eye(5)
+        expected[np.ix_(chosen, chosen)] = 0.5
+        np.testing.assert_allclose(W, expected, atol=1e-7)
+    uneven = pisco.sample_groups(1, groups=[0, 0, 1, 1, 1])
+    network = pisco.Network(graphs.ring(5), server=pisco.every(2), sampling=uneven, receivers="sampled")
+    assert not network.keeps_mean
+    problem = Quadratics(5).problem()
+    with pytest.raises(pisco.InputError, match="sample of equal shares"):
+        pisco.run(pisco.algorithms.dsgt(local_lr=0.1), problem, network, rounds=1)
+    with pytest.raises(pisco.InputError, match="needs everybody to hear the server's average"):
+        pisco.run(
+            pisco.algorithms.scaffold(local_lr=0.1, local_steps=1),
+            problem,
+            network.with_server(pisco.always()),
+            rounds=1,
+        )
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
+        (lambda: pisco.Network(graphs.ring(4), receivers="sampled"), "nobody is sampled"),
+        (lambda: pisco.Network(graphs.ring(4), receivers="some"), "unknown receivers 'some'"),
         (lambda: pisco.sample(6, agents=5), "reporters is 6, but a group has only 5 agents"),
         (lambda: pisco.sample_groups(1, groups=[0, 2]), "do not number the clusters"),
         (lambda: pisco.sample_groups(0, groups=[0, 1]), "reporters is 0"),

@@ -12,6 +12,20 @@ def start(x0, mixes):
     return np.outer(x0, np.ones(mixes[0].shape[0]))
 
 
+def private_gradient(samples, gradient, clip, noise, normals, smooth=False, divisor=None):
+    """(Σⱼ clip(∇ℓⱼ) + σ·C·z)/b as a plain loop; `gradient(sample)` is one sample's, `normals` the drawn z."""
+    total = np.zeros_like(normals)
+    for sample in samples:
+        g = np.asarray(gradient(sample), float)
+        norm = np.sqrt((g**2).sum())
+        if smooth:
+            g = g * clip / (clip + norm)
+        elif norm > clip:
+            g = g * clip / norm
+        total += g
+    return (total + noise * clip * normals) / (divisor or len(samples))
+
+
 def among_present(W, present, server):
     """A round's matrix when only some agents are there, entry by entry."""
     out, there = np.eye(len(W)), np.flatnonzero(present)
@@ -283,6 +297,32 @@ def quasi_global(x0, gradient, mixes, *, local_lr, momentum, memory):
         yield {"params": X, "velocity": M}
 
 
+def sd_gt(x0, gradient, mixes, *, local_lr):
+    X = start(x0, mixes)
+    n = X.shape[1]
+    Y, Z, anchor, rounds = np.zeros_like(X), np.zeros_like(X), X, 0
+    for W in mixes:
+        D = gradient(X) + Y + Z
+        half, rounds = X - local_lr * D, rounds + 1
+        X = half @ W
+        if np.allclose(W, 1 / n):
+            M = (anchor - half) / (rounds * local_lr)
+            Z = Z + M @ W - M
+            anchor, rounds = X, 0
+        else:
+            Y = Y + D @ W - D
+        yield {"params": X, "within": Y, "between": Z, "anchor": anchor}
+
+
+def among_sampled(W, chosen, gossip=None):
+    """A server round whose average only the sampled hear, entry by entry; all gossip before, if so."""
+    average = np.eye(len(W))
+    for i in chosen:
+        for j in range(len(W)):
+            average[i, j] = 1 / len(chosen) if j in chosen else 0.0
+    return average if gossip is None else np.linalg.matrix_power(W, gossip) @ average
+
+
 def fedprox(x0, gradient, mixes, *, local_lr, local_steps, prox, comm_lr=1.0):
     X = start(x0, mixes)
     for W in mixes:
@@ -369,3 +409,20 @@ def top_k(count):
         return out
 
     return compress
+
+
+def push_pull(x0, gradient, pairs, *, local_lr, comm_lr=1.0, local_steps, one_exchange=False):
+    """PISCO where X is mixed by the first matrix of a pair and Y by the second; without local steps, Push-Pull."""
+    X = np.outer(x0, np.ones(pairs[0][0].shape[0]))
+    G = gradient(X)
+    Y = G.copy()
+    for pull, push in pairs:
+        x, y, g = X, Y, G
+        for _ in range(local_steps):
+            x = x - local_lr * y
+            new = gradient(x)
+            y, g = y + new - g, new
+        X = ((1 - comm_lr) * X + comm_lr * (x - local_lr * y)) @ pull
+        G = gradient(X)
+        Y = y @ push + G - g if one_exchange else (y + G - g) @ push
+        yield {"params": X, "tracker": Y}

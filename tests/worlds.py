@@ -104,6 +104,8 @@ def network_for(method, agents=6, server=None):
         groups = graph.components().tolist()
     if wanted.get("graph") == "complete":
         graph = pisco.networks.graphs.complete(agents)
+    if wanted.get("graph") == "random-digraph":
+        graph = pisco.networks.graphs.random_digraph(agents, wanted["prob"])
     schedules = {
         "never": pisco.never,
         "always": pisco.always,
@@ -116,6 +118,7 @@ def network_for(method, agents=6, server=None):
         graph,
         server=server or chosen,
         sampling=sampling,
+        receivers=wanted.get("receivers", "all"),
         gossip_steps=wanted.get("gossip_steps", 1),
         varying=VARYING[wanted.get("varying", "none")](),
         gossip_before_server=wanted.get("gossip_before_server", False),

@@ -18,11 +18,13 @@ from pisco.engines import run, sweep
 from pisco.errors import InputError
 from pisco.metrics import Metric
 from pisco.networks.graph import Graph
+from pisco.networks.guards import Guard, clip
 from pisco.networks.network import Network
 from pisco.networks.presence import Presence, churn, everybody, from_log, present
 from pisco.networks.sampling import sample, sample_groups
 from pisco.networks.schedules import Schedule, adaptive, always, bernoulli, every, never, per_agent
 from pisco.networks.varying import edge_dropout, one_peer_exponential, random_matching
+from pisco.privacy import Privacy
 from pisco.problems import Problem
 from pisco.results import Result, compare
 from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
@@ -32,12 +34,14 @@ __all__ = [
     "Clock",
     "Grad",
     "Graph",
+    "Guard",
     "InputError",
     "Metric",
     "Mix",
     "Network",
     "Pair",
     "Presence",
+    "Privacy",
     "Problem",
     "Result",
     "Schedule",
@@ -48,6 +52,7 @@ __all__ = [
     "always",
     "bernoulli",
     "churn",
+    "clip",
     "compare",
     "data",
     "edge_dropout",

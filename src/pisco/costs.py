@@ -12,7 +12,7 @@ from pisco.errors import InputError, check_number
 from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix, Told
 from pisco.tree import num_bytes
-from pisco.types import Algorithm, Compressor, Key, Params, StartMix
+from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
 
 class RoundPrices(NamedTuple):
@@ -78,6 +78,10 @@ class MessageSizes(NamedTuple):
     start_work: Sequence[int] = (0,)
     start_kinds: Sequence[str] = ()
     """The exchanges before the first round in their order: "server" or "gossip"."""
+    codecs: Sequence[Codec] = ()
+    """What compresses in a round, call by call, where its messages can travel."""
+    shares_key: bool = False
+    """Whether two gradients are called with one key, and so take the same batch."""
 
     @property
     def gradients(self) -> int:
@@ -92,6 +96,13 @@ class _Recorder(RoundMix):
         everyone = np.ones(sizes.agents, bool)
         super().__init__(lambda tree: tree, Told(everyone, 1.0, everyone))
         self.sizes = sizes
+        self.codecs: list[Codec] = []
+
+    def each(self, function: Any, key: Key, tree: Any) -> Any:
+        if not isinstance(function, Codec):
+            return super().each(function, key, tree)
+        self.codecs.append(function)
+        return tree
 
     def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         whole = num_bytes(tree) // self.sizes.agents
@@ -118,7 +129,10 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> Mess
     trace = jax.make_jaxpr(lambda params, key: algorithm.init(params, key, _gradient, start), return_shape=True)
     began, state = trace(params, key)
     traced = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, _gradient, mix))(state, key)
-    return sizes._replace(work=_work(traced.jaxpr), start_work=_work(began.jaxpr), start_kinds=kinds)
+    shares = _shares_key(traced.jaxpr) or _shares_key(began.jaxpr)
+    work, start_work = _work(traced.jaxpr), _work(began.jaxpr)
+    found = {"work": work, "start_work": start_work, "start_kinds": kinds, "codecs": mix.codecs}
+    return sizes._replace(**found, shares_key=shares)
 
 
 @jax.jit
@@ -143,6 +157,25 @@ def _work(jaxpr: Any) -> list[int]:
         first, *more = max((_work(each) for each in inner if hasattr(each, "eqns")), key=sum, default=[0])
         work = [*work[:-1], work[-1] + first * step.params.get("length", 1), *more]
     return work
+
+
+def _shares_key(jaxpr: Any, outer: Container[Any] = ()) -> bool:
+    """Whether a key goes to two calls of `_gradient`; `outer` are variables that stay the same around a loop."""
+    used: set[Any] = set()
+    for step in jaxpr.eqns:
+        if step.params.get("name") == "_gradient":
+            key = step.invars[-1]
+            if key in used or key in outer:
+                return True
+            used.add(key)
+            continue
+        for each in jax.tree.leaves(list(step.params.values())):
+            inner = getattr(each, "jaxpr", each)
+            if hasattr(inner, "eqns"):
+                fixed = inner.invars[: step.params.get("num_consts", 0)] if "length" in step.params else ()
+                if _shares_key(inner, set(fixed)):
+                    return True
+    return False
 
 
 def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray) -> dict[str, np.ndarray]:

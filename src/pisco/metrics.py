@@ -105,6 +105,7 @@ METRICS: dict[str, Metric] = {
         Metric("messages_gossip", of=COST, title="messages between agents", usual=False),
         Metric("bytes_server", of=COST, title="bytes to and from the server", unit="B"),
         Metric("bytes_gossip", of=COST, title="bytes between agents", unit="B"),
+        Metric("epsilon", of=COST, title="ε spent by the worst agent"),
         Metric("seconds", of=COST, title="seconds by the clock", unit="s"),
     )
 }

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SUMMARY_FILE, HISTORY_FILE, PARAMS_FILE = "result.json", "history.npz", "params.npz"
 AGENTS_FILE = "agents.npz"
-AS_THEY_ARE = ("settings", "rounds", "interrupted", "diverged_at", "seconds", "label", "versions")
+AS_THEY_ARE = ("settings", "rounds", "interrupted", "diverged_at", "seconds", "label", "versions", "named")
 """What `result.json` holds under its own name."""
 
 
@@ -51,6 +51,8 @@ class Result:
       agents: links, labels and, at some rounds of the first seed, ‖xᵢ − x̄‖² of every agent, for reports to draw;
         empty when they are too many or the result is an older one.
       metrics: what is known of columns that the problem's own metrics fill.
+      named: whom a guard named: `agent`, `by`, `factor`, and the round from which it was `left_off`; a list for every
+        seed where there are several.
     """
 
     params: Any
@@ -65,6 +67,7 @@ class Result:
     versions: dict[str, str] = field(default_factory=lambda: _versions())
     agents: dict[str, np.ndarray] = field(default_factory=dict)
     metrics: dict[str, Metric] = field(default_factory=dict)
+    named: list[Any] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.params = whole(self.params)
@@ -167,7 +170,7 @@ class Result:
             raise InputError(f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes")
         try:
             summary = json.loads((folder / SUMMARY_FILE).read_text())
-            known = {name: summary[name] for name in AS_THEY_ARE}
+            known = {"named": []} | {name: summary[name] for name in AS_THEY_ARE if name in summary or name != "named"}
             if summary.get("config"):
                 known["settings"] |= {"config": summary["config"]}
             return cls(

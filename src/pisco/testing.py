@@ -21,11 +21,12 @@ from pisco.engines.evaluate import innermost
 from pisco.errors import InputError
 from pisco.federation.runtime.cut import Stages, exchange
 from pisco.networks.placement import Everybody
+from pisco.networks.poison import poisoned
 from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
 from pisco.types import Algorithm, StartMix
 
-__all__ = ["Report", "check_algorithm"]
+__all__ = ["Report", "check_algorithm", "poisoned"]
 
 AGENTS, ROUNDS = 4, 2
 W = np.array([[4, 3, 0, 1], [1, 4, 3, 0], [0, 1, 4, 3], [3, 0, 1, 4]]) / 8  # doubly stochastic, not symmetric

@@ -19,7 +19,7 @@ from pisco.errors import InputError
 from pisco.parts import sent_only
 from pisco.registry import Options, fit, options
 
-__all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "StartMix", "algorithm"]
+__all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "Pushed", "StartMix", "algorithm"]
 
 Params = Any
 """Any pytree of arrays. In an engine that stacks agents, every leaf leads with the agent axis."""
@@ -61,6 +61,16 @@ class Mix(Protocol):
         ...
 
 
+class Pushed(NamedTuple):
+    """A part of what `mix` is given that must lose nothing, such as a tracker.
+
+    Where links are one-way its sender shares it out (a sender's weights sum to one), while the receiver averages the
+    rest. Elsewhere it changes nothing.
+    """
+
+    tree: Any
+
+
 class Compressor(Protocol):
     """What an agent sends instead of a vector, and how large that message is."""
 
@@ -68,6 +78,21 @@ class Compressor(Protocol):
 
     def message_bytes(self, tree: Any, /) -> int:
         """Bytes of the message for one agent's tree, from its shapes."""
+        ...
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """A compressor whose messages can travel: between machines they are these bytes."""
+
+    def message_bytes(self, tree: Any, /) -> int: ...
+
+    def encode(self, tree: Any, key: Key, /) -> bytes:
+        """The message for one agent's tree, in exactly `message_bytes`."""
+        ...
+
+    def decode(self, data: bytes, like: Any, key: Key, /) -> Any:
+        """What the compressor returned for a tree with these shapes; `ValueError` says why it cannot be that."""
         ...
 
 
@@ -80,6 +105,8 @@ class Needs(NamedTuple):
     """The server must be reached by everybody in every round."""
     steady_links: bool = False
     """Gossip must use the same links in every gossip round, and a round must not be split."""
+    one_way: bool = False
+    """It marks what is `Pushed`, so links may be one-way though rounds must keep the mean."""
     constant_map: bool = False
     """Every round must apply the same map: only gossip, or only the server."""
 

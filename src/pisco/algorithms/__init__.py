@@ -19,6 +19,7 @@ from pisco.algorithms.proxskip import proxskip
 from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.registry import ALGORITHMS, Method, build
 from pisco.algorithms.scaffold import scaffold
+from pisco.algorithms.sd_gt import sd_gt
 
 __all__ = [
     "ALGORITHMS",
@@ -43,4 +44,5 @@ __all__ = [
     "proxskip",
     "quasi_global",
     "scaffold",
+    "sd_gt",
 ]

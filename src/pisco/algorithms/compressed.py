@@ -67,7 +67,12 @@ def compressed(*, inner: Algorithm, consensus_lr: float = 1.0, compressor: Compr
         new = inner.round(state.inner, inner_key, grad, feedback)
         return CompressedState(new, feedback.gossiped, feedback.reported)
 
-    return Pair(init, one_round, inner.needs._replace(steady_links=True, doubly_stochastic=True))
+    def rebase(state: CompressedState) -> CompressedState:
+        assert inner.rebase is not None
+        return state._replace(inner=inner.rebase(state.inner))  # copies may be any: they move no mean
+
+    needs = inner.needs._replace(steady_links=True, doubly_stochastic=True, one_way=False)
+    return Pair(init, one_round, needs, rebase if inner.rebase is not None else None)
 
 
 class _Spy:

@@ -1,7 +1,12 @@
-"""What an agent sends instead of a whole vector. All act on one agent's parameters as one long vector."""
+"""What an agent sends instead of a whole vector. All act on one agent's parameters as one long vector.
+
+`encode` makes the bytes of a message and `decode` the message of the bytes: what a compressor returns, to the bit, in
+as many bytes as `message_bytes` says. Sender and receiver have the key, so what is drawn from it does not travel.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,21 +14,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from pisco.errors import InputError, check_number
+from pisco.algorithms.packing import dtype, length, pack, packed_bytes, place_bits, ravelled, shaped, unpack, value_bits
+from pisco.errors import InputError, check_number, choose
 from pisco.registry import Registry
 from pisco.types import Compressor, Key
 
-__all__ = ["Identity", "Quantize", "RandomK", "TopK", "compressor"]
-
-
-def _length(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def _value_bits(tree: Any) -> int:
-    return 8 * max(jnp.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
+__all__ = ["Cast", "Identity", "Quantize", "RandomK", "TopK", "compressor"]
 
 
 def _kept(fraction: float, count: int | None, length: int) -> int:
@@ -40,7 +39,13 @@ class Identity:
         return tree
 
     def message_bytes(self, tree: Any) -> int:
-        return _length(tree) * _value_bits(tree) // 8
+        return length(tree) * value_bits(tree) // 8
+
+    def encode(self, tree: Any, key: Key) -> bytes:
+        return ravelled(tree).tobytes()
+
+    def decode(self, data: bytes, like: Any, key: Key) -> Any:
+        return shaped(np.frombuffer(data, dtype(like), length(like)), like)
 
 
 @dataclass(frozen=True)
@@ -60,11 +65,27 @@ class TopK:
 
     def __call__(self, tree: Any, key: Key) -> Any:
         flat, unflatten = ravel_pytree(tree)
-        _, places = jax.lax.top_k(jnp.abs(flat), _kept(self.fraction, self.count, flat.size))
+        places = _largest(flat, _kept(self.fraction, self.count, flat.size))
         return unflatten(jnp.zeros_like(flat).at[places].set(flat[places]))
 
     def message_bytes(self, tree: Any) -> int:
-        return _sparse_bytes(tree, _kept(self.fraction, self.count, _length(tree)))
+        kept = _kept(self.fraction, self.count, length(tree))
+        return packed_bytes(kept, place_bits(tree)) + kept * value_bits(tree) // 8
+
+    def encode(self, tree: Any, key: Key) -> bytes:
+        flat = ravelled(tree)
+        places = np.sort(np.asarray(_largest(flat, _kept(self.fraction, self.count, flat.size))))
+        return pack(places, place_bits(tree)) + flat[places].tobytes()
+
+    def decode(self, data: bytes, like: Any, key: Key) -> Any:
+        size, bits = length(like), place_bits(like)
+        kept = _kept(self.fraction, self.count, size)
+        places = unpack(data, kept, bits).astype(np.int64)
+        if places.max() >= size or (np.diff(places) <= 0).any():
+            raise ValueError(f"its places are not {kept} different ones below {size} in their order")
+        flat = np.zeros(size, dtype(like))
+        flat[places] = np.frombuffer(data, flat.dtype, kept, packed_bytes(kept, bits))
+        return shaped(flat, like)
 
 
 @dataclass(frozen=True)
@@ -87,13 +108,26 @@ class RandomK:
     def __call__(self, tree: Any, key: Key) -> Any:
         flat, unflatten = ravel_pytree(tree)
         kept = _kept(self.fraction, self.count, flat.size)
-        places = jax.random.choice(key, flat.size, (kept,), replace=False)
+        places = _chosen(key, flat.size, kept)
         factor = jnp.asarray(flat.size / kept if self.unbiased else 1.0, flat.dtype)
         return unflatten(jnp.zeros_like(flat).at[places].set(factor * flat[places]))
 
     def message_bytes(self, tree: Any) -> int:
-        kept = _kept(self.fraction, self.count, _length(tree))
-        return math.ceil(kept * _value_bits(tree) / 8)
+        kept = _kept(self.fraction, self.count, length(tree))
+        return math.ceil(kept * value_bits(tree) / 8)
+
+    def encode(self, tree: Any, key: Key) -> bytes:
+        flat = ravelled(tree)
+        kept = _kept(self.fraction, self.count, flat.size)
+        factor = flat.dtype.type(flat.size / kept if self.unbiased else 1.0)
+        return (factor * flat[np.asarray(_chosen(key, flat.size, kept))]).tobytes()
+
+    def decode(self, data: bytes, like: Any, key: Key) -> Any:
+        size = length(like)
+        kept = _kept(self.fraction, self.count, size)
+        flat = np.zeros(size, dtype(like))
+        flat[np.asarray(_chosen(key, size, kept))] = np.frombuffer(data, flat.dtype, kept)
+        return shaped(flat, like)
 
 
 @dataclass(frozen=True)
@@ -116,23 +150,78 @@ class Quantize:
 
     def __call__(self, tree: Any, key: Key) -> Any:
         flat, unflatten = ravel_pytree(tree)
+        norm, rounded = _rounded(flat, key, 2 ** (self.bits - 1))
+        factor = jnp.asarray(self._factor(flat.size), flat.dtype)
+        return unflatten(factor * norm / 2 ** (self.bits - 1) * jnp.sign(flat) * rounded)
+
+    def _factor(self, length: int) -> float:
         levels = 2 ** (self.bits - 1)
-        norm = jnp.linalg.norm(flat)
-        safe = jnp.where(norm > 0, norm, 1)
-        uniform = jax.random.uniform(key, flat.shape, flat.dtype)
-        rounded = jnp.floor(levels * jnp.abs(flat) / safe + uniform)
-        excess = min(flat.size / levels**2, math.sqrt(flat.size) / levels)
-        factor = 1.0 if self.unbiased else 1 / (1 + excess)
-        return unflatten(jnp.asarray(factor, flat.dtype) * norm / levels * jnp.sign(flat) * rounded)
+        excess = min(length / levels**2, math.sqrt(length) / levels)
+        return 1.0 if self.unbiased else 1 / (1 + excess)
 
     def message_bytes(self, tree: Any) -> int:
-        # A level takes 0 … 2^(b−1), one value more than b − 1 bits hold.
-        bits = _length(tree) * (1 + math.ceil(math.log2(2 ** (self.bits - 1) + 1))) + _value_bits(tree)
-        return math.ceil(bits / 8)
+        # A level takes 0 … 2^(b−1), one value more than b − 1 bits hold; with its sign these are b + 1 bits.
+        return packed_bytes(length(tree), self.bits + 1) + value_bits(tree) // 8
+
+    def encode(self, tree: Any, key: Key) -> bytes:
+        flat = ravelled(tree)
+        norm, rounded = (np.asarray(each) for each in _rounded(flat, key, 2 ** (self.bits - 1)))
+        signed = 2 * np.nan_to_num(rounded).astype(np.uint32) + np.signbit(flat)
+        return norm.tobytes() + pack(signed, self.bits + 1)
+
+    def decode(self, data: bytes, like: Any, key: Key) -> Any:
+        size, number = length(like), dtype(like).type
+        norm = np.frombuffer(data, number, 1)[0]
+        if norm < 0:
+            raise ValueError(f"its norm is {norm}")
+        signed = unpack(memoryview(data)[norm.nbytes :], size, self.bits + 1)
+        step = number(self._factor(size)) * norm / number(2 ** (self.bits - 1))
+        return shaped(np.where(signed & 1, -step, step) * (signed >> 1).astype(number), like)
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Every entry in 16 bits; what lies beyond their range is sent as the largest number.
+
+    Args:
+      dtype: "bfloat16" (the range of float32, 8 digits of 2) or "float16" (up to 65504, 11 digits).
+    """
+
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        choose("dtype", self.dtype, _HALVES)
+
+    def __call__(self, tree: Any, key: Key) -> Any:
+        most, normal = float(jnp.finfo(self.dtype).max), float(jnp.finfo(self.dtype).tiny)
+        exponent, fraction, step = _HALVES[self.dtype]
+
+        def leaf(x: jax.Array) -> jax.Array:
+            # A pair of conversions would be simplified away inside a compiled program. This sets to zero what is
+            # below the normal numbers; those of float16 are not small enough for that.
+            cut = jax.lax.reduce_precision(jnp.clip(x, -most, most), exponent, fraction)
+            return jnp.where(jnp.abs(x) < normal, jnp.round(x / step) * step, cut) if step else cut
+
+        return jax.tree.map(leaf, tree)
+
+    def message_bytes(self, tree: Any) -> int:
+        return 2 * length(tree)
+
+    def encode(self, tree: Any, key: Key) -> bytes:
+        return ravelled(_compressed(self, tree, key)).astype(jnp.dtype(self.dtype)).tobytes()
+
+    def decode(self, data: bytes, like: Any, key: Key) -> Any:
+        return shaped(np.frombuffer(data, jnp.dtype(self.dtype), length(like)).astype(dtype(like)), like)
+
+
+_HALVES = {"bfloat16": (8, 7, 0.0), "float16": (5, 10, 2.0**-24)}
+"""Bits of the exponent and of the fraction, and the step below the normal numbers."""
 
 
 COMPRESSORS = Registry[Callable[..., Compressor]](
-    "compressor", "pisco.compressors", {"identity": Identity, "top-k": TopK, "random-k": RandomK, "quantize": Quantize}
+    "compressor",
+    "pisco.compressors",
+    {"identity": Identity, "top-k": TopK, "random-k": RandomK, "quantize": Quantize, "cast": Cast},
 )
 
 
@@ -156,6 +245,23 @@ def _check_fraction(fraction: float, count: int | None) -> None:
         check_number("count", count, low=1, integer=True)
 
 
-def _sparse_bytes(tree: Any, kept: int) -> int:
-    place_bits = max(1, math.ceil(math.log2(max(2, _length(tree)))))
-    return math.ceil(kept * (_value_bits(tree) + place_bits) / 8)
+@functools.partial(jax.jit, static_argnums=1)
+def _largest(flat: jax.Array, kept: int) -> jax.Array:
+    return jax.lax.top_k(jnp.abs(flat), kept)[1]
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _chosen(key: Key, length: int, kept: int) -> jax.Array:
+    return jax.random.choice(key, length, (kept,), replace=False)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _rounded(flat: jax.Array, key: Key, levels: int) -> tuple[jax.Array, jax.Array]:
+    norm = jnp.linalg.norm(flat)
+    safe = jnp.where(norm > 0, norm, 1)
+    return norm, jnp.floor(levels * jnp.abs(flat) / safe + jax.random.uniform(key, flat.shape, flat.dtype))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _compressed(compressor: Compressor, tree: Any, key: Key) -> Any:
+    return compressor(tree, key)

@@ -10,7 +10,7 @@ from jax import lax
 from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number
 from pisco.tree import add, descend, subtract, track
-from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
+from pisco.types import Grad, Key, Mix, Needs, Pair, Params, Pushed, StartMix, algorithm
 
 NOISY = (
     "an optimizer that normalises, such as Adam, does not average out the noise of the batches that a tracker carries; "
@@ -53,7 +53,7 @@ def pisco(
     Y needs the gradient at the mixed X, so a round has two exchanges in sequence. With `one_exchange` the
     tracker travels beside X and the new gradient is not mixed, Yᵏ⁺¹ = Y·Wᵏ + Gᵏ⁺¹ − G: one message per
     link instead of two, the same bytes, and far larger stable step sizes where W has eigenvalues near −1.
-    Both keep mean(Y) = mean(G), whatever the optimizers do.
+    Both keep mean(Y) = mean(G), whatever the optimizers do. Where links are one-way, X is pulled and Y is pushed.
 
     Args:
       local_lr: η_l, the step size of a local step.
@@ -101,15 +101,17 @@ def pisco(
         moved, outer_memory = outer.move(state.params, arrived, comm_lr, end.outer_memory)
 
         if one_exchange:
-            params, tracker = mix((moved, end.tracker))
+            params, (tracker,) = mix((moved, Pushed(end.tracker)))
             grads = grad(params, keys[-1])
             return PiscoState(params, track(tracker, grads, end.grads), grads, memory, outer_memory)
 
         params = mix(moved)  # line 9, X
         grads = grad(params, keys[-1])  # line 9, G
-        return PiscoState(params, mix(add(gap, grads)), grads, memory, outer_memory)  # line 9, Y
+        (tracker,) = mix(Pushed(add(gap, grads)))  # line 9, Y
+        return PiscoState(params, tracker, grads, memory, outer_memory)
 
     def rebase(state: PiscoState) -> PiscoState:
         return state._replace(tracker=state.grads)  # mean(Y) = mean(G), whoever takes part
 
-    return Pair(init, one_round, Needs(doubly_stochastic=True), rebase, lambda: NOISY if direction.normalises else "")
+    needs = Needs(doubly_stochastic=True, one_way=True)
+    return Pair(init, one_round, needs, rebase, lambda: NOISY if direction.normalises else "")

@@ -29,6 +29,7 @@ from pisco.algorithms.pisco import pisco
 from pisco.algorithms.proxskip import proxskip
 from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.scaffold import scaffold
+from pisco.algorithms.sd_gt import sd_gt
 from pisco.errors import InputError, check_number
 from pisco.registry import Options, Registry, fit, options
 from pisco.types import Algorithm
@@ -105,15 +106,8 @@ SKIPPING = {"gossip_steps": 0}
 ADAMW = ["adam", {"name": "weight-decay", "weight": 0.1}]
 NESTEROV = {"name": "momentum", "decay": 0.9, "nesterov": True}
 ONE_STEP = {"local_steps": 1, "comm_lr": 1.0, "combine_first": False}
-CLUSTERED = {
-    "graph": "clusters",
-    "clusters": 2,
-    "inner": "ring",
-    "server": "every",
-    "period": 5,
-    "gossip_before_server": True,
-    "reporters": 2,
-}
+SUBNETS = {"graph": "clusters", "clusters": 2, "inner": "ring", "server": "every", "period": 5}
+CLUSTERED = SUBNETS | {"gossip_before_server": True, "reporters": 2}
 
 _ROWS = {
     "pisco": Method(pisco, "local gradient tracking, two exchanges a round (the paper's Algorithm 1)"),
@@ -147,6 +141,12 @@ _ROWS = {
         ONE_STEP,
         CLUSTERED | {"reporters": 1, "gossip_steps": 2},
     ),
+    "sampled-to-sampled": Method(
+        dsgd,
+        "gossip in clusters; agents sampled every τ rounds average at the server, for themselves alone",
+        {"combine_first": False},
+        CLUSTERED | {"receivers": "sampled"},
+    ),
     "scaffold": Method(scaffold, "federated averaging with control variates", {}, FEDERATED),
     "dsgt": Method(dsgt, "gradient tracking, semi-ATC", {"combine_first": False}, GOSSIP),
     "dsgt-cta": Method(dsgt, "gradient tracking, combine-then-adapt", {"combine_first": True}, GOSSIP),
@@ -158,7 +158,14 @@ _ROWS = {
     ),
     "kgt": Method(kgt, "K-GT: local steps with an averaged correction", {"last_gradient": False}, GOSSIP),
     "periodical-gt": Method(kgt, "local steps corrected with the last gradient", {"last_gradient": True}, GOSSIP),
+    "sd-gt": Method(sd_gt, "gradient tracking within clusters and, every τ rounds, between them", {}, SUBNETS),
     "lsgt": Method(lsgt, "gradient tracking with local steps, semi-ATC", {}, GOSSIP),
+    "push-pull": Method(
+        pisco,
+        "gradient tracking on one-way links: parameters pulled, trackers pushed",
+        {"local_steps": 0, "comm_lr": 1.0, "one_exchange": True},
+        {"graph": "random-digraph", "prob": 0.2, "weights": "metropolis", "server": "never"},
+    ),
     "choco": Method(choco, "gossip SGD with error-feedback compression", {}, GOSSIP),
     "beer": Method(compressed_beer, "compressed gradient tracking", {}, GOSSIP),
     "motef": Method(motef, "compressed gradient tracking of a running mean of the gradients", {}, GOSSIP),

@@ -57,6 +57,10 @@ def agent(
     durable: Durable = True,
     metrics: Metrics = None,
     log_json: JsonLog = False,
+    privacy: Annotated[
+        str | None,
+        typer.Option(metavar="SETTINGS", help='Make our gradients private, as in "clip=1, epsilon=8, delta=1e-5".'),
+    ] = None,
 ) -> None:
     """Take part in a federation with this machine's own data.
 
@@ -78,6 +82,9 @@ def agent(
         if opened.name in opened.federation.names and tell_trouble(opened, bad.told):
             note(f"told the others: {bad.told}")
         raise
+
+    if privacy is not None:
+        problem = problem.private(_privacy(privacy))
 
     from pisco.federation.runtime.rolled_agent import AGENTS
 
@@ -131,6 +138,25 @@ def server(
         made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
         result = _run(made, lambda: made.run(progress), metrics)
     _keep(result, out or kit / "result")
+
+
+def _privacy(given: str) -> Any:
+    """Settings of `pisco.Privacy` as the inside of a TOML table."""
+    import tomllib
+    from dataclasses import fields
+
+    from pisco.errors import InputError, suggest
+    from pisco.privacy import Privacy
+
+    try:
+        told = tomllib.loads(f"told = {{{given}}}")["told"]
+    except tomllib.TOMLDecodeError:
+        raise InputError(f'--privacy is {given!r}, expected settings such as "clip=1, noise=1.1, delta=1e-5"') from None
+    known = [field.name for field in fields(Privacy)]
+    for name in told:
+        if name not in known:
+            raise InputError(f"--privacy has no setting {name!r}; {suggest(name, known)}")
+    return Privacy(**{"clip": None} | told)
 
 
 def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:

@@ -96,6 +96,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
     "schedules": _registry("networks.schedules", "SCHEDULES"),
     "varying": _registry("networks.varying", "VARYING"),
     "presence": _registry("networks.presence", "PRESENCE"),
+    "guards": _registry("networks.guards", "GUARDS"),
     "partitions": _registry("data.partition", "PARTITIONS", "labels", "agents", "groups"),
     "problems": _registry("problems.registry", "PROBLEMS", *_DATA),
     "datasets": _datasets,
@@ -155,4 +156,4 @@ def _where() -> None:
     rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
     print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
-    say("Your own: a table (.csv, .parquet), LIBSVM text, or an .npz with arrays features and labels, by its path.")
+    say("Your own: a table (.csv, .parquet), LIBSVM text, an .npz with arrays features and labels, a folder of texts.")

@@ -8,15 +8,18 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
+from pisco.cli.bench import bench
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
+from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
+from pisco.cli.playground import playground
 from pisco.cli.relay import relay
 from pisco.cli.report import report
 from pisco.cli.reproduce import reproduce
@@ -93,14 +96,17 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "diagnose": diagnose,
     "plan": plan,
     "compare": compare,
     "tune": tune,
+    "bench": bench,
     "check": check,
     "reproduce": reproduce,
     "network": network,
     "plot": plot,
     "report": report,
+    "playground": playground,
     "show": show,
     "export": export,
     "list": list_names,

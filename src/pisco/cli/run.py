@@ -147,9 +147,9 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
 def _report(result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None) -> None:
     if note_first:
         note(note_first)
-    trouble = _trouble(result)
-    if trouble:
-        note(f"warning: {trouble}")
+    for warning in (_trouble(result), _poison(result)):
+        if warning:
+            note(f"warning: {warning}")
     if as_json:
         say_json(_record(result, folder, config))
         return
@@ -178,6 +178,14 @@ def _trouble(result: Result) -> str | None:
     return f"{what}; try a smaller algorithm.local_lr, network.weights=metropolis,{one} or a larger network.server_prob"
 
 
+def _poison(result: Result) -> str | None:
+    """Whom the guard named, if anybody."""
+    named = [each for one in result.named for each in (one if isinstance(one, list) else [one])]
+    worst = {each["agent"]: each["factor"] for each in sorted(named, key=lambda each: each["factor"])}
+    told = ", ".join(f"agent {agent} (up to {far:.3g} times as far off as usual)" for agent, far in worst.items())
+    return f"the guard named {told}" if told else None
+
+
 def _record(result: Result, folder: Path, config: Config) -> dict[str, Any]:
     return {
         "name": config.name,
@@ -186,6 +194,7 @@ def _record(result: Result, folder: Path, config: Config) -> dict[str, Any]:
         "seeds": list(result.seeds),
         "interrupted": result.interrupted,
         "diverged_at": result.diverged_at,
+        "named": result.named,
         "seconds": round(result.seconds, 3),
         "final": {name: result.final(name).tolist() for name in result.history},
         "config": config.to_dict(),

@@ -6,6 +6,7 @@ from pisco.data.partition import PARTITIONS, by_group, by_label, dirichlet, iid,
 from pisco.data.registry import DATASETS, available, load
 from pisco.data.storage import Record
 from pisco.data.tables import load_table
+from pisco.data.text import load_texts
 
 __all__ = [
     "DATASETS",
@@ -22,6 +23,7 @@ __all__ = [
     "load_libsvm",
     "load_npz",
     "load_table",
+    "load_texts",
     "shards",
     "sorted_even",
 ]

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from pisco import registry
-from pisco.data import a9a, cifar10, mnist, shakespeare
+from pisco.data import a9a, cifar10, digits, mnist, shakespeare, sotu
 from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz
 from pisco.data.storage import Record
 from pisco.data.tables import SUFFIXES, load_table
+from pisco.data.text import load_texts
 from pisco.errors import InputError, suggest
 from pisco.registry import Registry
 
@@ -25,9 +26,14 @@ DATASETS = Registry[Callable[..., Dataset]](
         "fashion-mnist": mnist.load_fashion,
         "cifar10": cifar10.load,
         "shakespeare": shakespeare.load,
+        "sotu": sotu.load,
+        "digits": digits.load,
     },
 )
-_RECORDS = (a9a.record, mnist.record, mnist.record_fashion, cifar10.record, shakespeare.record)
+_RECORDS = (
+    *(a9a.record, mnist.record, mnist.record_fashion, cifar10.record),
+    *(shakespeare.record, sotu.record, digits.record),
+)
 
 
 FILES: dict[str, Callable[..., Dataset]] = {".npz": load_npz} | dict.fromkeys(SUFFIXES, load_table)
@@ -38,7 +44,8 @@ _PACKED = (".gz", ".bz2", ".xz")
 def load(name_or_path: str | Path, **options: Any) -> Dataset:
     """Load a dataset by name (`DATASETS`), from a file (.csv, .parquet, .npz, LIBSVM), or by "my_data.py:function".
 
-    As LIBSVM's own files are named, a file with `.t` added beside a LIBSVM file is taken as its test part.
+    A folder is one of texts, an author a file (`load_texts`). As LIBSVM's own files are named, a file with `.t` added
+    beside a LIBSVM file is taken as its test part.
 
     Args:
         name_or_path: the name or the path.
@@ -74,7 +81,7 @@ def _loader(name_or_path: str | Path) -> Callable[..., Dataset]:
         return DATASETS[str(name_or_path)]
     path = Path(name_or_path).expanduser()
     if path.is_dir():
-        raise InputError(f"{path} is a folder; give the file itself")
+        return partial(load_texts, path)
     plain = path.with_suffix("") if path.suffix in _PACKED else path
     if plain.suffix in FILES:
         return partial(FILES[plain.suffix], path)
@@ -96,6 +103,6 @@ def available() -> list[Record]:
     """For each named dataset where it is, how big it is and how to get it; nothing is downloaded.
 
     >>> [record.name for record in available()]
-    ['a9a', 'mnist', 'fashion-mnist', 'cifar10', 'shakespeare']
+    ['a9a', 'mnist', 'fashion-mnist', 'cifar10', 'shakespeare', 'sotu', 'digits']
     """
     return [record() for record in _RECORDS]

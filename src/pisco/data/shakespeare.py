@@ -9,13 +9,12 @@ import tarfile
 from collections import Counter
 from functools import lru_cache
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from pisco.data.dataset import Dataset
 from pisco.data.storage import Record, cache_folder, find
-from pisco.errors import InputError, check_number
-from pisco.memory import check_fits
+from pisco.data.text import by_author, check_authors, check_options, cut
+from pisco.errors import InputError
 
 ARCHIVE = "shakespeare.tar.xz"
 BYTES = 1_578_772
@@ -27,7 +26,13 @@ _DIRECTION = re.compile(r"\[[^\]]*\]")
 _HEADING = re.compile(r"(ACT|SCENE|PROLOGUE|EPILOGUE|INDUCTION)\b|(Act|Scene) [IVX]+\b")
 
 
-def load(length: int = 80, stride: int | None = None, roles: int | None = None, test: float = 0.2) -> Dataset:
+def load(
+    length: int = 80,
+    stride: int | None = None,
+    roles: int | None = None,
+    test: float = 0.2,
+    vocabulary: int | None = None,
+) -> Dataset:
     """Shakespeare's plays, a group for every role: features are `length` characters, the label is the next one.
 
     Characters are numbers, their places in `classes`. Groups are roles of plays, 0 for the one with the most text, in
@@ -46,41 +51,13 @@ def load(length: int = 80, stride: int | None = None, roles: int | None = None, 
         stride: characters from one sample to the next; None is `length`, so that samples do not overlap.
         roles: take this many roles with the most text; None takes all that have a sample in both parts.
         test: share of every role's text that is held out.
+        vocabulary: None takes characters; a number takes that many pieces (`pisco.data.text.bpe`) in their place.
     """
-    check_number("length", length, low=1, high=10_000, integer=True)
-    stride = length if stride is None else stride
-    check_number("stride", stride, low=1, integer=True)
-    check_number("test", test, low=0.01, high=0.9)
+    check_options(length, stride, vocabulary, test)
     texts = list(speeches().values())
-    characters = sorted(set("".join(texts)))
-    code = np.zeros(256, np.uint8)
-    code[[ord(character) for character in characters]] = np.arange(len(characters))
-    size = sum(map(len, texts)) // stride * length
-    check_fits(f"shakespeare in steps of {stride}", 3 * size, "make the stride larger")
-    train, held = [], []
-    for text in texts[: None if roles is None else roles]:
-        numbers = code[np.frombuffer(text.encode("latin-1"), np.uint8)]
-        cut = len(numbers) - round(test * len(numbers))
-        parts = [_windows(part, length + 1, stride) for part in (numbers[:cut], numbers[cut:])]
-        if min(map(len, parts)) == 0:
-            break  # texts get shorter from here on
-        train.append(parts[0])
-        held.append(parts[1])
-    if roles is not None:
-        check_number("roles", roles, low=1, high=len(train), integer=True)
-    if not train:
-        raise InputError(f"no role says enough for samples of {length} characters; make length smaller")
-    samples, tests = np.concatenate(train), np.concatenate(held)
-    tests = tests[np.isin(tests[:, -1], samples[:, -1])]
-    return Dataset(
-        "shakespeare",
-        samples[:, :-1],
-        samples[:, -1],
-        tests[:, :-1],
-        tests[:, -1],
-        classes=tuple(characters),
-        groups=np.repeat(np.arange(len(train)), [len(part) for part in train]),
-    )
+    parts = [cut(text, test) for text in texts[: None if roles is None else roles]]
+    sizes: Any = {"length": length, "stride": stride, "vocabulary": vocabulary}
+    return check_authors("roles", roles, by_author("shakespeare", parts, **sizes, alphabet=texts))
 
 
 @lru_cache(maxsize=1)
@@ -131,12 +108,6 @@ def read_play(text: str) -> dict[str, str]:
 def _name(lines: list[str]) -> str:
     named = len(lines) > 1 and len(lines[0].split()) <= 4 and _NAME.fullmatch(lines[0])
     return lines[0].rstrip(".").upper() if named else ""
-
-
-def _windows(numbers: np.ndarray, width: int, stride: int) -> np.ndarray:
-    if len(numbers) < width:
-        return np.empty((0, width), np.uint8)
-    return np.lib.stride_tricks.sliding_window_view(numbers, width)[::stride]
 
 
 def _texts() -> dict[str, str]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from pisco.clock import Clock
 from pisco.costs import MessageSizes, cumulative_costs, message_sizes
-from pisco.engines import checkpoint
+from pisco.engines import checkpoint, private
 from pisco.engines.agents import Frames
 from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
 from pisco.engines.feeder import deferring, feeding
@@ -55,6 +55,9 @@ class Outcome:
     interrupted: bool
     seconds: float
     frames: dict[str, np.ndarray] = field(default_factory=dict)
+    names: Any = ()  # whom guards have named, as they are carried
+    facts: dict[str, Any] = field(default_factory=dict)
+    """Settings that are known only once the run is prepared."""
 
 
 class _History:
@@ -210,7 +213,8 @@ def drive(
         check_number(name, value, low=1, integer=True)
     rounds, eval_every, chunk_rounds = int(rounds), int(eval_every), int(chunk_rounds)
     _check_folder(checkpoints, rounds, resume)
-    sentences = {job.network.with_server(run.server).problem_with_reach for run in job.runs}
+    servers = {repr(run.server): run.server for run in job.runs}.values()
+    sentences = {job.network.with_server(server).problem_with_reach for server in servers}
     for sentence in filter(None, sentences):
         warnings.warn(sentence, stacklevel=3)
     began = time.perf_counter()
@@ -218,6 +222,7 @@ def drive(
     check_state_metrics(job.problem, shapes.state)
     check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
+    job, rounds = private.prepared(job, sizes, rounds)
     stopwatch = None if clock is None else Stopwatch(clock, job.network, job.runs, sizes)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
@@ -259,16 +264,20 @@ def drive(
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
-    # What a gossip exchange before the first round uses, for every run.
-    rule, links = job.network.gossip.rule, [streams(seed_key(run.seed)).links for run in job.runs]
-    start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
+    # What a gossip exchange before the first round uses, for every run; not drawn where there is none.
+    rule, start_edges = job.network.gossip.rule, np.zeros(len(job.runs), np.int64)
+    if sizes.start_gossip:
+        links = [streams(seed_key(run.seed)).links for run in job.runs]
+        start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
 
-    def outcome(params: Any = None, interrupted: bool = False) -> Outcome:
+    def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)
         columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
+        columns |= private.epsilons(job, sizes, history.rounds)
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()
-        return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames)
+        told = private.facts(job)
+        return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames, names, told)
 
     saved_at, saved_round, stopping = -math.inf, done, False
     with _one_polite_interrupt() as asked_to_stop, deferring(job) as failed, feeding(job, shapes) as feeder:
@@ -297,4 +306,5 @@ def drive(
         if checkpoints and saved_round != done:
             save()
 
-    return outcome(engine.pack(states).state.params, interrupted=stopping and done < rounds)
+    last = engine.pack(states)
+    return outcome(last.state.params, interrupted=stopping and done < rounds, names=last.names)

@@ -93,14 +93,24 @@ def _run(jaxpr: Any, consts: Any, arguments: Any) -> tuple[list[Any], list[jax.A
 
 
 def _scan(params: Any, inner: Any, given: list[Any]) -> tuple[list[Any], jax.Array]:
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+    consts, carry, rows = _inputs(params, given)
+    program, own = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
     def body(carry: Any, rows: Any) -> Any:
-        made, keys = _run(inner.jaxpr, inner.consts, [*given[:first], *carry, *rows])
-        return made[: second - first], (made[second - first :], jnp.concatenate(keys))
+        made, keys = _run(program, own, [*consts, *carry, *rows])
+        return made[: len(carry)], (made[len(carry) :], jnp.concatenate(keys))
 
-    carry, (rows, keys) = lax.scan(body, given[first:second], given[second:], params["length"], params["reverse"])
+    carry, (rows, keys) = lax.scan(body, carry, rows, params["length"], params["reverse"])
     return [*carry, *rows], keys.reshape(-1, 2)
+
+
+def _inputs(params: Any, given: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+    """A loop's constants, carry and rows: jax 0.10 keeps their numbers, jax 0.11 a tree of them."""
+    if "ft_in" in params:
+        consts, carry, rows = params["ft_in"].update(given).unpack()
+        return list(consts), list(carry), list(rows)
+    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
+    return given[:first], given[first:second], given[second:]
 
 
 def _marks(jaxpr: Any) -> bool:

@@ -16,8 +16,9 @@ import numpy as np
 from pisco.engines.process_group import ProcessGroup
 from pisco.errors import InputError, check_number
 from pisco.networks.network import Network
-from pisco.networks.rounds import Links
+from pisco.networks.rounds import Gossip, Links
 from pisco.networks.schedules import Schedule
+from pisco.networks.watch import Names
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
 from pisco.types import Algorithm, StartMix
@@ -32,11 +33,12 @@ class Run(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """What goes from round to round: the algorithm's state, and what the server schedule and presence remember."""
+    """What goes from round to round: the algorithm's state, and what schedule, presence and guards remember."""
 
     state: Any
     memory: Any
     attendance: Any = ()
+    names: Any = ()  # whom guards have named
 
 
 class Streams(NamedTuple):
@@ -115,7 +117,8 @@ class Job:
     def description(self) -> dict[str, Any]:
         """What identifies this job, readable; a checkpoint of another job is refused by it."""
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
-        who = (self.network.sampling, self.network.presence)
+        who, push = (self.network.sampling, self.network.presence, self.network.guard), self.network.push
+        who = who if push is None else (*who, push.data, push.indices, push.indptr)
         data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
@@ -132,7 +135,12 @@ class Job:
             "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
-        }
+        } | self._protected()
+
+    def _protected(self) -> dict[str, Any]:
+        """What is private; nothing is said of it where nothing is, as ever."""
+        privacy = self.problem.privacy
+        return {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
 
 
 def check_needs(algorithm: Algorithm, network: Network) -> None:
@@ -144,16 +152,37 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
             f"{algorithm.name} needs everybody in every round, or the absent hold something else when they are back; "
             f"drop presence={network.presence!r}"
         )
+    if network.guard is not None and (needs.steady_links or needs.constant_map):
+        raise InputError(
+            f"{algorithm.name} sends sums over rounds, which no distance from one's own vector judges; "
+            f"drop guard={network.guard!r}"
+        )
+    if network.guard is not None and network.guard.reports and algorithm.rebase is None:
+        raise InputError(
+            f"{algorithm.name} cannot go on without a member that is left off; use a guard with reports=0, which never "
+            "leaves one off"
+        )
     if needs.server_every_round and server.probability != 1.0:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
-    if needs.doubly_stochastic and network.sampling is not None:
+    if needs.doubly_stochastic and not network.keeps_mean:
         raise InputError(
-            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`"
+            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`, "
+            'or let a sample of equal shares keep its average to itself (receivers="sampled")'
         )
-    if needs.steady_links and (network.varying is not None or network.splits_rounds or absent):
+    if network.push is not None and needs.doubly_stochastic and not needs.one_way:
+        raise InputError(
+            f"{algorithm.name} needs weights that keep the agents' mean, which one-way links do not have; use pisco or "
+            "push-pull, or a graph whose links go both ways"
+        )
+    if network.to_sampled and (needs.server_every_round or needs.constant_map or needs.steady_links):
+        raise InputError(
+            f"{algorithm.name} needs everybody to hear the server's average, or what agents hold of it goes stale; "
+            'use receivers="all"'
+        )
+    if needs.steady_links and (network.varying is not None or network.splits_rounds):
         raise InputError(
             f"{algorithm.name} keeps copies of what its neighbours sent, which go stale when links come and go; "
-            "use fixed weights, everybody present and a schedule that is the same for all agents"
+            "use fixed weights and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):
         raise InputError(f"{algorithm.name} needs the same map in every round; use never() or always(), not {server!r}")
@@ -168,10 +197,15 @@ def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
         params = stack_agents(problem.init(key), count)
         silent = StartMix(lambda tree: tree, lambda tree: tree)
         state = run.algorithm.init(params, key, lambda params, key: params, silent)
-        presence = job.network.presence
-        return Carry(state, run.server.start(), () if presence is None else presence.start(problem.num_agents))
+        return Carry(state, run.server.start(), *first_memories(job.network, problem.num_agents))
 
     return jax.eval_shape(start, seed_key(0))
+
+
+def first_memories(links: Network | Gossip, num_agents: int) -> tuple[Any, Any]:
+    """What presence and guards remember before the first round."""
+    attendance = () if links.presence is None else links.presence.start(num_agents)
+    return attendance, () if links.guard is None else Names.nobody(num_agents)
 
 
 def identity_of(function: Any) -> str:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pisco.engines.evaluate import with_params
-from pisco.engines.job import Carry, Run, Segment, streams
+from pisco.engines.job import Carry, Run, Segment, first_memories, streams
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
 from pisco.problems.gradient import Batching, buffers, gradient, mean_loss
@@ -43,8 +43,8 @@ class Rounds:
         run, keys = self.run, self.keys
         params = stack_agents(self.problem.init(keys.start), held)
         mix = draw_start(self.gossip, keys.links, self.here)
-        state, presence = run.algorithm.init(params, keys.batch_key(-1), self.grad, mix), self.gossip.presence
-        return Carry(state, run.server.start(), () if presence is None else presence.start(self.num_agents))
+        state = run.algorithm.init(params, keys.batch_key(-1), self.grad, mix)
+        return Carry(state, run.server.start(), *first_memories(self.gossip, self.num_agents))
 
     def one_round(self, carry: Carry, k: Any) -> tuple[Carry, Links]:
         """Round k: the schedule decides, the round's map is drawn, the algorithm takes its steps.
@@ -57,16 +57,27 @@ class Rounds:
         present, attendance, presence = None, carry.attendance, self.gossip.presence
         if presence is not None:
             present, attendance = presence.decide(attendance, keys.presence, k)
-        mix, links = draw_round(self.gossip, who, keys.links, k, self.num_agents, self.here, present)
-        state = run.algorithm.round(carry.state, key, self.grad, mix)
+        before, names, guard = carry.state, carry.names, self.gossip.guard
+        if guard is not None:
+            there = names.left < 0
+            present = there if present is None else present & there
+            if run.algorithm.rebase is not None:
+                fresh = run.algorithm.rebase(before)  # somebody is gone: what must hold for the mean of the others
+                before = jax.tree.map(lambda new, old: jnp.where((names.left == k).any(), new, old), fresh, before)
+        mix, links = draw_round(
+            self.gossip, who, keys.links, k, self.num_agents, self.here, present, start=before.params
+        )
+        state = run.algorithm.round(before, key, self.grad, mix)
+        if mix.watch is not None:
+            names = names.after(mix.watch.guard, mix.watch.record, k)
         if self.renew is not None:
             state = with_params(state, self.renew(state.params, key))
         if present is not None:
             own = self.here.own(present)
             state = jax.tree.map(
-                lambda new, old: where_agents(own, new, old) if new.shape[:1] == own.shape else new, state, carry.state
+                lambda new, old: where_agents(own, new, old) if new.shape[:1] == own.shape else new, state, before
             )
-        return Carry(state, memory, attendance), links
+        return Carry(state, memory, attendance, names), links
 
     def advance(
         self, carry: Carry, done: Any, segment: Segment, note: Callable[[Any], dict[str, Any]]

@@ -169,6 +169,10 @@ def _run(
         own, frames = slice(point * each, (point + 1) * each), outcome.frames
         first, which = job.runs[own][0], 0 if alone else own
         algorithm, seen = first.algorithm, {}
+        guard, named = job.network.guard, []
+        if guard is not None and outcome.names:
+            kept = (jax.tree.map(lambda leaf, i=i: leaf[i], outcome.names) for i in range(own.start, own.stop))
+            named = [names.told(guard) for names in kept]
         if frames and point < frames["frame_errors"].shape[1]:
             seen = frames | {"frame_errors": frames["frame_errors"][:, point]}
         return Result(
@@ -181,13 +185,15 @@ def _run(
                 "network": repr(job.network.with_server(first.server)),
                 "run": {name: options[name] for name in ("rounds", "eval_every")} | {"batch_size": job.batch_size},
             }
-            | ({} if options["clock"] is None else {"clock": options["clock"].facts()}),
+            | ({} if options["clock"] is None else {"clock": options["clock"].facts()})
+            | outcome.facts,
             diverged_at=outcome.diverged_at[which],
             rounds=outcome.done,
             interrupted=outcome.interrupted,
             seconds=outcome.seconds,
             agents=known | seen,
             metrics=by_column(job.problem.metrics),
+            named=named[0] if alone and named else named,
         )
 
     if job.runs[0].algorithm.caution and job.batch_size is not None:

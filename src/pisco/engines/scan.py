@@ -67,6 +67,11 @@ def measure_now(carry: Carry, problem: Problem, *, batched: bool) -> dict[str, j
     return (jax.vmap(one) if batched else one)(carry)
 
 
+def _stacked(leaves: tuple[Any, ...]) -> Any:
+    """The same as `jnp.stack` of numbers or arrays of one kind."""
+    return jnp.asarray(np.stack([np.asarray(leaf) for leaf in leaves]), jnp.asarray(leaves[0]).dtype)
+
+
 class ScanEngine:
     """Engine `scan`. States are one carry per run, or one stacked carry where the runs are batched.
 
@@ -114,8 +119,11 @@ class ScanEngine:
 
     def _runs(self, job: Job) -> Any:
         """Runs as the program takes them: one after the other, or all stacked into one."""
-        runs = [run._replace(seed=seed_key(run.seed)) for run in job.runs]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves), *runs) if self._batches(job) else runs
+        if not self._batches(job):
+            return [run._replace(seed=seed_key(run.seed)) for run in job.runs]
+        # On the host and at once: a call of the accelerator for every number of every run takes seconds.
+        runs = jax.tree.map(lambda *leaves: _stacked(leaves), *(run._replace(seed=0) for run in job.runs))
+        return runs._replace(seed=jax.vmap(seed_key)(np.array([run.seed for run in job.runs], np.uint32)))
 
     def _host(self, trees: Any) -> Any:
         """Host copies with runs on the leading axis."""

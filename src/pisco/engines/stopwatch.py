@@ -23,7 +23,7 @@ from pisco.clock import Clock, Quantity
 from pisco.costs import MessageSizes
 from pisco.engines.job import Run, seed_key, streams
 from pisco.errors import InputError
-from pisco.networks.mixing import Circulant, Dense, Edges, Operator, by_link
+from pisco.networks.mixing import DENSE_UP_TO, Circulant, Dense, Edges, Operator, by_link
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, draw, tell
 
@@ -174,7 +174,7 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                         t = jnp.maximum(t, arrival.max(axis=1, initial=-jnp.inf))
                     else:
                         t = jnp.maximum(t, jax.ops.segment_max(arrival, heard.targets, num_segments=agents))
-                t = t if do.gossips_always else jnp.where(to_server, before, t)
+                t = t if do.gossips_always else jnp.where(to_server.any(), before, t)
                 if each.kind in ("mix", "server"):
                     heard_from = reports if each.kind == "mix" else to_server
                     leaves, (delay, latency) = t, delays("server", each.up, at, 0)
@@ -207,7 +207,10 @@ class Stopwatch:
         incoming.setdiag(0)
         incoming.eliminate_zeros()
         steady = network.varying is None and not network.splits_rounds
-        self.fixed = _heard(by_link(incoming), network.num_agents) if steady else None
+        # Few agents as a square, whose programs do for every graph; but what jitters is drawn link by link.
+        square = network.num_agents <= DENSE_UP_TO and not any(self.clock[name].jitter for name in LINKS)
+        linked = Dense(jnp.asarray(incoming.toarray())) if square else by_link(incoming)
+        self.fixed = _heard(linked, network.num_agents) if steady else None
         mixes = zip(sizes.work, sizes.sent, sizes.whole, strict=False)  # work has one more
         self.exchanges = (*(_Exchange(work, "mix", *size) for work, *size in mixes), _Exchange(sizes.work[-1]))
         sent, begins = {"server": iter(sizes.start_server), "gossip": iter(sizes.start_gossip)}, []

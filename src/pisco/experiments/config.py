@@ -6,7 +6,7 @@
     local_steps = 1             partition = "sorted"     server_prob = 0.1    seeds = 3
 
 The other keys (hyperparameters, a graph's options) are the keywords of the thing that is named. A fifth table, [clock],
-may say how long things take (`pisco.Clock`).
+may say how long things take (`pisco.Clock`), and a sixth, [privacy], how gradients are hidden (`pisco.Privacy`).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pisco.engines.sizes import COUNTS_UP_TO, usual_eval_every
 from pisco.errors import InputError, choose
 from pisco.metrics import TEST, each_agent
 from pisco.networks.network import Network
+from pisco.privacy import Privacy
 from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
 from pisco.results import Result
@@ -131,6 +132,25 @@ class ClockTable(Table):
         return self
 
 
+class PrivacyTable(Table):
+    """`[privacy]`: how gradients are clipped and noised (`pisco.Privacy`)."""
+
+    clip: Any
+    noise: Any = None
+    epsilon: Any = None
+    delta: Any = None
+    smooth: bool | None = None
+
+    def build(self) -> Privacy:
+        """The settings, checked."""
+        return Privacy(**self.model_dump(exclude_none=True))
+
+    @model_validator(mode="after")
+    def _known(self) -> PrivacyTable:
+        self.build()
+        return self
+
+
 class Config(Table):
     """A whole experiment."""
 
@@ -141,6 +161,7 @@ class Config(Table):
     network: NetworkTable
     run: RunTable
     clock: ClockTable | None = None
+    privacy: PrivacyTable | None = None
 
     def problem_and_network(self) -> tuple[Problem, Network]:
         """What is trained, and over which network."""
@@ -150,6 +171,7 @@ class Config(Table):
             jax.config.update("jax_enable_x64", True)  # before the first array is made
         # The problem first: it knows at once when there are more agents than samples.
         problem = self.problem.build(self.network.agents, self.run.dtype)
+        problem = problem if self.privacy is None else problem.private(self.privacy.build())
         return problem, self.network.build()
 
     def build(self) -> tuple[Algorithm, Problem, Network]:
@@ -161,6 +183,10 @@ class Config(Table):
         """The same experiment with a number in place of `local_lr = "auto"`."""
         if not self.algorithm.is_auto:
             return self
+        if self.privacy is not None:
+            raise InputError(
+                'trial runs for local_lr = "auto" spend privacy that is not counted; give local_lr a number'
+            )
         from pisco.planning.automatic import auto_step
 
         problem, network = self.problem_and_network()
@@ -194,7 +220,7 @@ class Config(Table):
         options: dict[str, Any] = {"rounds": table.rounds, "batch_size": table.batch_size}
         usual = table.eval_every or usual_eval_every(algorithm, problem, network, table.batch_size)
         options |= {"eval_every": usual, "chunk_rounds": table.chunk_rounds}
-        if warn is not None and table.engine == "scan":
+        if warn is not None and table.engine == "scan" and problem.privacy is None:
             from pisco.planning.steps import check_step
 
             first = seeds if isinstance(seeds, int) else seeds[0]

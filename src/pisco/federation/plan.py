@@ -28,7 +28,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from pisco import registry
+from pisco.algorithms.compressed import compressed
+from pisco.algorithms.compressors import Cast
 from pisco.errors import InputError, choose, suggest
+from pisco.federation import masking
 from pisco.federation.contract import BadData, Contract
 from pisco.federation.roster import (
     OUTBOUND,
@@ -51,6 +54,7 @@ from pisco.settings.tables import AlgorithmTable, BatchSize, Choices, Count, Net
 
 if TYPE_CHECKING:
     from pisco.data import Dataset
+    from pisco.networks.guards import Guard
     from pisco.networks.network import Network
     from pisco.problems.problem import Problem
     from pisco.types import Algorithm
@@ -74,8 +78,10 @@ class Federation(Table):
     `dtype` of the parameters; `eval_every` rounds between measurements; `patience`, the seconds that anybody
     waits for a silent peer; `presence`, "all" (a round waits for everybody) or "deadline" (after `deadline` seconds it
     goes on with those who are there, at least `quorum` of them: more than half unless given); `weigh_by`, "samples"
-    where agents count by how many they have, which they tell the server (None: as the roster says); `closing`,
+    where agents count by how many they have, which they tell the server (None: as the roster says); `wire`,
+    "float16" or "bfloat16" where what is sent has 16 bits an entry, and the rest follows in later rounds; `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
+    `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
     `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
     in the order in which they are tried; the tables `algorithm`, `problem` (None: every agent brings a module) and
     `network`; `data`, what every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the
@@ -103,7 +109,9 @@ class Federation(Table):
     deadline: Seconds | None = None
     quorum: Count | None = None
     weigh_by: Literal["samples"] | None = None
+    wire: Literal["float16", "bfloat16"] | None = None
     closing: Literal[True] | None = None
+    server_sum: Literal["masked"] | None = None
     server_address: Address
     relays: list[RelayPoint] | None = None
     algorithm: AlgorithmTable
@@ -178,7 +186,12 @@ class Federation(Table):
         }
         tables = options.moved(tables, lambda path: path.expanduser().resolve())
         links = checked(NetworkTable, tables["network"], "the network")
-        tables["weights"] = _triples(links.build().weights, range(len(roster)))
+        built = links.build()
+        if built.push is not None:
+            raise InputError(
+                f"{built.graph.name} has one-way links, and a federation's go both ways; use another graph"
+            )
+        tables["weights"] = _triples(built.weights, range(len(roster)))
         files = options.files(tables)
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):
@@ -210,6 +223,8 @@ class Federation(Table):
     def _tables(self) -> dict[str, Any]:
         tables = options.moved(self.model_dump(exclude_none=True), lambda file: Path(file.name))
         tables.setdefault("batch_size", "full")
+        if self.network.guard == "none":
+            del tables["network"]["guard"]
         if self.presence == "all":
             del tables["presence"]  # plans from before there was a choice keep their hash
         return tables if self.files else {name: value for name, value in tables.items() if name != "files"}
@@ -284,14 +299,32 @@ class Federation(Table):
             presence = np.ones(len(epoch.members), bool)
         return table.build(epoch.matrix(), presence)
 
+    @functools.cached_property
+    def guard(self) -> Guard | None:
+        """What members do with messages that lie too far away."""
+        return self.network.build_guard()
+
     def quorum_at(self, round_index: int) -> int:
         """How many must be present in a round; a roster that shrank below the quorum needs all of them."""
         members = len(self.epoch_at(round_index).members)
-        return min(members, self.quorum or len(self.roster) // 2 + 1)
+        return min(members, self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
+
+    @property
+    def fewest_reporters(self) -> int:
+        """How many must take part in a sum at the server."""
+        return masking.FEWEST if self.server_sum else 1
+
+    def tries_server(self, attempt: int) -> bool:
+        """Whether an attempt at a server round reaches the server.
+
+        With masks the first alone does: two sums of one round, with and without a member, would tell its vector.
+        """
+        return not (attempt and self.server_sum)
 
     def build_algorithm(self) -> Algorithm:
-        """The update rule."""
-        return self.algorithm.build()
+        """The update rule; with `wire`, compressed to 16 bits an entry."""
+        rule = self.algorithm.build()
+        return rule if self.wire is None else compressed(inner=rule, compressor=Cast(self.wire))
 
     def build_problem(self, dataset: Dataset) -> Problem:
         """The problem of one agent that holds `dataset`: `num_agents` is 1, whatever its index."""
@@ -407,6 +440,11 @@ class Federation(Table):
             raise InputError(
                 f'weigh_by = "{self.weigh_by}" and weights in the roster do not go together; leave one of them out'
             )
+        if self.wire and "compressor" in self.algorithm.build().hyperparameters:
+            raise InputError(
+                f'wire = "{self.wire}" does not go with {self.algorithm.name!r}, which compresses its messages itself; '
+                "leave one of them out"
+            )
         if self.closing and self.presence == "deadline":
             raise InputError(
                 'closing = true needs everybody at the end, and presence = "deadline" does not wait for them; leave it '
@@ -416,6 +454,8 @@ class Federation(Table):
         check_relays(self.relays or [], self.server_address, self.epochs)
         for epoch in self.epochs:
             _check_epoch(self, epoch)
+        if self.server_sum:
+            masking.check(self)
         return self
 
 

@@ -42,27 +42,43 @@ class OtherPlan(BadRoll):
 
 
 class Roll(NamedTuple):
-    """Who takes part in an attempt at a round: the agents' indices, in order, by the plan with this hash."""
+    """Who takes part in an attempt at a round: the agents' indices, in order, by the plan with this hash.
+
+    `expelled` are all who have been left off for good: members or the server named them for poison (`guard`).
+    """
 
     round: int
     attempt: int
     plan: str
     present: tuple[int, ...]
+    expelled: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Roll:
         """A roll as it was written."""
         present = tuple(int(index) for index in said["present"])
-        return cls(int(said["round"]), int(said["attempt"]), str(said["plan"]), present)
+        expelled = tuple(int(index) for index in said.get("expelled", ()))
+        return cls(int(said["round"]), int(said["attempt"]), str(said["plan"]), present, expelled)
 
     def hash(self, before: bytes) -> bytes:
         """Of this roll and all before it."""
-        return hashlib.sha256(before + json.dumps(self, separators=(",", ":")).encode()).digest()
+        told = self if self.expelled else self[:-1]  # rolls from before anybody could be expelled keep their hash
+        return hashlib.sha256(before + json.dumps(told, separators=(",", ":")).encode()).digest()
 
 
 def plan_mark(plan: Federation, round_: int) -> str:
     """What a roll says of the plan that holds in its round."""
     return plan.hash_at(round_)[:16]
+
+
+def may_expel(plan: Federation, round_: int, expelled: Sequence[int]) -> bool:
+    """Whether the plan's guard leaves members off, and these are a minority of them."""
+    known = {member.index for epoch in plan.epochs for member in epoch.members}
+    members = {member.index for member in plan.epoch_at(round_).members}
+    fits = set(expelled) <= known and list(expelled) == sorted(set(expelled))
+    return (
+        plan.guard is not None and plan.guard.reports > 0 and fits and 2 * len(members & set(expelled)) < len(members)
+    )
 
 
 class Chain:
@@ -116,6 +132,10 @@ class Chain:
             raise BadRoll(f"attempt {roll.attempt} at round {roll.round} does not follow on {self.head[:2]}")
         if roll.plan != plan_mark(plan, roll.round):
             raise OtherPlan(f"round {roll.round} has another plan there than here; copy the newest federation.toml")
+        if not set(self.head.expelled) <= set(roll.expelled) or set(roll.expelled) & set(roll.present):
+            raise BadRoll(f"the roll of round {roll.round} calls somebody back who was expelled")
+        if roll.expelled and not may_expel(plan, roll.round, roll.expelled):
+            raise BadRoll(f"the roll of round {roll.round} expels {list(roll.expelled)}, which the plan does not allow")
         if roll.round == plan.rounds:
             if roll.present:
                 raise BadRoll("somebody is called after the last round")
@@ -125,8 +145,12 @@ class Chain:
             raise BadRoll(f"the roll of round {roll.round} calls {list(roll.present)}, the members are {members}")
         if len(roll.present) < plan.quorum_at(roll.round):
             raise BadRoll(f"the roll of round {roll.round} has {len(roll.present)} members, below the quorum")
-        if not set(roll.present) & self.joined:
-            raise BadRoll(f"the roll of round {roll.round} has only members who join")
+        stay = set(roll.present) & self.joined
+        if len(stay) < plan.fewest_reporters:
+            few = f"fewer than {plan.fewest_reporters} members who do not join" if stay else "only members who join"
+            raise BadRoll(f"the roll of round {roll.round} has {few}")
+        if len(stay) < len(roll.present) and not plan.tries_server(roll.attempt):
+            raise BadRoll(f"somebody joins at attempt {roll.attempt} of round {roll.round}, which does without server")
 
     def joining(self) -> tuple[int, ...]:
         """Who on the newest roll takes part for the first time, and has no state yet."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """An undirected graph without self loops.
+    """A graph without self loops, undirected unless `one_way`.
 
     num_agents: n, at least 1.
     edges: pairs of agents; stored as a read-only (m, 2) array with i < j, sorted, each edge once.
@@ -27,6 +27,7 @@ class Graph:
     positions: (n, 2) coordinates for drawing, if the family has natural ones.
     laplacian_extremes: (λ₂, λ_max) of the Laplacian in closed form. Set it only where equal weights on all
         edges are the fastest symmetric ones, because `weights.fdla` then uses it instead of solving.
+    one_way: pairs are (sender, receiver); they are kept in `arcs`, and `edges` are the same without a direction.
 
     >>> Graph(3, [(1, 0), (0, 1), (2, 1)]).edges.tolist()
     [[0, 1], [1, 2]]
@@ -37,11 +38,17 @@ class Graph:
     name: str = "graph"
     positions: np.ndarray | None = None
     laplacian_extremes: tuple[float, float] | None = None
+    one_way: bool = False
+    arcs: np.ndarray | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         num_agents = count("num_agents", self.num_agents)
         edges = _normalised(num_agents, self.edges)
         object.__setattr__(self, "num_agents", num_agents)
+        if self.one_way:
+            arcs = np.unique(np.asarray(self.edges, dtype=np.int64).reshape(-1, 2), axis=0)
+            arcs.flags.writeable = False
+            object.__setattr__(self, "arcs", arcs)
         object.__setattr__(self, "edges", edges)
         if self.positions is not None:
             positions = np.array(self.positions, dtype=float)
@@ -71,14 +78,18 @@ class Graph:
         return csr_array((np.ones(len(rows)), (rows, cols)), shape=(self.num_agents, self.num_agents))
 
     def components(self) -> np.ndarray:
-        """The label 0, 1, … of the connected component that each agent is in.
+        """The label 0, 1, … of the connected component that each agent is in; strongly connected with one-way links.
 
         >>> Graph(6, [(0, 1), (1, 2), (3, 4), (4, 5)]).components().tolist()
         [0, 0, 0, 1, 1, 1]
         """
+        from scipy.sparse import csr_array
         from scipy.sparse.csgraph import connected_components
 
-        return connected_components(self.adjacency(), directed=False)[1]
+        if self.arcs is None:
+            return connected_components(self.adjacency(), directed=False)[1]
+        links = csr_array((np.ones(len(self.arcs)), tuple(self.arcs.T)), shape=(self.num_agents, self.num_agents))
+        return connected_components(links, directed=True, connection="strong")[1]
 
     @cached_property
     def is_connected(self) -> bool:
@@ -116,16 +127,14 @@ def from_adjacency(matrix: Any, name: str = "graph") -> Graph:
 
 
 def from_networkx(graph: nx.Graph, name: str | None = None) -> Graph:
-    """A graph from a `networkx.Graph`: agents are its nodes in their order, self loops are dropped."""
+    """A graph of networkx: agents are its nodes in their order, self loops are dropped; one-way links of a DiGraph."""
     import networkx as nx
 
     if not isinstance(graph, nx.Graph):
-        raise InputError(f"the graph is {graph!r}, expected a Graph or an undirected networkx graph")
-    if graph.is_directed():
-        raise InputError("the networkx graph is directed; pass graph.to_undirected()")
+        raise InputError(f"the graph is {graph!r}, expected a Graph or a networkx graph")
     agent = {node: i for i, node in enumerate(graph)}
     pairs = [(agent[a], agent[b]) for a, b in graph.edges() if a != b]
-    return Graph(len(agent), pairs, name or graph.name or "graph")
+    return Graph(len(agent), pairs, name or graph.name or "graph", one_way=graph.is_directed())
 
 
 def count(name: str, value: Any, low: int = 1) -> int:

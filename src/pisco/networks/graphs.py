@@ -1,4 +1,4 @@
-"""Who can talk to whom: undirected graphs over agents 0, …, n−1.
+"""Who can talk to whom: graphs over agents 0, …, n−1, undirected but for those that are named otherwise.
 
 A `Graph` holds edges and nothing else: weights, server schedule and mixing are separate. The families below
 are built from index arithmetic, so a million agents take about a second.
@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from pisco.errors import InputError, check_number, choose
+from pisco.networks.directed import directed_exponential, directed_ring, random_digraph
 from pisco.networks.files import GRAPH_FILES, read_graph
 from pisco.networks.graph import Graph, count, from_adjacency, from_edges, from_networkx, make_room
 from pisco.registry import Registry
@@ -27,6 +28,8 @@ __all__ = [
     "Graph",
     "clusters",
     "complete",
+    "directed_exponential",
+    "directed_ring",
     "erdos_renyi",
     "exponential",
     "from_adjacency",
@@ -35,6 +38,7 @@ __all__ = [
     "grid",
     "hypercube",
     "path",
+    "random_digraph",
     "random_regular",
     "ring",
     "small_world",
@@ -324,6 +328,9 @@ GRAPHS = Registry[Callable[..., Graph]](
         "erdos-renyi": erdos_renyi,
         "small-world": small_world,
         "random-regular": random_regular,
+        "directed-ring": directed_ring,
+        "directed-exponential": directed_exponential,
+        "random-digraph": random_digraph,
     },
     suffixes=GRAPH_FILES,
     read=read_graph,

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.display import card
-from pisco.errors import InputError, check_number
-from pisco.networks import graphs, spectral
+from pisco.errors import InputError, check_number, choose
+from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
+from pisco.networks.guards import AT_ONCE, Guard
 from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling
@@ -33,16 +34,19 @@ class Network:
     """Who talks to whom, with which weights, and when the server is reached.
 
     Args:
-      graph: a `Graph`, anything networkx calls an undirected graph, or None to read it off the weights.
+      graph: a `Graph`, a graph of networkx, or None to read it off the weights.
       weights: the name of a rule ("metropolis", "fdla", "max-degree", "best-constant"), a function of the graph,
-        or your own doubly stochastic matrix (dense or scipy sparse; symmetric or not, negative entries allowed).
+        or your own doubly stochastic matrix (dense or scipy sparse; symmetric or not, negative entries allowed). With
+        one-way links a pair of matrices, to pull and to push with (`directed.check_pair`), or nothing for a usual one.
       server: a schedule (`bernoulli(p)`, `every(H)`, `always()`, `never()`, `per_agent(p_i)`) or a function of
         (key, round_index).
       varying: gossip that changes from round to round, such as `edge_dropout(0.2)`; `weights` are its base.
       presence: who takes part in round k, such as `churn(0.1, 0.3)`, a mask, or a function of (key, round_index).
       sampling: who reports in a server round (everybody unless given), such as `sample(3, agents=10)`.
+      receivers: who hears the server's average: "all", or only the "sampled", while the others keep what they have.
       gossip_steps: how many times to apply the gossip weights in every exchange (0 is no gossip at all).
       gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
+      guard: what is done with messages that lie too far away, such as `clip()`; None takes all as they are.
 
     >>> net = Network.ring(10, weights="fdla")
     >>> net
@@ -60,11 +64,14 @@ class Network:
         varying: Varying | None = None,
         presence: Presence | Any = None,
         sampling: Sampling | None = None,
+        receivers: str = "all",
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
+        guard: Guard | None = None,
     ):
         check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
-        self.varying, self.sampling = varying, sampling
+        self.varying, self.sampling, self.guard = varying, sampling, guard
+        self.to_sampled = choose("receivers", receivers, {"all": False, "sampled": True})
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
         self.server = never() if server is None else as_schedule(server)
         rule: Any = weighting.WEIGHTS[weights] if isinstance(weights, str) else weights
@@ -72,9 +79,22 @@ class Network:
             raise InputError(f"weights={weights!r} needs a graph; pass one, or pass the matrix itself")
         if graph is not None and not isinstance(graph, Graph):
             graph = graphs.from_networkx(graph)
-        self.weights: csr_array = weighting.check(rule(graph) if callable(rule) else rule, graph)
+        self.push: csr_array | None = None  # for what is pushed; None: the same weights do for everything
         self.weights_name = weights if isinstance(weights, str) else getattr(rule, "__name__", "given")
-        self.graph: Graph = graph or graphs.from_adjacency(abs(self.weights) + abs(self.weights).T)
+        if graph is not None and graph.one_way and not directed.is_pair(rule):
+            if self.weights_name != "metropolis":  # the default, which stands for nothing given
+                raise InputError(
+                    f"weights={self.weights_name} weigh links both ways, and {graph.name} has one-way links; leave "
+                    'them out (in files "metropolis"), or give a pair of matrices (pull, push)'
+                )
+            rule, self.weights_name = directed.in_out(graph), "in-out"
+        self.weights: csr_array
+        if directed.is_pair(rule):
+            self.weights, self.push = directed.check_pair(rule, graph)
+            self.graph: Graph = graph or directed.one_way_graph(self.weights, self.push)
+        else:
+            self.weights = weighting.check(rule(graph) if callable(rule) else rule, graph)
+            self.graph = graph or graphs.from_adjacency(abs(self.weights) + abs(self.weights).T)
         self.presence = as_presence(presence, self.num_agents)
         self._check()
 
@@ -134,7 +154,12 @@ class Network:
 
     @cached_property
     def mixing_rate(self) -> float:
-        """λ_w = 1 − ‖W − J‖₂²: 1 when one gossip round averages exactly, 0 when the graph is disconnected."""
+        """λ_w = 1 − ‖W − J‖₂²: 1 when one gossip round averages exactly, 0 when the graph is disconnected.
+
+        With one-way links 1 − |μ|², μ the second eigenvalue of the slower of the two matrices.
+        """
+        if self.push is not None:
+            return min(spectral.one_way_rate(self.weights), spectral.one_way_rate(self.push))
         return spectral.mixing_rate(self.weights)
 
     def expected_mixing_rate(self, server_prob: float | None = None) -> float:
@@ -152,17 +177,26 @@ class Network:
         other._check()
         return other
 
+    def with_guard(self, guard: Guard | None) -> Network:
+        """The same network with another guard, or none."""
+        other = object.__new__(Network)
+        other.__dict__.update(self.__dict__, guard=guard)
+        other.__dict__.pop("gossip", None)
+        other._check()
+        return other
+
     @cached_property
     def gossip(self) -> Gossip:
         """The agents' links as the engines use them."""
         sources = targets = None
-        if self.splits_rounds or self.presence is not None:
+        if self.splits_rounds or self.presence is not None or self.guard is not None:
             links = self.graph.adjacency() if self.splits_rounds else self.weights
             ends = np.stack(links.tocoo().coords)
             targets, sources = jnp.asarray(ends[:, ends[0] != ends[1]], jnp.int32)
         rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
         steps = (self.gossip_steps, self.gossip_before_server)
-        return Gossip(rule, self.sampling, sources, targets, self.presence, *steps)
+        push = None if self.push is None else fixed(self.push)
+        return Gossip(rule, push, self.sampling, sources, targets, self.presence, *steps, self.to_sampled, self.guard)
 
     @property
     def problem_with_reach(self) -> str | None:
@@ -174,6 +208,14 @@ class Network:
             f"{self.graph.name} has {parts} components and the server is never reached, so the agents cannot agree; "
             "use a connected graph or a server schedule such as bernoulli(0.1)"
         )
+
+    @property
+    def keeps_mean(self) -> bool:
+        """Whether every round's map keeps the agents' mean: a sample must share its average alone, and weigh alike."""
+        if self.sampling is None:
+            return True
+        shares = np.asarray(self.sampling.sizes) / np.asarray(self.sampling.quotas)
+        return self.to_sampled and bool((shares == shares[0]).all())
 
     @cached_property
     def splits_rounds(self) -> bool:
@@ -198,20 +240,32 @@ class Network:
             raise InputError(
                 f"sampling is for {self.sampling.groups.shape[0]} agents, the network has {self.num_agents}"
             )
-        if self.presence is not None:
-            self._check_presence()
+        if self.push is not None and (self.splits_rounds or self.varying or self.presence is not None or self.guard):
+            raise InputError(
+                f"{self.graph.name} has one-way links, whose weights are a steady pair; they cannot be combined with "
+                "varying, presence, a guard or a schedule that splits rounds"
+            )
+        if self.to_sampled and self.sampling is None:
+            raise InputError('receivers is "sampled", but nobody is sampled; give `sampling` (in files `reporters`)')
+        if self.guard is not None and not hasattr(self.guard, "keep"):
+            raise InputError(f"guard={self.guard!r} is no guard; give one such as pisco.clip(), or leave it out")
+        if self.guard is not None and self.num_agents > AT_ONCE:
+            raise InputError(f"a guard compares every pair, at most {AT_ONCE} agents, not {self.num_agents}; drop it")
+        for what in ("presence", "guard"):
+            if getattr(self, what) is not None:
+                self._check_presence(f"{what}={getattr(self, what)!r}")
 
-    def _check_presence(self) -> None:
-        """Absences keep the agents' mean only where a link weighs the same both ways."""
+    def _check_presence(self, what: str) -> None:
+        """Absences, and who is left off, keep the agents' mean only where a link weighs the same both ways."""
         even = abs(self.weights - self.weights.T).max() <= 1e-12
         if not (getattr(self.varying, "symmetric", False) if self.varying else even):
             links = self.varying.__name__ if self.varying else "W"
             raise InputError(
-                f"presence={self.presence!r} needs links that weigh the same both ways, as {links} need not; "
+                f"{what} needs links that weigh the same both ways, as {links} need not; "
                 "use symmetric weights, alone or with edge_dropout or random_matching"
             )
         if self.sampling is not None:
-            raise InputError(f"presence={self.presence!r} says who reports to the server; drop `sampling`")
+            raise InputError(f"{what} says who reports to the server; drop `sampling`")
 
         def unknown() -> Any:
             raise InputError(
@@ -231,6 +285,8 @@ class Network:
     def __repr__(self) -> str:
         varying = f"varying={self.varying.__name__}, " if self.varying else ""
         varying += f"presence={self.presence!r}, " if self.presence is not None else ""
+        varying += "receivers=sampled, " if self.to_sampled else ""
+        varying += f"guard={self.guard!r}, " if self.guard is not None else ""
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
             f"weights={self.weights_name}, {varying}server={self.server!r})"

@@ -11,14 +11,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.networks.guards import Guard
 from pisco.networks.mixing import Edges, Operator, outside_gossip, per_agent
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.presence import Presence
 from pisco.networks.sampling import Sampling
 from pisco.networks.varying import Gossiping
-from pisco.parts import sent_only
+from pisco.networks.watch import Watch
+from pisco.parts import only, sent_only
 from pisco.tree import where_agents, zeros_like
-from pisco.types import Compressor, StartMix
+from pisco.types import Compressor, Pushed, StartMix
 
 
 class Links(NamedTuple):
@@ -39,12 +41,15 @@ class Gossip:
     """How agents are linked, as traced data, and what a round does with the links."""
 
     rule: Gossiping
+    push: Gossiping | None  # of what is `Pushed`, where links are one-way; None: the rule does for all
     sampling: Sampling | None  # who reports to the server; None is everybody
     sources: jax.Array | None  # every directed edge; for schedules that split a round, and to count those present
     targets: jax.Array | None
     presence: Presence | None  # who takes part; None is everybody
     steps: int = field(metadata={"static": True})  # gossip this often in an exchange
     before_server: bool = field(metadata={"static": True})  # gossip in server rounds too, before the average
+    to_sampled: bool = field(metadata={"static": True})  # only those who reported hear the average
+    guard: Guard | None = None  # what is done with messages that lie too far away; None takes all as they are
 
 
 class Told(NamedTuple):
@@ -58,8 +63,10 @@ class Told(NamedTuple):
 class RoundMix:
     """The `Mix` of stacked agents; `here` says which of them are. Leaves that are not sent it leaves alone."""
 
-    def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY):
-        self.apply, self.here = apply, here
+    watch: Watch | None = None
+
+    def __init__(self, apply: Callable[[Any], Any], told: Told, here: Placement = EVERYBODY, push: Any = None):
+        self.apply, self.here, self.push = apply, here, push
         self.participates, self.share, self.server = told
 
     def __call__(self, tree: Any, compressor: Compressor | None = None) -> Any:
@@ -67,7 +74,10 @@ class RoundMix:
 
     def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         """One exchange of what is sent."""
-        return self.apply(tree)
+        if self.push is None:
+            return self.apply(tree)
+        ways = {True: lambda part: Pushed(self.push(part.tree)), False: self.apply}
+        return jax.tree.map(lambda part: ways[_is_pushed(part)](part), tree, is_leaf=_is_pushed)
 
     def each(self, function: Callable[[Any, jax.Array], Any], key: jax.Array, tree: Any) -> Any:
         def own(tree):
@@ -90,6 +100,8 @@ class Drawn(NamedTuple):
     edges: Any  # directed edges of one gossip exchange
     weights: jax.Array | None  # of every agent's report, zero where there is none; None: all alike
     present: Any = None  # a mask over agents; None: everybody is
+    push: Operator | None = None  # the gossip of what is `Pushed`; None: the same operator
+    hears: Any = None  # whom the average of a whole server round goes to, a mask; None: everybody
 
 
 def draw(gossip: Gossip, who: Any, links_key: jax.Array, round_index: Any, present: Any = None) -> Drawn:
@@ -111,12 +123,14 @@ def _draw_of_all(gossip: Gossip, who: Any, links_key: jax.Array, round_index: An
         assert gossip.sources is not None and gossip.targets is not None
         mask = jnp.asarray(who)
         return Drawn(mask, *outside_gossip(mask, gossip.sources, gossip.targets), None)
-    weights = None
+    weights = hears = None
     if gossip.sampling is not None:
         # Apart from the gossip's draws, which fold in the bare round.
         apart = jax.random.fold_in(links_key, 2**31 - 1)
         weights = gossip.sampling.weights(jax.random.fold_in(apart, round_index))
-    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights)
+        hears = weights > 0 if gossip.to_sampled else None
+    push = None if gossip.push is None else gossip.push.draw(links_key, round_index)[0]
+    return Drawn(who, *gossip.rule.draw(links_key, round_index), weights, push=push, hears=hears)
 
 
 def tell(drawn: Drawn, num_agents: int) -> Told:
@@ -129,7 +143,8 @@ def tell(drawn: Drawn, num_agents: int) -> Told:
         return Told(everyone, 1.0, reached)
     reports = drawn.weights > 0
     share = jnp.asarray(reports.sum(), float) / num_agents
-    return Told(jnp.where(reached, reports, everyone), jnp.where(drawn.server, share, 1.0), reached)
+    hears = reached if drawn.hears is None else reached & drawn.hears
+    return Told(jnp.where(reached, reports, everyone), jnp.where(drawn.server, share, 1.0), hears)
 
 
 def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
@@ -141,9 +156,10 @@ def count_links(gossip: Gossip, drawn: Drawn, num_agents: int) -> Links:
         return Links(*(jnp.asarray(x, jnp.int32) for x in counts))
     server, anybody = jnp.asarray(drawn.server, jnp.int32), jnp.asarray(present > 0, jnp.int32)
     reporters = present if drawn.weights is None else jnp.count_nonzero(drawn.weights).astype(jnp.int32)
+    hearers = present if drawn.hears is None else reporters
     gossips = jnp.int32(gossip.steps > 0) * (anybody if gossip.before_server else anybody * (1 - server))
     edges = (gossips * gossip.steps * drawn.edges).astype(jnp.int32)
-    return Links(jnp.int32(1), server * anybody, gossips, server * reporters, server * present, edges, present)
+    return Links(jnp.int32(1), server * anybody, gossips, server * reporters, server * hearers, edges, present)
 
 
 def draw_round(
@@ -154,16 +170,24 @@ def draw_round(
     num_agents: int,
     here: Placement = EVERYBODY,
     present: Any = None,
+    start: Any = None,
 ) -> tuple[RoundMix, Links]:
     """This round's communication, drawn once: the map every exchange applies, and the links it uses.
 
-    Where only some agents are `here`, the draw is still that of all, the same on every device.
+    Where only some agents are `here`, the draw is still that of all, the same on every device. A guard compares
+    messages with `start`, the parameters before the round; what it saw is in `RoundMix.watch`.
     """
     drawn = draw(gossip, who, links_key, round_index, present)
     told = tell(drawn, num_agents)
     own = Told(here.own(told.participates), told.share, here.own(told.server))
-    make = _split_map if jnp.ndim(drawn.server) == 1 else _whole_map
-    return RoundMix(make(gossip, drawn, here), own, here), count_links(gossip, drawn, num_agents)
+    make, watch = _split_map if jnp.ndim(drawn.server) == 1 else _whole_map, None
+    if gossip.guard is not None:
+        key = jax.random.fold_in(jax.random.fold_in(links_key, 2**31 - 2), round_index)
+        watch = Watch(gossip.guard, drawn, here, start=only(start), key=key, round_index=round_index)
+    push = None if drawn.push is None else make(gossip, drawn._replace(operator=drawn.push), here, None)
+    mix = RoundMix(make(gossip, drawn, here, watch), own, here, push)
+    mix.watch = watch
+    return mix, count_links(gossip, drawn, num_agents)
 
 
 def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
@@ -180,9 +204,11 @@ def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
     return apply
 
 
-def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
+def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | None) -> Callable[[Any], Any]:
     """Everybody gossips, or everybody hears the server."""
-    exchange = _exchange(drawn, here)
+    exchange, averaging = _exchange(drawn, here), _averaging(drawn, here)
+    if watch is not None:
+        exchange, averaging = watch.gossip(exchange), watch.server(averaging, drawn.present)
 
     def gossiping(tree):
         for _ in range(gossip.steps):
@@ -190,7 +216,20 @@ def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any],
         return tree
 
     def serving(tree):
-        sent = gossiping(tree) if gossip.before_server else tree
+        return averaging(gossiping(tree) if gossip.before_server else tree)
+
+    def reached(tree):
+        if isinstance(drawn.server, bool | np.bool_):
+            return serving(tree) if drawn.server else gossiping(tree)
+        return lax.cond(drawn.server, serving, gossiping, tree)
+
+    return reached if watch is None else watch.around(reached)
+
+
+def _averaging(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
+    """The server's average of those who report."""
+
+    def average(sent):
         if drawn.present is not None:
             count, totals = jnp.maximum(drawn.present.sum(), 1), here.total(_sent(here.own(drawn.present), sent))
             totals = jax.tree.map(lambda total: total / count.astype(total.dtype), totals)
@@ -198,26 +237,41 @@ def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any],
             return here.average(sent)
         else:
             totals = here.total(_weighted(here.own(drawn.weights), sent))
-        return jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
+        averages = jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
+        return averages if drawn.hears is None else where_agents(here.own(drawn.hears), averages, sent)
 
-    if isinstance(drawn.server, bool | np.bool_):
-        return serving if drawn.server else gossiping
-    return lambda tree: lax.cond(drawn.server, serving, gossiping, tree)
+    return average
 
 
-def _split_map(gossip: Gossip, drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
+def _split_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | None) -> Callable[[Any], Any]:
     """The agents in the mask average among themselves, the others gossip on the subgraph they induce."""
     count, own, exchange = drawn.server.sum(), here.own(drawn.server), _exchange(drawn, here)
 
-    def apply(tree):
-        def leaf(x, total, gossiped):
-            mean = total / jnp.maximum(count, 1).astype(x.dtype)
-            return jnp.where(per_agent(own, x).astype(bool), mean, gossiped)
-
+    def average(tree):
         sent = tree if drawn.present is None else _sent(own, tree)
-        return jax.tree.map(leaf, tree, here.total(_weighted(own, sent)), exchange(tree))
+        totals = here.total(_weighted(own, sent))
+        return jax.tree.map(lambda x, total: total / jnp.maximum(count, 1).astype(x.dtype), tree, totals)
 
-    return apply
+    def combine(mean, gossiped):
+        return jax.tree.map(lambda m, x: jnp.where(per_agent(own, x).astype(bool), m, x), mean, gossiped)
+
+    if watch is None:
+        return lambda tree: combine(average(tree), exchange(tree))
+    spread = watch.server(
+        lambda tree: jax.tree.map(lambda m, x: jnp.broadcast_to(m, x.shape), average(tree), tree), drawn.server
+    )
+    guarded = watch.gossip(exchange)
+
+    def apply(pair):
+        (mean, record), tree = spread(pair), pair[0]
+        gossiped, record = guarded((tree, record))
+        return combine(mean, gossiped), record
+
+    return watch.around(apply)
+
+
+def _is_pushed(part: Any) -> bool:
+    return isinstance(part, Pushed)
 
 
 def _sent(present: jax.Array, tree: Any) -> Any:

@@ -58,6 +58,19 @@ def mixing_rate(weights: Any) -> float:
     return min(gap * (2 - gap) for gap in _gaps(matrix, binding=True))
 
 
+def one_way_rate(weights: Any) -> float:
+    """1 − |μ|², μ the second largest eigenvalue in modulus of a matrix whose rows, or columns, sum to one."""
+    matrix = as_csr(weights)
+    if matrix.shape[0] <= 1000:
+        found = np.linalg.eigvals(matrix.toarray())
+    else:
+        from scipy.sparse.linalg import eigs
+
+        found = eigs(matrix.astype(float), k=2, which="LM", return_eigenvectors=False)
+    sizes = np.sort(np.abs(found))[::-1]
+    return float(max(0.0, 1 - sizes[1] ** 2)) if len(sizes) > 1 else 1.0
+
+
 def expected_mixing_rate(mixing_rate: float, server_prob: float) -> float:
     """λ_p = λ_w + p(1 − λ_w): the mixing rate of rounds that reach the server with probability p.
 

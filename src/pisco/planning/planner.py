@@ -236,6 +236,10 @@ def _best_at(search: Search, p: float) -> Pilot | None:
 
 def networks_to_try(network: Network) -> dict[str, Network]:
     """One network for each choice of weights, none twice."""
+    if network.push is not None:
+        raise InputError(
+            f"{network.graph.name} has one-way links, and plans are for links that go both ways; use another"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # FDLA says when it falls back to constant weights
         tried = {name: Network(network.graph, weights=name) for name in WEIGHTS}

@@ -86,7 +86,7 @@ def check_step(
     """
     p = network.server.probability
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
-    odd = odd or network.presence is not None
+    odd = odd or network.presence is not None or network.push is not None
     rule = None if p is None or odd else rule_of(algorithm, p)
     if rule is None:
         return None

@@ -1,4 +1,4 @@
-"""What an agent computes: draw the batch → loss → weigh → gradient, made here for every engine.
+"""What an agent computes: draw the batch → loss → (clip, add noise) → weigh → gradient, made here for every engine.
 
 It is written for one agent; how agents are put together (`Batching`) is the engine's choice.
 """
@@ -13,13 +13,19 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pisco.errors import InputError
 from pisco.networks.placement import EVERYBODY, Placement
+from pisco.privacy import NOISE_STREAM, clipped, with_noise
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
+from pisco.tree import num_bytes
 from pisco.types import Grad, Key, Params
 
 BUFFERS_STREAM = 2**32 - 1
 """Apart from the keys of a round's gradients."""
+
+SAMPLES_BYTES = 64 << 20
+"""About how much the gradients of single samples may take at once, of every agent."""
 
 PerAgent = Callable[[Params, Key, Any], Any]
 """A function of (params, key, agent): of one agent and its number, or of several that lead."""
@@ -56,13 +62,73 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
         size, most, own_key = problem.sizes[at], problem.max_size, jax.random.fold_in(key, agent)
         if batch_size is not None or problem.min_size == most:
             return problem.batch_loss(params, _batch(problem, batch_size, key, agent, at), own_key)
-        slots = jnp.arange(most)
-        rows = problem.offsets[at] + jnp.minimum(slots, size - 1)
-        batch = problem.data.batch(key, agent, rows) if problem.streams else problem.take(rows)
+        batch, held = _all_of_one(problem, key, agent, at)
         losses = problem.sample_losses(params, batch, own_key)
-        return jnp.where(slots < size, losses, 0).sum() / size.astype(losses.dtype)
+        return jnp.where(held, losses, 0).sum() / size.astype(losses.dtype)
 
     return loss
+
+
+def _all_of_one(problem: Problem, key: Key, agent: Any, at: Any) -> tuple[Any, jax.Array]:
+    """All samples of one agent, filled up to the length of the largest one's, and which of them are its own."""
+    slots, size = jnp.arange(problem.max_size), problem.sizes[at]
+    rows = problem.offsets[at] + jnp.minimum(slots, size - 1)
+    batch = problem.data.batch(key, agent, rows) if problem.streams else problem.take(rows)
+    return batch, slots < size
+
+
+def agent_gradient(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
+    """The gradient of `agent_loss`; of a private problem, with every sample's clipped, and noise added."""
+    if problem.privacy is None:
+        return jax.grad(agent_loss(problem, batch_size, place))
+    protection, smooth = problem.protection, problem.privacy.smooth
+    if protection is None:
+        raise InputError("the noise for this epsilon is not known before a run; give privacy a noise, or use pisco.run")
+
+    def private(params: Params, key: Key, agent: Any) -> Params:
+        at = agent if place is None else place
+        key, clip = protection.key(key), protection.clip[at]
+        own_key, size = jax.random.fold_in(key, agent), problem.sizes[at]
+        if batch_size is not None or problem.min_size == problem.max_size:
+            batch = _batch(problem, batch_size, key, agent, at)
+            held = jnp.ones(jax.tree.leaves(batch)[0].shape[0], bool)
+        else:
+            batch, held = _all_of_one(problem, key, agent, at)
+
+        def one(sample: Any, slot: jax.Array, counts: jax.Array) -> Params:
+            alone = jax.tree.map(lambda leaf: leaf[None], sample)
+            found = jax.grad(problem.batch_loss)(params, alone, jax.random.fold_in(own_key, slot))
+            return jax.tree.map(lambda leaf: jnp.where(counts, leaf, 0), clipped(found, clip, smooth))
+
+        total = with_noise(
+            _total(jax.vmap(one), (batch, jnp.arange(len(held)), held), SAMPLES_BYTES // max(1, num_bytes(params))),
+            protection.noise[at] * clip,
+            jax.random.fold_in(own_key, NOISE_STREAM),
+        )
+        scale = 1.0 / (size if batch_size is None else batch_size)
+        scale = scale if problem.scales is None else scale * problem.scales[at]
+        return jax.tree.map(lambda leaf: jnp.asarray(scale, leaf.dtype) * leaf, total)
+
+    return private
+
+
+def _total(each: Callable[..., Any], samples: Any, block: int) -> Any:
+    """The sum of `each` over samples, at most so many at a time; the last ones of all count in the last block."""
+    length, block = len(samples[-1]), max(1, block)
+
+    def summed(some: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf.sum(axis=0), each(*some))
+
+    if block >= length:
+        return summed(samples)
+    whole = length // block * block
+    blocks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, block, *leaf.shape[1:]), samples)
+    like = jax.eval_shape(summed, samples)
+    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    total, _ = lax.scan(lambda so_far, some: (jax.tree.map(jnp.add, so_far, summed(some)), None), start, blocks)
+    if whole == length:
+        return total
+    return jax.tree.map(jnp.add, total, summed(jax.tree.map(lambda leaf: leaf[whole:], samples)))
 
 
 def _batch(problem: Problem, batch_size: int | None, key: Key, agent: Any, at: Any) -> Any:
@@ -96,7 +162,7 @@ def gradient(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Grad:
     """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
-    own = (batching or usual(problem))(jax.grad(agent_loss(problem, batch_size)))
+    own = (batching or usual(problem))(agent_gradient(problem, batch_size))
     return lambda params, key: own(params, key, _numbers(here, params))
 
 
@@ -104,8 +170,14 @@ def mean_loss(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Callable[[Params, Key], jax.Array]:
     """`loss(params, key)`: the mean over all agents of their losses, each at its own parameters."""
+    if problem.privacy is not None:
+        return _not_private
     own = (batching or usual(problem))(agent_loss(problem, batch_size))
     return lambda params, key: here.mean(own(params, key, _numbers(here, params)))
+
+
+def _not_private(params: Params, key: Key) -> jax.Array:
+    raise InputError("this server schedule looks at the agents' losses, which are not private; take another schedule")
 
 
 def buffers(

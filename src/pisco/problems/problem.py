@@ -17,6 +17,7 @@ from pisco.display import card
 from pisco.errors import InputError, check_number, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
+from pisco.privacy import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
 from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, piece, stream_of
@@ -51,6 +52,7 @@ class Problem:
         buffers' new values.
       transform: `transform(batch, key)` changes a batch at random for training (`problems.transforms`); measurements
         see the samples as they are.
+      privacy: how gradients are clipped and noised (`pisco.Privacy`).
       eval_batch: how many samples to evaluate at once (bounds memory).
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
@@ -72,6 +74,7 @@ class Problem:
         weights: Sequence[float] | str | None = None,
         parts: Mapping[str, Any] | None = None,
         transform: Callable[[Batch, Key], Batch] | None = None,
+        privacy: Privacy | None = None,
         eval_batch: int = 65536,
         eval_width: int = 1,
         eval_samples: int | None = None,
@@ -113,6 +116,7 @@ class Problem:
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
+        self._protect(privacy)
         self.per_sample, self.convolves = check_loss(self)
         check_transform(self)
         check_metrics(self)
@@ -277,6 +281,22 @@ class Problem:
         other.scales = self.scales if scale is None else jnp.full(self.num_agents, scale)
         return other
 
+    def private(self, privacy: Privacy | None, *, noise: Any = None, secret: Any = None) -> Problem:
+        """The same problem with private gradients, or with plain ones; `noise` is what an ε came to."""
+        other = copy.copy(self)
+        other._protect(privacy, noise)
+        if other.protection is not None:
+            other.protection = other.protection._replace(secret=secret)
+        return other
+
+    def _protect(self, privacy: Privacy | None, noise: Any = None) -> None:
+        if privacy is not None and not isinstance(privacy, Privacy):
+            raise InputError(f"privacy is {privacy!r}, expected pisco.Privacy(clip=1.0, noise=1.0)")
+        if privacy is not None and self.renews:
+            raise InputError("buffers are made of whole batches, which no noise hides; drop privacy, or the buffers")
+        self.privacy = privacy
+        self.protection: Protection | None = None if privacy is None else privacy.protection(self.num_agents, noise)
+
     def weighted_total(self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array) -> jax.Array:
         """Σ weights·values(data), a block of samples at a time; the last block overlaps with weight zero."""
         total = weights.shape[0]
@@ -326,17 +346,19 @@ class Problem:
         fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
         fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
         fixed += (self.name, self.per_sample, self.num_test, self.convolves, self.num_agents, self.kinds)
-        fixed += (self.transform,)
+        fixed += (self.transform, self.privacy)
         start = None if self.draws_start else self.start
-        return (self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen), fixed
+        children = (self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen, self.protection)
+        return children, fixed
 
     @classmethod
     def tree_unflatten(cls, aux, children):
         self = object.__new__(cls)
-        self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen = children
+        self.data, self.sizes, self.offsets, self.scales, self.test, start, *rest = children
+        self.frozen, self.protection = rest
         self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
         self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
-        self.num_test, self.convolves, self.num_agents, self.kinds, self.transform = aux[10:]
+        self.num_test, self.convolves, self.num_agents, self.kinds, self.transform, self.privacy = aux[10:]
         self.draws_start = drawn is not None
         self.start = start if drawn is None else drawn
         return self

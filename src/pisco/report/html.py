@@ -77,8 +77,8 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
     html, live = data.get("html", {}), data.get("live")
     numbers = {name: value for name, value in data.items() if name != "html"}
     labels = [result["label"] for result in data["results"]]
-    scripts = "\n".join(_part(f"{name}.js") for name in SCRIPTS)
-    return Template(_part("report.html")).substitute(
+    scripts = "\n".join(part(f"{name}.js") for name in SCRIPTS)
+    return Template(part("report.html")).substitute(
         title=escape(title),
         subtitle=escape(", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")),
         connect="'self'" if live else "'none'",
@@ -93,12 +93,13 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
         # No text in the data can end the element that holds it.
         data=encode(numbers).replace("<", "\\u003c"),
         plotly=_plotly(),
-        css=_part("report.css"),
+        css=part("report.css"),
         js=f'"use strict";\n(() => {{\n{scripts}}})();',
     )
 
 
-def _part(name: str) -> str:
+def part(name: str) -> str:
+    """A file of the folder `page`."""
     return (PARTS / name).read_text(encoding="utf-8")
 
 

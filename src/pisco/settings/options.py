@@ -15,6 +15,7 @@ from pisco import registry
 from pisco.algorithms.registry import ALGORITHMS
 from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
+from pisco.networks.guards import GUARDS
 from pisco.networks.presence import PRESENCE
 from pisco.networks.schedules import SCHEDULES
 from pisco.networks.varying import VARYING
@@ -61,6 +62,7 @@ CHOICES = (
     RowChoice("network", "server", SCHEDULES),
     RowChoice("network", "varying", VARYING),
     RowChoice("network", "presence", PRESENCE),
+    RowChoice("network", "guard", GUARDS),
 )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
 from pisco.networks.graphs import GRAPHS
+from pisco.networks.guards import GUARDS, Guard
 from pisco.networks.network import Network
 from pisco.networks.presence import PRESENCE
 from pisco.networks.sampling import sample_groups
@@ -114,8 +115,10 @@ class NetworkTable(Choices):
     varying: str = "none"
     presence: str = "everybody"
     reporters: Count | None = None
+    receivers: Literal["all", "sampled"] = "all"
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
+    guard: str = "none"
 
     @model_validator(mode="before")
     @classmethod
@@ -146,6 +149,10 @@ class NetworkTable(Choices):
         """When the server is reached."""
         return as_schedule(SCHEDULES[self.server](**self.taken_by("server")))
 
+    def build_guard(self) -> Guard | None:
+        """What is done with messages that lie too far away."""
+        return GUARDS[self.guard](**self.taken_by("guard"))
+
     def build(self, weights: Any = None, presence: Any = None) -> Network:
         """Graph, weights and schedule together; on a matrix already made, if one is given, and so for presence."""
         given = (None, weights) if weights is not None else self._links()
@@ -156,8 +163,10 @@ class NetworkTable(Choices):
             varying=VARYING[self.varying](**self.taken_by("varying")),
             presence=PRESENCE[self.presence](**self.taken_by("presence")) if presence is None else presence,
             sampling=None if self.reporters is None else sample_groups(self.reporters, groups=self.groups()),
+            receivers=self.receivers,
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
+            guard=self.build_guard(),
         )
         if made.num_agents != self.agents:
             raise InputError(

@@ -1,7 +1,8 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
 from pisco.theory.applied import guarantees
-from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
+from pisco.theory.errors import Facts, expected_error, least_error
+from pisco.theory.estimates import Estimates, Spread, agent_curvatures, descent, estimate, gradient_spread, smoothness
 from pisco.theory.orders import Setup, complexities, where_below
 from pisco.theory.paper import (
     Bound,
@@ -21,9 +22,11 @@ __all__ = [
     "CURVATURES",
     "Bound",
     "Estimates",
+    "Facts",
     "LargeBatch",
     "MiniBatch",
     "Setup",
+    "Spread",
     "StepSizes",
     "agent_curvatures",
     "agents_growth",
@@ -31,11 +34,15 @@ __all__ = [
     "complexities",
     "corollary_1",
     "corollary_2",
+    "descent",
     "estimate",
+    "expected_error",
+    "gradient_spread",
     "growth",
     "guarantees",
     "largest_safe_step",
     "largest_stable_step",
+    "least_error",
     "network_dependency",
     "round_matrix",
     "smoothness",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-REPORTED = ["round", "lag", "loss", "bytes_sent", "bytes_received", "waiting_for", "trouble", "held_up_by"]
+REPORTED = ["round", "lag", "loss", "epsilon", "bytes_sent", "bytes_received", "waiting_for", "trouble", "held_up_by"]
 """What the server has from the members alone; it sees the last contact itself."""
 
 
@@ -133,6 +133,7 @@ def _records(found: Any) -> list[dict[str, Any]]:
             "round": agent.round,
             "lag": front - agent.round,
             "loss": agent.loss,
+            "epsilon": dict(agent.times).get("epsilon"),
             "bytes_sent": agent.bytes_sent,
             "bytes_received": agent.bytes_received,
             "last_contact": agent.last_contact if agent.last_contact >= 0 else math.nan,
@@ -146,14 +147,17 @@ def _records(found: Any) -> list[dict[str, Any]]:
 def _standing(found: Any) -> Table:
     from rich.text import Text
 
-    columns = ("agent", "round", "lag", "loss", "sent", "received", "last contact", "waits for")
-    shown = table(f"{found.federation_name}: {found.rounds} rounds", *columns, right=(1, 2, 3, 4, 5, 6))
-    for record in _records(found):
+    records = _records(found)
+    private = any(record["epsilon"] is not None for record in records)
+    columns = ("agent", "round", "lag", *(("ε",) * private), "loss", "sent", "received", "last contact", "waits for")
+    shown = table(f"{found.federation_name}: {found.rounds} rounds", *columns, right=range(1, 7 + private))
+    for record in records:
         seconds = record["last_contact"]
         shown.add_row(
             record["name"],
             str(record["round"]),
             str(record["lag"]),
+            *([f"{record['epsilon']:.3g}" if record["epsilon"] is not None else ""] if private else []),
             "" if math.isnan(record["loss"]) else f"{record['loss']:.4g}",
             size(record["bytes_sent"]),
             size(record["bytes_received"]),

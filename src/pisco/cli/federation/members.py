@@ -54,7 +54,7 @@ def issue(
         made = kits.issue(home, plan, each, place, days=days, request=request, renew=renew)
         say(f"{each}: {place} (serial {made.serial_number:x}, until {made.not_valid_after_utc:%Y-%m-%d})")
     signed.renew(home, plan, home / PLAN)  # it may have been edited by hand before
-    if name is not None and not (place / "key.pem").exists():  # pyright: ignore[reportPossiblyUnbound]
+    if name is not None and not ((folder or home / KITS / name) / "key.pem").exists():
         say("send it back to the agent, who puts it beside the key.pem made with the request")
 
 

@@ -57,7 +57,8 @@ def replay(
     params = {name: state.params for name, state in states.items()}
     rounds = len(counted(rolls))
     say(f"{plan.name}: {rounds} rounds again, {len(rolls) - rounds - (rounds == plan.rounds)} attempts did not count")
-    if len(plan.epochs) == 1:
+    objection = again.why_not_scan(plan, rolls)
+    if objection is None:
         simulated = again.scan(plan, problems, rolls, eval_every=rounds)
         own = [params[name] for name in plan.names]
         say(f"engine scan differs by {_furthest(simulated.params, own):.1e} at most")

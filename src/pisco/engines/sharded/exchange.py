@@ -118,7 +118,7 @@ def plan_block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
         assert gossip.sources is not None and gossip.targets is not None
         sources = np.concatenate([agents, np.asarray(gossip.sources)])
         targets = np.concatenate([agents, np.asarray(gossip.targets)])
-    elif isinstance(rule, Fixed):
+    elif isinstance(rule, Fixed) and gossip.push is None:
         incoming = network.weights.T.tocoo()
         targets, sources, values = incoming.row, incoming.col, incoming.data
     elif isinstance(rule, EdgeDropout | RandomMatching):

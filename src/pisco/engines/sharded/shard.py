@@ -44,7 +44,8 @@ class Shard:
 
     def specs(self) -> Any:
         """Which parts are split over the devices: a tree of specs above this one."""
-        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE, WHOLE)  # as `Problem.tree_flatten` lists its children
+        # As `Problem.tree_flatten` lists its children.
+        leading = (SPLIT, WHOLE, WHOLE, WHOLE, SPLIT, WHOLE, WHOLE, WHOLE)
         problem = Problem.tree_unflatten(self.problem.tree_flatten()[1], leading)
         return replace(
             self,
@@ -113,13 +114,16 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     placed.sizes, placed.offsets = whole(mesh, (sizes, offsets))
     if problem.scales is not None:
         placed.scales = whole(mesh, np.pad(problem.scales, (0, blocks.padded - blocks.agents)))
+    if problem.protection is not None:
+        more = blocks.padded - blocks.agents
+        placed.protection = whole(mesh, jax.tree.map(lambda x: np.pad(x, (0, more), "edge"), problem.protection))
     placed.start = problem.start if problem.draws_start else whole(mesh, problem.start)
     placed.frozen = whole(mesh, problem.frozen)
     placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
     exchange = plan_block_gossip(job.network, blocks)
     gossip = job.network.gossip
-    if exchange.operator is not None:  # a device needs its own links only
+    if exchange.operator is not None and gossip.guard is None:  # a device needs its own links only
         gossip = replace(gossip, rule=Fixed(None, gossip.rule.num_edges))  # type: ignore[arg-type, union-attr]
     return Shard(
         placed,

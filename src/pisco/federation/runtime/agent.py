@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,17 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop
+from pisco.federation.runtime.spending import FILE, START, Spending
+from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
+from pisco.federation.runtime.updates import Compressing, Incoming, Outgoing, compress
 from pisco.metrics import by_column
+from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
@@ -61,19 +66,50 @@ class Agent(MemberProcess):
         super().__init__(kit, folder, listen=listen, durable=durable)
         self.progress = progress
         self.keys = streams(seed_key(self.plan.seed))
+        self.watcher = Watcher(self.plan.guard)
         self.done = self.kept_rounds()
         self._check_past()
         self._enter(self._first_epoch())
         self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
-        self._problem = problem
+        self._problem, self.spending = problem, self._protect(problem)
+        if self.spending is not None:
+            self._problem = self.spending.problem
         self.mean_samples: float | None = self.found.job.get("mean_samples") if self.found else None
         self._build()
-        if "compressor" in self.algorithm.hyperparameters:
-            log.info("vectors are sent whole here: %s learns the same, but saves no bytes", self.algorithm.name)
+        self.outgoing = Outgoing()
+        self.incoming = Incoming(self.programs.codecs)
+        if "compressor" in self.algorithm.hyperparameters and not self.programs.codecs:
+            log.info("vectors are sent whole: the compressor of %s cannot `encode` them", self.algorithm.name)
+        self.sums = SUMS[self.plan.server_sum].agent(self)
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.kept_state()
+
+    def _protect(self, problem: Problem) -> Spending | None:
+        """The count of what private gradients spend; None where they are plain."""
+        folder = self.store.folder
+        try:
+            if problem.privacy is not None:
+                rounds = self.last_round(self.name) - self._first(self.name)
+                settings: Any = {"batch_size": self.plan.batch_size, "rounds": rounds, "begun": self.found is not None}
+                return Spending(folder, problem, self.algorithm, **settings)
+            if (folder / FILE).exists():
+                raise InputError(f"the state in {folder} was begun with privacy; give --privacy again")
+        except InputError:
+            self.store.close()
+            raise
+        return None
+
+    def spend(self, place: int, *, starts: bool = False) -> None:
+        """Count the gradients of a round, or of an attempt, before they are taken."""
+        if self.spending is not None:
+            self.spending.count(place, starts=starts)
+
+    @property
+    def hides(self) -> bool:
+        """Whether noise hides our data: then nothing that is measured on them is told."""
+        return self.spending is not None and self.spending.hides
 
     def _build(self) -> None:
         scale = self.plan.scale_of(self.name, self._problem.num_samples, self.mean_samples)
@@ -164,6 +200,7 @@ class Agent(MemberProcess):
         self.open(self.address, {})
         reporter = reports.Reporter(self)
         try:
+            self.sums.begin()
             self.weigh()
             if self.state is None:
                 self._begin()
@@ -185,9 +222,11 @@ class Agent(MemberProcess):
         """X⁰ and what the algorithm makes of it."""
         if self.done == 0:
             self._phase, self._round_on_wire, self._k = 0, 0, 0
+            self.spend(START, starts=True)
             self.state = self.programs.start(self._exchange)
             self._measure()
         else:
+            self.spend(START, starts=True)
             self.state = self.programs.join(membership.mean_of_others(self), self.done)
         self._save()
 
@@ -199,6 +238,7 @@ class Agent(MemberProcess):
     def _round(self, k: int) -> None:
         self._phase, self._round_on_wire, self._k = 0, wire(k), k
         self._hops = self.routes.hops(k, self.place)
+        self.spend(k)
         self.state = self.programs.round(self._exchange, self.state, k, self.routes.told(k, self.place))
         self.done = k + 1
         closing = self.plan.closing and self.done == self.plan.rounds  # the server needs one more message of the round
@@ -212,7 +252,12 @@ class Agent(MemberProcess):
             self.progress(self.done)
 
     def _measure(self) -> None:
-        self.history.add(self.done, self.programs.measure(self.state.params))
+        self.history.add(self.done, self.measured())
+
+    def measured(self) -> dict[str, float]:
+        """What we see at our own parameters, and what private gradients have spent."""
+        found = self.programs.measure(self.state.params)
+        return found if self.spending is None or not self.hides else found | {"epsilon": self.spending.epsilon}
 
     def _save(self, *, parted: bool = False) -> None:
         notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), "mean_samples": self.mean_samples}
@@ -220,7 +265,11 @@ class Agent(MemberProcess):
 
     # The exchanges
 
-    def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def _exchange(self, kind: Any, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+        if isinstance(kind, Compressing):
+            difference, arrays = compress(kind, leaves)
+            self.outgoing.add(difference)
+            return arrays
         jax.block_until_ready(leaves)  # so that work counts as work
         self.timing.stop()
         hops: list[Hop]
@@ -231,36 +280,74 @@ class Agent(MemberProcess):
         else:
             hops = [self.routes.gossip_hop(self.place)]
         arrays = [np.asarray(leaf) for leaf in leaves]
-        for hop in hops:
-            arrays = self._hop(hop, arrays)
+        for step, hop in enumerate(hops):
+            copies = (call, step) if kind == MIX and self.programs.codecs else None
+            arrays = self._hop(hop, arrays, copies, guarded=kind == MIX)
             self._phase += 1
         self.timing.go()
         return arrays
 
-    def _hop(self, hop: Hop, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    def before(self) -> list[np.ndarray]:
+        """The parameters that are sent, as they were when the round began."""
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self.state.params))]
+
+    def _hop(
+        self, hop: Hop, arrays: list[np.ndarray], copies: Hashable | None = None, *, guarded: bool
+    ) -> list[np.ndarray]:
+        """Where receivers keep copies of what we send in this exchange, `copies` names it."""
         if not all(np.isfinite(array).all() for array in arrays):
-            raise Stopped(
-                f"the numbers left the finite range in round {self._k}; everybody must start again with a smaller "
-                "algorithm.local_lr"
+            blame = self.watcher.blame()
+            remedy = (
+                f"{blame}: remove it from the roster, and start again"
+                if blame
+                else ("everybody must start again with a smaller algorithm.local_lr")
             )
+            raise Stopped(f"the numbers left the finite range in round {self._k}; {remedy}")
+        start = self.before() if guarded and self.watcher else []
         layout, names = MessageLayout.of(arrays), self.epoch.names
         where = self.where(self._round_on_wire, self._phase)
+        updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
-            self.offer(where.round, where.phase, layout, layout.join(arrays), readers)
+            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates)
             # Waited for in turn, every round from another one on: the first is timed.
             turn = sorted(hop.incoming, key=lambda place: (place + self._k) % len(names))
             others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
-            received = self.pull(others, where, layout)
+            received = self.pull(others, where, layout, copies)
             parts = {place: message.arrays for place, message in received.items()}
-            return gossip(parts | {self.place: arrays}, hop, self.place)
+            parts |= {self.place: arrays}
+            watcher = self.watcher if guarded else Watcher(None)
+            return watcher.gossip(where.round, names, parts, hop, self.place, start)
+        if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
+            return arrays
         if self.place in hop.reporters:
-            self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+            up = self.watcher.up(arrays, start) if guarded else arrays
+            part = Reporting(where, self._k if where.round else -1, hop, names)
+            self.report(part, up, updates if up is arrays else None)
         return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
 
-    def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
+    def report(self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None) -> None:
+        """Offer our part in a server exchange; what changed is told of vectors that travel as they are alone."""
+        layout, data = self.sums.message(part, arrays)
+        updates = updates if layout == layout.plain else None
+        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates)
+
+    def wanted(self, where: Where) -> bool:
+        """Whether an exchange is still under way."""
+        return True
+
+    def pull(
+        self,
+        peers: Mapping[int, Peer],
+        where: Where,
+        layout: MessageLayout,
+        copies: Hashable | None = None,
+        **options: Any,
+    ) -> dict[int, Received]:
         """Others' messages of one exchange, which look like ours."""
-        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size)
+        if copies is not None:
+            options["copies"] = (self.incoming, copies)
+        return self.mailroom.pull(peers, where, layout=layout, limit=layout.size, **options)
 
     # The end
 
@@ -268,7 +355,9 @@ class Agent(MemberProcess):
         """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.params)]
         layout, where = MessageLayout.of(arrays), self.where(wire(self.done - 1), CLOSING)
-        self.offer(where.round, where.phase, layout, layout.join(arrays), [SERVER])
+        everybody = tuple(range(len(self.epoch.names)))
+        hop = ServerHop(None, everybody, everybody)
+        self.report(Reporting(where, self.done - 1, hop, self.epoch.names), arrays)
         self.pull({0: self.peer(SERVER, self.done - 1)}, where, layout)
         self.outbox.passed(SERVER, where.round + 1)
 

@@ -185,7 +185,9 @@ class Attendance:
     def _take(self, heard: Rolls, request: Ready) -> None:
         """Check what came and add it; a forged or impossible roll ends the run."""
         agent = self.agent
-        rolls = [Roll(each.round, each.attempt, each.plan, tuple(each.present)) for each in heard.rolls]
+        rolls = [
+            Roll(each.round, each.attempt, each.plan, tuple(each.present), tuple(each.expelled)) for each in heard.rolls
+        ]
         digest = self.chain.hash
         for roll in rolls:
             digest = roll.hash(digest)

@@ -12,8 +12,9 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,6 +23,7 @@ CHUNK = 1 << 20
 
 _LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
+_MASKED = "masked_"
 
 
 class BadMessage(ValueError):
@@ -58,7 +60,7 @@ class MessageLayout:
         leaves = []
         for word in text.split(" ") if text else ():
             match = _LEAF.fullmatch(word)
-            if not match or match[1] not in _DTYPES:
+            if not match or match[1].removeprefix(_MASKED) not in _DTYPES:
                 raise BadMessage(f"the layout {text[:60]!r} cannot be read")
             leaves.append((match[1], tuple(int(part) for part in match[2].split(",") if part)))
         if not leaves:
@@ -69,6 +71,26 @@ class MessageLayout:
     def size(self) -> int:
         """Bytes of a whole message."""
         return sum(_dtype(name).itemsize * math.prod(shape) for name, shape in self.leaves)
+
+    @property
+    def dtypes(self) -> list[np.dtype]:
+        """Of the leaves."""
+        return [_dtype(name) for name, _ in self.leaves]
+
+    @property
+    def plain(self) -> MessageLayout:
+        """The same without masks."""
+        return MessageLayout(tuple((name.removeprefix(_MASKED), shape) for name, shape in self.leaves))
+
+    @property
+    def masked(self) -> MessageLayout:
+        """The same with every number hidden in a word of 8 bytes."""
+        return MessageLayout(tuple((_MASKED + name, shape) for name, shape in self.plain.leaves))
+
+    @property
+    def shapes(self) -> list[Any]:
+        """Every leaf of one agent, without the leading axis."""
+        return [jax.ShapeDtypeStruct(shape[1:], _dtype(name)) for name, shape in self.leaves]
 
     def __str__(self) -> str:
         return " ".join(f"{name}[{','.join(map(str, shape))}]" for name, shape in self.leaves)
@@ -91,21 +113,53 @@ class MessageLayout:
 
 
 def _dtype(name: str) -> np.dtype:
+    if name.startswith(_MASKED):
+        return np.dtype("<u8")
     return np.dtype(jnp.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
-def encode(where: Where, sender: str, layout: MessageLayout, data: bytes) -> Iterator[Any]:
+class Update(NamedTuple):
+    """A message as what changed since another one, see `pisco.federation.runtime.updates`."""
+
+    pieces: Sequence[Any]
+    data: bytes
+    layout: str = ""  # told where the receiver may not know it
+
+
+class Held(Protocol):
+    """A copy of an earlier message, which may be none."""
+
+    mark: bytes
+    layout: MessageLayout | None
+
+    def size(self, layout: MessageLayout, pieces: Sequence[Any]) -> int:
+        """How many bytes an update must have."""
+        ...
+
+    def updated(self, layout: MessageLayout, pieces: Sequence[Any], data: Any) -> list[np.ndarray]:
+        """The copy with an update."""
+        ...
+
+
+def encode(where: Where, sender: str, layout: MessageLayout, message: bytes | Update) -> Iterator[Any]:
     """A message as chunks, the first one with the header."""
     from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
-    header = Header(**where._asdict(), sender=sender, layout=str(layout), size=len(data))
+    pieces, data, told = Update((), message, str(layout)) if isinstance(message, bytes) else message
+    header = Header(**where._asdict(), sender=sender, layout=told, size=len(data), pieces=pieces)
     yield Chunk(header=header, data=data[:CHUNK])
     for start in range(CHUNK, len(data), CHUNK):
         yield Chunk(data=data[start : start + CHUNK])
 
 
 def decode(
-    chunks: Iterable[Any], where: Where, sender: str, *, layout: MessageLayout | None = None, limit: int
+    chunks: Iterable[Any],
+    where: Where,
+    sender: str,
+    *,
+    layout: MessageLayout | None = None,
+    limit: int,
+    held: Held | None = None,
 ) -> tuple[MessageLayout, list[np.ndarray]] | None:
     """The arrays of a message, or None when the stream is empty: the sender does not have it yet.
 
@@ -115,6 +169,7 @@ def decode(
       sender: who must have sent it.
       layout: what it must look like; None takes any layout, up to the limit.
       limit: the most bytes that a message may have.
+      held: our copy of an earlier one, where the message may tell what changed.
     """
     incoming = iter(chunks)
     first = next(incoming, None)
@@ -130,11 +185,15 @@ def decode(
         )
     if header.sender != sender:
         raise BadMessage(f"it says it comes from {header.sender[:80]!r}")
-    found = MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
+    update = list(header.pieces)
+    if update and held is None:
+        raise BadMessage("it tells what changed, but was asked for the whole")
+    known = held.layout if update and held else None
+    found = known or MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
-    size = found.size
-    if size > limit or header.size != size:
+    size = held.size(found, update) if update and held else found.size
+    if max(size, found.size) > limit or header.size != size:
         raise BadMessage(f"it announces {header.size} bytes for a layout of {size}; the most is {limit}")
     if len(first.data) == size:
         data: Any = first.data
@@ -150,7 +209,7 @@ def decode(
             at = end
         if at != size:
             raise BadMessage(f"it ends after {at} of {size} bytes")
-    arrays = found.split(data)
+    arrays = held.updated(found, update, data) if update and held else found.split(data)
     if not all(np.isfinite(array).all() for array in arrays):
         raise BadMessage("it holds NaN or infinity")
     if next(incoming, None) is not None:

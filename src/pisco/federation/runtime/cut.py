@@ -15,10 +15,10 @@ from jax.extend import core
 
 from pisco.errors import InputError
 
-Exchange = Callable[[str, int, Sequence[Any]], Sequence[Any]]
+Exchange = Callable[[Any, int, Sequence[Any]], Sequence[Any]]
 """`exchange(kind, call, leaves)`: send one's own leaves and return the mixed ones, shapes and dtypes kept."""
 
-Steps = Generator[tuple[str, int, list[Any]], Any, Any]
+Steps = Generator[tuple[Any, int, list[Any]], Any, Any]
 """The same the other way round: a generator yields what `exchange` would be called with."""
 
 _exchange = core.Primitive("exchange")
@@ -26,7 +26,7 @@ _exchange.multiple_results = True
 _exchange.def_abstract_eval(lambda *leaves, kind: leaves)
 
 
-def exchange(tree: Any, kind: str) -> Any:
+def exchange(tree: Any, kind: Any) -> Any:
     """Mark an exchange inside a function that `Stages` will cut."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, _exchange.bind(*leaves, kind=kind))
@@ -77,7 +77,7 @@ class Stages:
                 wanted |= _variables(self.exchanges[index - 1].invars)
 
     @property
-    def messages(self) -> list[tuple[str, list[jax.ShapeDtypeStruct]]]:
+    def messages(self) -> list[tuple[Any, list[jax.ShapeDtypeStruct]]]:
         """The kind and the leaves of every exchange, in order."""
         return [
             (equation.params["kind"], [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import logging
 import math
 import re
 import threading
@@ -29,11 +30,13 @@ from pisco.metrics import Metric, by_column
 from pisco.networks.rounds import Links
 from pisco.results import Result
 
+log = logging.getLogger("pisco.federation")
+
 FILE = "reports.json"
 SAVE_EVERY = 5.0
 METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
 """Names that may go into a table or onto a terminal."""
-MEASURED = re.compile(r"loss|test_[A-Za-z0-9_ .:-]{1,55}")
+MEASURED = re.compile(r"loss|epsilon|test_[A-Za-z0-9_ .:-]{1,55}")
 """Columns that an agent may fill; all others, such as `round` and the bytes, the server counts itself."""
 MOST_BYTES = 1 << 40
 """Of one message that a member may claim; sums over any run stay below 2^63."""
@@ -81,8 +84,8 @@ class Ledger:
         """Why a report cannot be taken; None when it can."""
         if report.round > self.plan.rounds:
             return f"it reports round {report.round} of {self.plan.rounds}"
-        told = (*report.round_bytes, *report.start_server_bytes, *report.start_gossip_bytes)
-        if len(told) > 3 * 64 or max(told, default=0) > MOST_BYTES:
+        told = (*report.round_bytes, *report.whole_bytes, *report.start_server_bytes, *report.start_gossip_bytes)
+        if len(told) > 4 * 64 or max(told, default=0) > MOST_BYTES:
             return "it reports messages of a size that cannot be"
         if max(report.bytes_sent, report.bytes_received) >= 1 << 63:
             return "it reports more bytes than can be counted"
@@ -138,11 +141,13 @@ class Ledger:
                     self._columns.setdefault(own.column, own)
             self._sizes[name] = {
                 "sent": list(report.round_bytes),
+                "whole": list(report.whole_bytes or report.round_bytes),
                 "start_server": list(report.start_server_bytes),
                 "start_gossip": list(report.start_gossip_bytes),
             }
             if len(report.leaves) <= 10_000 and all(map(LEAF.fullmatch, report.leaves)):
                 self._leaves = self._leaves or list(report.leaves)
+            known = self._standing.get(name, {}).get("named", {})
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -152,9 +157,14 @@ class Ledger:
             timed = {
                 key: value for key, value in report.times.items() if METRIC.fullmatch(key) and math.isfinite(value)
             }
+            fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
+            named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
+            fresh = {key: far for key, far in named.items() if key not in known}
             self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
+        for suspect, far in fresh.items():
+            log.warning("%s names %s: its vectors are up to %.3g times as far off as usual", name, suspect, far)
         if due:
             self.save()
         return count
@@ -188,6 +198,11 @@ class Ledger:
             names = self._leaves if known else [str(at) for at in range(len(arrays))]
         return dict(zip(names, arrays, strict=True))
 
+    def namers(self, suspect: str) -> set[str]:
+        """The members who name somebody for vectors that are too far off."""
+        with self._lock:
+            return {name for name, each in self._standing.items() if suspect in each.get("named", ())}
+
     def silent(self, names: Iterable[str], *, unknown: bool = False) -> list[str]:
         """Those not heard of for longer than the plan's patience; who never was counts where `unknown` do."""
         now = time.monotonic()
@@ -205,7 +220,7 @@ class Ledger:
                     last_contact=now - self._contact[name] if name in self._contact else -1.0,
                     samples=self._samples.get(name, 0),
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
-                    **self._believed(name),
+                    **self._told(name),
                 )
                 for name in self.plan.names
             ]
@@ -235,8 +250,14 @@ class Ledger:
         return first if len(self.plan.names) == 1 else min(first, second + 1)
 
     def _believed(self, name: str) -> dict[str, Any]:
-        said = self._standing.get(name, {})
+        said = {key: value for key, value in self._standing.get(name, {}).items() if key != "named"}
         return said | {"round": min(said["round"], self._front())} if said else {}
+
+    def _told(self, name: str) -> dict[str, Any]:
+        """What a member is believed to say of itself, with the privacy that it has spent among its numbers."""
+        said, rows = self._believed(name), self._rows[name]
+        spent = rows[-1][1].get("epsilon") if rows else None
+        return said if spent is None else said | {"times": said.get("times", {}) | {"epsilon": spent}}
 
     def line(self) -> str:
         """The same in one line."""
@@ -273,7 +294,7 @@ class Ledger:
         first = [rows[name][k] for k in rounds[:1] for name in measuring(k)]
         for column in sorted({key for values in first for key in values}, key=lambda c: (c != "loss", c)):
             history[column] = np.asarray(
-                [_mean([rows[n][k][column] for n in measuring(k) if column in rows[n][k]]) for k in rounds]
+                [_all(column, [rows[n][k][column] for n in measuring(k) if column in rows[n][k]]) for k in rounds]
             )
         if rounds and self._sizes:
             history |= costs(self.plan, rounds, self._agreed_sizes(), rolls)
@@ -314,8 +335,9 @@ def _measured(values: Mapping[str, float]) -> dict[str, float]:
     return dict(itertools.islice(fine, 50))
 
 
-def _mean(values: list[float]) -> float:
-    return float(np.mean(values)) if values else math.nan
+def _all(column: str, values: list[float]) -> float:
+    """The members' mean; what privacy was spent is that of the worst."""
+    return float((np.max if column == "epsilon" else np.mean)(values)) if values else math.nan
 
 
 def costs(
@@ -328,8 +350,13 @@ def costs(
     for epoch, end in zip(plan.epochs, ends, strict=True):
         routes = Routes(plan.network_of(epoch), keys)
         if rolls is not None:
-            masks = [np.isin([member.index for member in epoch.members], r.present) for r in rolls[epoch.start : end]]
-            every += [np.stack(routes.links_among(epoch.start, np.stack(masks)))] if masks else []
+            these = rolls[epoch.start : end]
+            masks = [np.isin([member.index for member in epoch.members], r.present) for r in these]
+            if masks:
+                links = routes.links_among(epoch.start, np.stack(masks))
+                tried = np.asarray([plan.tries_server(r.attempt) for r in these])
+                to_server = {name: getattr(links, name) * tried for name in ("server", "uplinks", "downlinks")}
+                every.append(np.stack(links._replace(**to_server)))
         else:
             every.append(np.stack(routes.links(epoch.start, end)))
     counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
@@ -337,7 +364,11 @@ def costs(
     first = plan.network_of(plan.epochs[0])
     edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
     messages = MessageSizes(
-        first.num_agents, sizes["sent"], sizes["sent"], sizes["start_server"], sizes["start_gossip"]
+        first.num_agents, sizes["sent"], sizes.get("whole", sizes["sent"]), sizes["start_server"], sizes["start_gossip"]
     )
     found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
+    if plan.server_sum:  # up to the server a number is a word of 8 bytes
+        wider = 8 // np.dtype(plan.dtype).itemsize - 1
+        up, start = np.cumsum(between[Links._fields.index("uplinks")]), first.num_agents * sum(sizes["start_server"])
+        found["bytes_server"] = found["bytes_server"] + wider * (up * sum(sizes["sent"]) + start)
     return {name: column[0] for name, column in found.items()}

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, SERVER
 from pisco.federation.runtime import transport, tunnels
-from pisco.federation.runtime.codec import MessageLayout, Where, encode
+from pisco.federation.runtime.codec import MessageLayout, Update, Where, encode
 from pisco.federation.runtime.news import Newsreader
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
@@ -198,8 +198,10 @@ class MemberProcess(ABC):
         except Forbidden:
             self.door.refuse(context, name, f"the message of round {request.round} is not for it")
         if found is not None:
-            self.bytes_sent += len(found.data)
-            yield from encode(self.where(request.round, request.phase), self.name, found.layout, found.data)
+            update = found.updates.get(request.base)
+            self.bytes_sent += len(update.data if update else found.data)
+            where = self.where(request.round, request.phase)
+            yield from encode(where, self.name, found.layout, update or found.data)
 
     def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)
         """Somebody asks for a message: the server begins to average."""
@@ -208,5 +210,13 @@ class MemberProcess(ABC):
         """A member has finished and needs nothing more."""
         self.outbox.passed(name, round_)
 
-    def offer(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
-        self.outbox.publish(round_, phase, layout, data, readers)
+    def offer(
+        self,
+        round_: int,
+        phase: int,
+        layout: MessageLayout,
+        data: bytes,
+        readers: list[str],
+        updates: Mapping[bytes, Update] | None = None,
+    ) -> None:
+        self.outbox.publish(round_, phase, layout, data, readers, updates)

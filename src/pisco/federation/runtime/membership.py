@@ -24,6 +24,7 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import BOUNDARY, wire
 from pisco.federation.runtime.peers import Peer, Stopped
 from pisco.federation.runtime.routes import Routes, ServerHop
+from pisco.federation.runtime.sums import Reporting
 from pisco.parts import only, over
 
 if TYPE_CHECKING:
@@ -86,10 +87,11 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
         log.info("round %d begins with %d agents", epoch.start, len(epoch.names))
         assert agent.algorithm.rebase is not None  # `check` has seen to it
         state = agent.algorithm.rebase(agent.state)
-        if boundary(agent.plan, epoch.start) is not None:
+        hop = boundary(agent.plan, epoch.start)
+        if hop is not None:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(only(state.params))]
-            layout = MessageLayout.of(arrays)
-            agent.offer(wire(epoch.start), BOUNDARY, layout, layout.join(arrays), [SERVER])
+            where = agent.where(wire(epoch.start), BOUNDARY)
+            agent.report(Reporting(where, epoch.start, hop, epoch.names), arrays)
     partners = agent.partners(old)
     for name in [each.name for each in old.members if each.name in partners and each not in epoch.members]:
         # It stays until everybody has its last messages; nobody need wait for it to hear so.

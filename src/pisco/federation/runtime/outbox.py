@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
-from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.codec import MessageLayout, Update
 
 
 class Stale(Exception):
@@ -29,6 +29,8 @@ class Message:
     layout: MessageLayout
     data: bytes
     readers: frozenset[str]
+    updates: Mapping[bytes, Update] = field(default_factory=dict)
+    """The same for those who hold an earlier one, by its mark."""
 
 
 class Outbox:
@@ -58,12 +60,13 @@ class Outbox:
         layout: MessageLayout,
         data: bytes,
         readers: Iterable[str],
+        updates: Mapping[bytes, Update] | None = None,
         *,
         hidden: bool = False,
     ) -> None:
         """Offer a message; one that nobody needs any more is dropped at once. A hidden one waits for `show`."""
         with self._changed:
-            message = Message(layout, data, frozenset(readers))
+            message = Message(layout, data, frozenset(readers), updates or {})
             if self._needed(round_, message):
                 self._messages[round_, phase] = message
                 if hidden:

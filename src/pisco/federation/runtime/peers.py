@@ -6,20 +6,24 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
-from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode
+from pisco.federation.runtime.codec import BadMessage, Held, MessageLayout, Where, decode
+from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.tunnels import Way, introduce, presented
 from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, Receipt, Report, Request, Rolls
+
+if TYPE_CHECKING:
+    from pisco.federation.runtime.updates import Incoming
 
 log = logging.getLogger("pisco.federation")
 
@@ -69,6 +73,7 @@ class Peer:
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
         self._news = transport.method(self.channel, transport.NEWS, Notice, Notice)
+        self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
 
     def check(self) -> None:
         """Refuse a peer whose certificate was revoked.
@@ -96,8 +101,8 @@ class Peer:
         """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
         self._checked_against = None
 
-    def ask(self, where: Where) -> Call:
-        """Ask, without waiting for the answer."""
+    def ask(self, where: Where, base: bytes = b"") -> Call:
+        """Ask, without waiting for the answer; `base` marks the copy that we hold."""
         try:
             self.check()
         except OSError as error:
@@ -105,7 +110,7 @@ class Peer:
         except Refused as error:
             return Call(self, None, f"refused: {error}")
         try:
-            return Call(self, self._pull(Request(**where._asdict()), wait_for_ready=False))
+            return Call(self, self._pull(Request(**where._asdict(), base=base), wait_for_ready=False))
         except ValueError:  # grpc's word for a channel that was closed: we are stopping
             return Call(self, None, "our connection to it is closed")
 
@@ -123,6 +128,11 @@ class Peer:
         self.check()
         return self._news(have, timeout=timeout)
 
+    def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
+        """Tell our key for masks, and hear those of others."""
+        self.check()
+        return self._keys(own, timeout=timeout)
+
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
         # The first attempts to connect are short: over a long link only later ones succeed.
@@ -139,7 +149,7 @@ class Call:
     def __init__(self, peer: Peer, call: Any, trouble: str = ""):
         self.peer, self.call, self.trouble = peer, call, trouble
         self.heard = self.asked = self.began = time.monotonic()
-        self.first = 0
+        self.first = self.size = 0
 
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """What the call brings, as long as `go_on` does not raise."""
@@ -150,6 +160,7 @@ class Call:
                 self.heard = time.monotonic()
                 if not self.first:
                     self.began, self.first = self.heard, len(chunk.data)
+                self.size += len(chunk.data)
                 go_on()
                 yield chunk
         except grpc.RpcError as error:
@@ -248,20 +259,26 @@ class Mailroom:
         limit: int,
         patience: float | None = None,
         wanted: Callable[[], bool] = _always,
+        copies: tuple[Incoming, Hashable] | None = None,
     ) -> dict[int, Received]:
         """The message of every peer for one exchange. All are asked at once; each is waited for in turn.
 
+        Where we hold `copies` of what they sent in this exchange before, they may tell what changed.
         Once they are not `wanted` any more, `Dropped` is raised; `interrupt` makes everybody look.
         """
         patience = self.patience if patience is None else patience
-        calls = {place: self._ask(peer, where) for place, peer in peers.items()}
+        held = {p: copies[0].held(peer.name, copies[1], layout) if copies else None for p, peer in peers.items()}
+        calls = {place: self._ask(peer, where, held[place]) for place, peer in peers.items()}
         began = time.monotonic()
         try:
             first = next(iter(calls), None)
-            return {
-                place: self._one(call, where, layout, limit, began, patience, wanted, timed=place == first)
+            found = {
+                place: self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=place == first)
                 for place, call in calls.items()
             }
+            for place, message in found.items() if copies else ():
+                copies[0].keep(peers[place].name, copies[1], message.arrays)
+            return found
         except (Stopped, Dropped):
             for call in calls.values():
                 call.stop()
@@ -269,8 +286,8 @@ class Mailroom:
         finally:
             self.asking = ""
 
-    def _ask(self, peer: Peer, where: Where) -> Call:
-        call = peer.ask(where)
+    def _ask(self, peer: Peer, where: Where, held: Held | None) -> Call:
+        call = peer.ask(where, held.mark if held else b"")
         with self._lock:
             self._calls.add(call)
         return call
@@ -284,6 +301,7 @@ class Mailroom:
         began: float,
         patience: float,
         wanted: Callable[[], bool],
+        held: Held | None,
         *,
         timed: bool,
     ) -> Received:
@@ -303,17 +321,17 @@ class Mailroom:
 
         while True:
             try:
-                found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit)
+                found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit, held=held)
                 if found is not None:
-                    self.bytes_received += found[0].size
+                    self.bytes_received += call.size
                     if timed and self.timing is not None:
                         # The server has to hear all others first: its reports tell how far it is.
                         waited = math.inf if peer.name == SERVER else call.began - call.asked
-                        self.timing.answered(peer.name, waited, found[0].size - call.first, call.heard - call.began)
+                        self.timing.answered(peer.name, waited, call.size - call.first, call.heard - call.began)
                     return Received(*found)
                 trouble, pause = "it has not got there yet", 0.0
             except BadMessage as error:
-                trouble = f"its message was refused: {error}"
+                trouble, held = f"its message was refused: {error}", None
                 log.warning("refused a message of %s for round %d: %s", peer.name, where.round, error)
             except _Trouble as error:
                 trouble = str(error)
@@ -332,7 +350,7 @@ class Mailroom:
                 self._woken.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
-            call = self._ask(peer, where)
+            call = self._ask(peer, where, held)
 
     def _watch(self) -> None:
         """Give up calls that bring nothing; a dead connection without a goodbye looks like that."""

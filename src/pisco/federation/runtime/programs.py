@@ -11,9 +11,10 @@ import numpy as np
 from pisco.engines.evaluate import measure_test, with_params
 from pisco.engines.job import Streams
 from pisco.federation.runtime.cut import Exchange, Stages, Steps, exchange
+from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
-from pisco.networks.rounds import RoundMix, Told
-from pisco.problems.gradient import agent_buffers, agent_loss
+from pisco.networks.rounds import Told
+from pisco.problems.gradient import agent_buffers, agent_gradient
 from pisco.problems.problem import Problem
 from pisco.types import Algorithm, Grad, Params, StartMix
 
@@ -38,9 +39,11 @@ class Programs:
 
     def __init__(self, algorithm: Algorithm, problem: Problem, batch_size: int | None, keys: Streams, index: int):
         self._index = np.int32(index)
-        own = jax.grad(agent_loss(problem, batch_size, place=0))
+        own = agent_gradient(problem, batch_size, place=0)
 
-        def gradient(index: Any) -> Grad:
+        def gradient(index: Any, attempt: Any = 0) -> Grad:
+            if problem.privacy is not None:  # a round tried again is another draw of noise, or their difference tells
+                return lambda params, key: _stacked(own(_single(params), jax.random.fold_in(key, attempt), index))
             return lambda params, key: _stacked(own(_single(params), key, index))
 
         def measure(params: Params) -> dict[str, Any]:
@@ -51,13 +54,13 @@ class Programs:
             mix = StartMix(lambda tree: exchange(tree, START_SERVER), lambda tree: exchange(tree, START_GOSSIP))
             return algorithm.init(params, keys.batch_key(-1), gradient(index), mix)
 
-        def join(params: Params, k: Any, index: Any) -> Any:
+        def join(params: Params, k: Any, index: Any, attempt: Any) -> Any:
             mix = StartMix(lambda tree: tree, lambda tree: tree)
-            return algorithm.init(params, keys.batch_key(k - 1), gradient(index), mix)
+            return algorithm.init(params, keys.batch_key(k - 1), gradient(index, attempt), mix)
 
-        def one_round(state: Any, k: Any, told: Told, index: Any) -> Any:
-            mix = RoundMix(lambda tree: exchange(tree, MIX), told, _One(index))
-            state = algorithm.round(state, keys.batch_key(k), gradient(index), mix)
+        def one_round(state: Any, k: Any, told: Told, index: Any, attempt: Any) -> Any:
+            mix = CutMix(lambda tree: exchange(tree, MIX), told, _One(index))
+            state = algorithm.round(state, keys.batch_key(k), gradient(index, attempt), mix)
             if not problem.renews:
                 return state
             renewed = agent_buffers(problem, batch_size, place=0)(_single(state.params), keys.batch_key(k), index)
@@ -66,16 +69,18 @@ class Programs:
         number = jax.ShapeDtypeStruct((), jnp.int32)
         self.first_params = lambda: _stacked(problem.init(keys.start))
         self.params_like = jax.eval_shape(self.first_params)
-        self.state_like = jax.eval_shape(join, self.params_like, number, number)
+        self.state_like = jax.eval_shape(join, self.params_like, number, number, number)
         told = Told(
             jax.ShapeDtypeStruct((1,), bool),  # type: ignore[arg-type]
             jax.ShapeDtypeStruct((), jnp.zeros(()).dtype),
             jax.ShapeDtypeStruct((1,), bool),  # type: ignore[arg-type]
         )
         self._start = Stages(start, number)
-        self._round = Stages(one_round, self.state_like, number, told, number)
+        self._round = Stages(one_round, self.state_like, number, told, number, number)
+        kinds = [kind for kind, _ in self._round.messages]
+        self.codecs = [kind.codec for kind in kinds if isinstance(kind, Compressing)]
         # Not `jax.jit`: it would build the agent's data into the program.
-        self._join = Stages(join, self.params_like, number, number)
+        self._join = Stages(join, self.params_like, number, number, number)
         self._measure = Stages(measure, self.params_like)
 
     def compile(self) -> None:
@@ -87,9 +92,9 @@ class Programs:
         """The state before the first round."""
         return self._start(exchange, self._index)
 
-    def round(self, exchange: Exchange, state: Any, k: int, told: Told) -> Any:
-        """The state after round k."""
-        return self._round(exchange, state, np.int32(k), told, self._index)
+    def round(self, exchange: Exchange, state: Any, k: int, told: Told, attempt: int = 0) -> Any:
+        """The state after round k; private gradients draw noise of their own in every attempt."""
+        return self._round(exchange, state, np.int32(k), told, self._index, np.int32(attempt))
 
     def start_steps(self) -> Steps:
         """`start` as a generator: it yields every exchange and is sent what comes of it."""
@@ -97,11 +102,11 @@ class Programs:
 
     def round_steps(self, state: Any, k: int, told: Told) -> Steps:
         """`round` as a generator."""
-        return self._round.steps(state, np.int32(k), told, self._index)
+        return self._round.steps(state, np.int32(k), told, self._index, np.int32(0))
 
-    def join(self, params: Params, k: int) -> Any:
+    def join(self, params: Params, k: int, attempt: int = 0) -> Any:
         """The state of an agent that joins at round k with these parameters."""
-        return self._join(_nobody, params, np.int32(k), self._index)
+        return self._join(_nobody, params, np.int32(k), self._index, np.int32(attempt))
 
     def measure(self, params: Params) -> dict[str, float]:
         """What the agent sees at its own parameters."""

@@ -193,7 +193,7 @@ class Relay:
             for raw in late:
                 self._end(raw)
 
-    def _end(self, raw: socket.socket) -> None:
+    def _end(self, raw: ssl.SSLSocket) -> None:
         with self._lock:
             self._strangers.pop(raw, None)
         with contextlib.suppress(OSError):

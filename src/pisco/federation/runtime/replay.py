@@ -20,12 +20,18 @@ from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll, counted
 from pisco.federation.roster import Epoch
 from pisco.federation.runtime.cut import Steps
+from pisco.federation.runtime.guarding import guarded_gossip, guarded_mean, moves
 from pisco.federation.runtime.programs import START_SERVER, Programs
-from pisco.federation.runtime.rolled import crossings, roll_mask
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, gossip, mean
+from pisco.federation.runtime.rolled import crossings, roll_mask, rolled_hops, rolled_told
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip
+from pisco.federation.runtime.sums import SUMS
+from pisco.federation.runtime.updates import Compressing, compress
+from pisco.networks.guards import Guard
+from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
 
+Mean = Callable[[Mapping[int, Sequence[np.ndarray]], ServerHop], list[np.ndarray]]
 Watch = Callable[[int, dict[str, Any]], None]
 
 
@@ -54,13 +60,26 @@ def replay(
 
 def scan(plan: Federation, problems: Mapping[str, Problem], rolls: Sequence[Roll], **options: Any) -> Result:
     """The same presence in engine `scan`; for a roster that does not change."""
-    if len(plan.epochs) > 1:
-        raise InputError("the roster changes during the run, which `scan` does not know; leave it out")
+    objection = why_not_scan(plan, rolls)
+    if objection:
+        raise InputError(f"{objection}, which `scan` does not know; leave it out")
     epoch, own = plan.epoch_at(0), list(weighed(plan, problems).values())
     masks = np.stack([roll_mask(epoch, roll) for roll in counted(rolls)])
     network = plan.network_of(epoch, _rows(masks))
     settings = {"rounds": len(masks), "batch_size": plan.batch_size, "seed": plan.seed} | options
     return run(plan.build_algorithm(), together(own), network, **settings)
+
+
+def why_not_scan(plan: Federation, rolls: Sequence[Roll]) -> str | None:
+    """What happened in a run that `scan` cannot do again; None: nothing."""
+    if len(plan.epochs) > 1:
+        return "the roster changes during the run"
+    if any(roll.expelled for roll in rolls):
+        return "a member was expelled during the run"
+    routes = Routes(plan.network_of(plan.epochs[0]), streams(seed_key(plan.seed)))
+    alone = [roll for roll in counted(rolls) if not plan.tries_server(roll.attempt)]
+    found = next((roll.round for roll in alone if routes.told(roll.round, 0).server.any()), None)
+    return None if found is None else f"round {found} was attempted again without the server"
 
 
 def weighed(plan: Federation, problems: Mapping[str, Problem]) -> dict[str, Problem]:
@@ -98,8 +117,10 @@ class _Again:
 
     def __init__(self, plan: Federation, problems: Mapping[str, Problem]):
         self.plan, self.keys, self.algorithm = plan, streams(seed_key(plan.seed)), plan.build_algorithm()
+        self.mean = SUMS[plan.server_sum].mean
         self.states: dict[str, Any] = {}
         self.rounds: dict[str, int] = {}  # the last round of each
+        self.expelled: tuple[int, ...] = ()
         self.programs: dict[str, Programs] = {}
         own = weighed(plan, problems)
         for name in plan.names:
@@ -115,36 +136,42 @@ class _Again:
             return [self.routes.server_hop(None) if kind == START_SERVER else self.routes.gossip_hop(place)]
 
         names = self.epoch.names
-        made = _in_step({i: self.programs[name].start_steps() for i, name in enumerate(names)}, hops)
+        nobody = _Eyes(None, {}, self.mean)
+        made = _in_step({i: self.programs[name].start_steps() for i, name in enumerate(names)}, hops, nobody)
         self.states = {names[place]: state for place, state in made.items()}
         self.rounds = dict.fromkeys(names, -1)
 
     def round(self, roll: Roll) -> None:
-        k, epoch = roll.round, self.plan.epoch_at(roll.round)
+        k, plan, epoch = roll.round, self.plan, self.plan.epoch_at(roll.round)
         if epoch.start != self.epoch.start:
             self.enter(epoch)
         present, names = roll_mask(epoch, roll), epoch.names
         there = np.flatnonzero(present).tolist()
         stay = [place for place in there if names[place] in self.states]
         for name in names:  # the absent too: they do it when they are back, and nothing else happens to them until then
-            if name in self.states and crossings(self.plan, self.rounds[name], k):
+            changed = roll.expelled != self.expelled or (name in self.states and crossings(plan, self.rounds[name], k))
+            if name in self.states and changed:
                 assert self.algorithm.rebase is not None
                 self.states[name], self.rounds[name] = self.algorithm.rebase(self.states[name]), k
+        self.expelled = roll.expelled
         for place in set(there) - set(stay):
             leaves = {i: [np.asarray(x) for x in jax.tree.leaves(self.states[names[i]].params)] for i in stay}
             program = self.programs[names[place]]
-            params = jax.tree.unflatten(jax.tree.structure(program.params_like), mean(leaves, stay))
+            averaged = self.mean(leaves, ServerHop(None, tuple(stay), ()))
+            if plan.guard is not None and plan.guard.guard_server:
+                averaged = guarded_mean(plan.guard, leaves, stay, {}, set())[0]
+            params = jax.tree.unflatten(jax.tree.structure(program.params_like), averaged)
             self.states[names[place]] = program.join(params, k)
-        steps = {
-            i: self.programs[names[i]].round_steps(self.states[names[i]], k, self.routes.told(k, i, present))
-            for i in there
-        }
-        hops = {i: self.routes.hops(k, i, present) for i in there}
-        for place, state in _in_step(steps, lambda kind, place: hops[place]).items():
+        told = {i: rolled_told(self.plan, self.routes, roll, i, present) for i in there}
+        steps = {i: self.programs[names[i]].round_steps(self.states[names[i]], k, told[i]) for i in there}
+        hops = {i: rolled_hops(self.plan, self.routes, roll, i, present) for i in there}
+        starts = {i: [np.asarray(x) for x in jax.tree.leaves(only(self.states[names[i]].params))] for i in there}
+        eyes = _Eyes(plan.guard, starts, self.mean)
+        for place, state in _in_step(steps, lambda kind, place: hops[place], eyes).items():
             self.states[names[place]], self.rounds[names[place]] = jax.tree.map(np.asarray, state), k
 
 
-def _in_step(steps: dict[int, Steps], hops_of: Callable[[str, int], list[Hop]]) -> dict[int, Any]:
+def _in_step(steps: dict[int, Steps], hops_of: Callable[[str, int], list[Hop]], eyes: _Eyes) -> dict[int, Any]:
     """Take programs from exchange to exchange, all at once; what each returns, by place."""
     received: dict[int, Any] = dict.fromkeys(steps)
     while True:
@@ -156,12 +183,31 @@ def _in_step(steps: dict[int, Steps], hops_of: Callable[[str, int], list[Hop]]) 
                 ended[place] = end.value
         if ended:
             return ended
+        if any(isinstance(kind, Compressing) for kind, _, _ in asked.values()):
+            received = {place: compress(kind, leaves)[1] for place, (kind, _, leaves) in asked.items()}
+            continue
         arrays = {place: [np.asarray(leaf) for leaf in leaves] for place, (_, _, leaves) in asked.items()}
         hops = {place: hops_of(kind, place) for place, (kind, _, _) in asked.items()}
         for at in range(max(len(each) for each in hops.values())):
-            arrays = {place: _mixed(hops[place][at], place, arrays) for place in arrays}
+            arrays = {place: eyes.mixed(hops[place][at], place, arrays) for place in arrays}
         received = arrays
 
 
-def _mixed(hop: Hop, place: int, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[np.ndarray]:
-    return gossip(arrays, hop, place) if isinstance(hop, GossipHop) else mean(arrays, hop.reporters)
+class _Eyes:
+    """Everybody's guard in one round: each agent's and the server's, as they were in the federation."""
+
+    def __init__(self, guard: Guard | None, starts: Mapping[int, Sequence[np.ndarray]], mean: Mean):
+        self.guard, self.starts, self.mean = guard, starts, mean
+        self.struck: dict[int | None, set[int]] = {}
+
+    def mixed(self, hop: Hop, place: int, arrays: Mapping[int, Sequence[np.ndarray]]) -> list[np.ndarray]:
+        """What the agent at a place has after a hop."""
+        if isinstance(hop, GossipHop):
+            if self.guard is None:
+                return gossip(arrays, hop, place)
+            struck = self.struck.setdefault(place, set())
+            return guarded_gossip(self.guard, arrays, hop, place, self.starts[place], struck)[0]
+        if self.guard is None or not self.guard.guard_server:
+            return self.mean(arrays, hop)
+        told = {each: moves(arrays[each], self.starts[each]) for each in hop.reporters}
+        return guarded_mean(self.guard, arrays, hop.reporters, told, self.struck.setdefault(None, set()))[0]

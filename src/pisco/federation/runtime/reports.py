@@ -68,11 +68,11 @@ class Rows:
             name: np.asarray(values) for name, values in self.values.items()
         }
 
-    def since(self, count: int) -> list[Row]:
-        """The rows from a place on, as they travel."""
+    def since(self, count: int, only: str | None = None) -> list[Row]:
+        """The rows from a place on, as they travel; of one column `only`, if one is named."""
         end = min(len(self.rounds), count + AT_ONCE)
         return [
-            Row(round=self.rounds[at], values={name: values[at] for name, values in self.values.items()})
+            Row(round=self.rounds[at], values={n: values[at] for n, values in self.values.items() if only in (None, n)})
             for at in range(count, end)
         ]
 
@@ -85,7 +85,6 @@ class Reporter:
     def __init__(self, agent: Agent):
         self.agent = agent
         self.held = 0
-        # Whole: vectors that a compressor made sparse travel as they are.
         self._sizes = message_sizes(agent.algorithm, agent.programs.params_like, 1)
         self._columns = [
             Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
@@ -112,14 +111,17 @@ class Reporter:
                 bytes_sent=agent.bytes_sent,
                 bytes_received=agent.mailroom.bytes_received,
                 waiting_for=agent.mailroom.waiting_for,
-                rows=agent.history.since(self.held),
+                # No noise hides what a private site measures on its data: it stays there.
+                rows=agent.history.since(self.held, "epsilon" if agent.hides else None),
                 first=self.held,
-                round_bytes=self._sizes.whole,
+                round_bytes=self._sizes.sent if agent.programs.codecs else self._sizes.whole,
+                whole_bytes=self._sizes.whole,
                 start_server_bytes=self._sizes.start_server,
                 start_gossip_bytes=self._sizes.start_gossip,
                 columns=self._columns,
                 leaves=self._leaves,
                 times=agent.timing.told(self._sizes.gradients),
+                named=agent.watcher.named,
             )
             try:
                 began = time.monotonic()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pisco.federation.plan import Federation
-from pisco.federation.rolls import Chain, Roll, plan_mark
+from pisco.federation.rolls import Chain, Roll, may_expel, plan_mark
 
 SLOW, ROUNDS, JITTER = 2.0, 3, 0.02
 """A member is slow that computes so many times as long as the median, in so many rounds on end, by so many seconds."""
@@ -58,6 +58,7 @@ class RollCall:
         self._failures: dict[int, float] = {}
         self._paces: dict[int, deque[float]] = {}
         self._noted = 0  # rolls whose paces are noted
+        self._expelled: set[int] = set()  # to be left off from the next roll on
         for roll in rolls:
             self._add(roll)
         if self.chain.count:
@@ -69,6 +70,14 @@ class RollCall:
         self._lost.pop(index, None)
         if self.opened is None and word.ready:
             self.opened = now
+
+    def expel(self, index: int) -> bool:
+        """Leave a member off every further roll; not where the plan does not allow it, or it is off already."""
+        before = {*self.chain.head.expelled, *self._expelled}
+        if index in before or not may_expel(self.plan, max(self.chain.head.round, 0), sorted({*before, index})):
+            return False
+        self._expelled.add(index)
+        return True
 
     def lose(self, index: int, now: float) -> None:
         """A member's connection broke."""
@@ -148,21 +157,24 @@ class RollCall:
 
     def _roll(self, round_: int, attempt: int, stay: Iterable[int], now: float) -> Roll | None:
         """A roll of those who stay and of those who come, or None without a quorum."""
-        mark = plan_mark(self.plan, round_)
+        mark, expelled = plan_mark(self.plan, round_), {*self.chain.head.expelled, *self._expelled}
+        off = tuple(sorted(expelled))
         if round_ == self.plan.rounds:
-            return Roll(round_, 0, mark, ())
-        members = {member.index for member in self.plan.epoch_at(round_).members}
+            return Roll(round_, 0, mark, (), off)
+        members = {member.index for member in self.plan.epoch_at(round_).members} - expelled
         # A word for round k + 1 is one for another attempt at k too: plans that agree later agree before.
         fits = plan_mark(self.plan, self.chain.head.round + 1)
         stay = {i for i in stay if i in members and self._here(i, now) and self._words[i].plan == fits}
         come = set(self._ready(self.chain.head.round + 1, now)) & members - set(self.chain.head.present)
-        quorum = self.plan.quorum_at(round_)
+        quorum, fewest = self.plan.quorum_at(round_), self.plan.fewest_reporters
+        if not self.plan.tries_server(attempt):
+            stay, come = stay & self.chain.joined, come & self.chain.joined  # who joins asks the server for a mean
         called = {i for i in stay | come if self._rests.get(i, now) <= now}
-        if len(called) < quorum or not called & self.chain.joined:
+        if len(called) < quorum or len(called & self.chain.joined) < fewest:
             called = stay | come
-        if len(called) < quorum or not called & self.chain.joined:
+        if len(called) < quorum or len(called & self.chain.joined) < fewest:
             return None
-        return Roll(round_, attempt, mark, tuple(sorted(called)))
+        return Roll(round_, attempt, mark, tuple(sorted(called)), off)
 
     def _missing(self, now: float, server_waits_for: int | None) -> set[int]:
         """Who holds up the attempt: the silent, those who still compute, or else the one most waited for."""

@@ -6,7 +6,7 @@ ones have larger numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,36 @@ from pisco.federation.roster import Epoch
 from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.member import MemberProcess
 from pisco.federation.runtime.peers import Dropped
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
+from pisco.networks.rounds import Told
 
 
 def roll_mask(epoch: Epoch, roll: Roll) -> np.ndarray:
     """Who is present, by place."""
     return np.isin([member.index for member in epoch.members], roll.present)
+
+
+def rolled_hops(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray) -> list[Hop]:
+    """What every exchange of an attempt consists of for the agent at a place."""
+    hops = routes.hops(roll.round, place, present)
+    return [hop for hop in hops if isinstance(hop, GossipHop) or plan.tries_server(roll.attempt)]
+
+
+def rolled_told(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray) -> Told:
+    """What the round function of the agent at a place is told of an attempt."""
+    told = routes.told(roll.round, place, present)
+    return told._replace(server=told.server & plan.tries_server(roll.attempt))
+
+
+def rolled_boundary(epoch: Epoch, roll: Roll, joined: Collection[int]) -> ServerHop | None:
+    """Before an attempt with somebody who joins: the others on the roll report, and who joins receives."""
+    there = {
+        place: member.index in joined for place, member in enumerate(epoch.members) if member.index in roll.present
+    }
+    stay, join = (tuple(place for place, known in there.items() if known is kind) for kind in (True, False))
+    return ServerHop(None, stay, join) if stay and join else None
 
 
 def crossings(plan: Federation, before: int, k: int) -> bool:

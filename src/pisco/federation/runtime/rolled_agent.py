@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,21 +27,33 @@ from pisco.federation.runtime.cut import Later
 from pisco.federation.runtime.member import BOUNDARY
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX
-from pisco.federation.runtime.rolled import answer_rolled, crossings, roll_mask, rolled_where
+from pisco.federation.runtime.rolled import (
+    answer_rolled,
+    crossings,
+    roll_mask,
+    rolled_boundary,
+    rolled_hops,
+    rolled_told,
+    rolled_where,
+)
+from pisco.federation.runtime.spending import START
+from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
 from pisco.networks.rounds import Told
+from pisco.parts import only
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
 
 
 class Held(NamedTuple):
-    """A state, the round that it comes from (−1: the start), and the place of that roll in the log."""
+    """A state, the round that it comes from (−1: the start), the place of its roll in the log, and who was expelled."""
 
     state: Any
     round: int
     place: int
+    expelled: Sequence[int] = ()
 
 
 class RolledAgent(Agent):
@@ -95,6 +107,7 @@ class RolledAgent(Agent):
             self.address = self.address_at(max(self.done, self.chain.head.round))
             self.open(self.address, {})
             reporter = reports.Reporter(self)
+            self.sums.begin()
             self.weigh()
             if self.base is None and self.trial is None and self._first(self.name) == 0:
                 self._begin()
@@ -120,6 +133,7 @@ class RolledAgent(Agent):
     def _begin(self) -> None:
         """X⁰ and what the algorithm makes of it; exchanges before the first round need everybody."""
         self._phase, self._round_on_wire, self._k = 0, 0, 0
+        self.spend(START, starts=True)
         self.state = self.programs.start(self._exchange)
         self.base = Held(self.state, -1, -1)
         self._measure()
@@ -155,15 +169,20 @@ class RolledAgent(Agent):
         if epoch.member(self.name).at != self.address:
             at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
+        self.spend(place, starts=held is None)
         self._entering = held.state if held is not None else self._join()
-        if held is not None and crossings(self.plan, held.round, k):
+        self._expelled = self.attendance.look()[1].expelled
+        fewer = held is not None and set(held.expelled) != set(self._expelled)
+        if fewer:
+            self.watcher.forget()
+        if held is not None and (fewer or crossings(self.plan, held.round, k)):
             assert self.algorithm.rebase is not None  # `membership.check` has seen to it
             self._entering = self.algorithm.rebase(self._entering)
         told = self.routes.told(k, self.place, np.ones(self.routes.num_agents, bool))
-        told = Told(told.participates, Later(self._share), told.server)
-        state = self.programs.round(self._exchange, self._entering, k, told)
+        told = Told(told.participates, Later(lambda: self._told().share), Later(lambda: self._told().server))
+        state = self.programs.round(self._exchange, self._entering, k, told, place)
         self._roll()  # a method without an exchange has not asked yet
-        made = Held(jax.tree.map(np.asarray, state), k, place)
+        made = Held(jax.tree.map(np.asarray, state), k, place, self._expelled)
         seconds = time.perf_counter() - began - self._waited
 
         def keep(facts: dict[str, Any]) -> None:
@@ -183,18 +202,21 @@ class RolledAgent(Agent):
         self._settle()
         if count != self._place + 1 or roll.round != self._k or self.index not in roll.present:
             raise Dropped
-        self._called = True
+        if roll.expelled != self._expelled:
+            raise Dropped  # begun before somebody was expelled: once more, from a state that knows it
+        self._called, self._attempted = True, roll
         self.present = roll_mask(self.epoch, roll)
-        self._hops = self.routes.hops(self._k, self.place, self.present)
+        self._hops = rolled_hops(self.plan, self.routes, roll, self.place, self.present)
         self.outbox.forget(self._round_on_wire)
-        if self.chain.joining() and self.index in self.chain.joined:
+        boundary = rolled_boundary(self.epoch, roll, self.chain.joined)
+        if boundary is not None and self.place in boundary.reporters:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self._entering.params)]
-            layout = MessageLayout.of(arrays)
-            self.offer(self._round_on_wire, BOUNDARY, layout, layout.join(arrays), [SERVER])
+            where = self.where(self._round_on_wire, BOUNDARY)
+            self.report(Reporting(where, self._k, boundary, self.epoch.names), arrays)
 
-    def _share(self) -> Any:
+    def _told(self) -> Told:
         self._roll()
-        return self.routes.told(self._k, self.place, self.present).share
+        return rolled_told(self.plan, self.routes, self._attempted, self.place, self.present)
 
     def _join(self) -> Any:
         """The state of who takes part for the first time: the mean parameters of the others on the roll."""
@@ -203,7 +225,7 @@ class RolledAgent(Agent):
         leaves, structure = jax.tree.flatten(self.programs.params_like)
         where = self.where(self._round_on_wire, BOUNDARY)
         received = self.pull({0: self.peer(SERVER, self._k)}, where, MessageLayout.of(leaves))
-        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self._k)
+        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self._k, self._place)
 
     def _settle(self) -> None:
         """What the newest rolls say of the attempt that is done."""
@@ -212,7 +234,7 @@ class RolledAgent(Agent):
             if counted:
                 self.base, self.state = self.trial, self.trial.state
                 if (self.base.round + 1) % self.plan.eval_every == 0:
-                    self.history.add(self.base.round + 1, self.programs.measure(self.state.params))
+                    self.history.add(self.base.round + 1, self.measured())
             self.trial = None
         over = min(max(head.round, 0), self.last_round(self.name))
         if over > self.done:
@@ -231,6 +253,9 @@ class RolledAgent(Agent):
 
     # The exchanges
 
+    def before(self) -> list[np.ndarray]:
+        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self._entering.params))]
+
     def where(self, round_: int, phase: int) -> Where:
         return rolled_where(self, self.chain, round_, phase)
 
@@ -244,25 +269,29 @@ class RolledAgent(Agent):
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from answer_rolled(self, super()._pull, name, request, context)
 
-    def _exchange(self, kind: str, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
+    def _exchange(self, kind: Any, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
         if kind == MIX:
             leaves = [np.asarray(leaf) for leaf in leaves]  # computed while the roll is called
             self._roll()
         return super()._exchange(kind, call, leaves)
 
-    def pull(self, peers: Mapping[int, Peer], where: Where, layout: MessageLayout) -> dict[int, Received]:
+    def wanted(self, where: Where) -> bool:
+        return where.round == 0 or self.attendance.newest(where.round - 1)
+
+    def pull(
+        self,
+        peers: Mapping[int, Peer],
+        where: Where,
+        layout: MessageLayout,
+        copies: Hashable | None = None,
+        **options: Any,
+    ) -> dict[int, Received]:
         if where.round == 0:
             return super().pull(peers, where, layout)
-        began, place = time.perf_counter(), self._place
+        began = time.perf_counter()
         try:
-            return self.mailroom.pull(
-                peers,
-                where,
-                layout=layout,
-                limit=layout.size,
-                patience=math.inf,
-                wanted=lambda: self.attendance.newest(place),
-            )
+            wanted = {"patience": math.inf, "wanted": lambda: self.wanted(where)}
+            return super().pull(peers, where, layout, copies, **wanted)
         finally:
             self._waited += time.perf_counter() - began
 

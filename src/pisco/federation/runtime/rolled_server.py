@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll, RollFile, counted, sign
@@ -21,7 +19,7 @@ from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.member import BOUNDARY
 from pisco.federation.runtime.peers import Dropped, Waited
 from pisco.federation.runtime.roll_call import RollCall, Word
-from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_where
+from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_boundary, rolled_where
 from pisco.federation.runtime.routes import ServerHop
 from pisco.federation.runtime.server import Server
 from pisco.federation.runtime.transport import grpc
@@ -138,6 +136,7 @@ class RolledServer(Server):
     def _decide(self) -> None:
         """Call the next roll if it is time: on disk first, then in memory, then to everybody."""
         now = time.monotonic()
+        self._expel()
         waits_for = self.mailroom.asking
         members = {member.name: member.index for member in self.plan.epoch_at(self.reached).members}
         roll = self.call.decide(now, members.get(waits_for))
@@ -155,6 +154,20 @@ class RolledServer(Server):
             log.info("round %d is attempted again, without %s", roll.round, gone)
         self.mailroom.interrupt()
         self._work.notify_all()
+
+    def _expel(self) -> None:
+        """Leave off whom enough members have named, or the server itself."""
+        guard = self.plan.guard
+        if guard is None or not guard.reports:
+            return
+        members, gone = self.plan.epoch_at(self.reached).members, self.chain.head.expelled
+        heard = {member.name for member in members if member.index not in gone}  # the expelled have no say
+        for member in members:
+            by = self.ledger.namers(member.name) & heard
+            by |= {SERVER} if member.name in self.watcher.named else set()
+            if (len(by) >= guard.reports or SERVER in by) and self.call.expel(member.index):
+                self.watcher.forget()
+                log.warning("%s is left off from the next roll on: named by %s", member.name, ", ".join(sorted(by)))
 
     def _explain(self, now: float) -> None:
         """Say now and then why nothing happens."""
@@ -184,15 +197,14 @@ class RolledServer(Server):
         with self._work:
             if round_ != self.chain.count:
                 return None
-            roll, joining, joined = self.chain.head, self.chain.joining(), self.chain.joined
+            roll, joined = self.chain.head, self.chain.joined
         epoch = self.plan.epoch_at(roll.round)
-        present = roll_mask(epoch, roll)
         if phase == BOUNDARY:
-            index = np.asarray([member.index for member in epoch.members])
-            stay = np.flatnonzero(present & np.isin(index, list(joined))).tolist()
-            join = np.flatnonzero(np.isin(index, joining)).tolist()
-            return (epoch, ServerHop(None, tuple(stay), tuple(join))) if stay and join else None
-        return self.hop_of(epoch, roll.round, phase, present)
+            hop = rolled_boundary(epoch, roll, joined)
+            return (epoch, hop) if hop else None
+        if not self.plan.tries_server(roll.attempt):
+            return None
+        return self.hop_of(epoch, roll.round, phase, roll_mask(epoch, roll))
 
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         if not self.wanted(round_):

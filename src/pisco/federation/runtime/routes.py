@@ -98,7 +98,7 @@ class Routes:
             return [ServerHop(None, inside, inside)] if inside else []
         steps = self.network.gossip_steps
         gossip: list[Hop] = [] if place is None else [self.gossip_hop(place, k, present=present)] * steps
-        if not mask[0]:
+        if not mask.any():
             return gossip
         before = gossip if self.network.gossip_before_server else []
         if present is None:
@@ -127,7 +127,7 @@ class Routes:
         if self.network.sampling is None or k is None:
             return ServerHop(None, everybody, everybody)
         weights = {agent: float(weight) for agent, weight in enumerate(self._drawn(k)[1]) if weight}
-        return ServerHop(weights, tuple(weights), everybody)
+        return ServerHop(weights, tuple(weights), tuple(weights) if self.network.to_sampled else everybody)
 
     def _drawn(self, k: int) -> tuple[Told, Any, Links]:
         """What is drawn of round k: what agents are told, the weights of reports, the links."""
@@ -191,6 +191,11 @@ def gossip(arrays: Mapping[int, Sequence[np.ndarray]], hop: GossipHop, place: in
     for sum_, own in zip(total, arrays[place], strict=True) if hop.kept else ():
         sum_ += own * own.dtype.type(hop.kept)
     return total
+
+
+def average(arrays: Mapping[int, Sequence[np.ndarray]], hop: ServerHop) -> list[np.ndarray]:
+    """What the server makes of the reporters' vectors."""
+    return mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
 
 
 def mean(arrays: Mapping[int, Sequence[np.ndarray]], places: Sequence[int]) -> list[np.ndarray]:

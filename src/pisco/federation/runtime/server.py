@@ -21,11 +21,14 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, news, transport
 from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
-from pisco.federation.runtime.routes import Routes, ServerHop, mean, weigh
+from pisco.federation.runtime.routes import Routes, ServerHop
+from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.updates import Incoming
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
 
@@ -52,9 +55,12 @@ class Server(MemberProcess):
         self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
-        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
+        self._sizes = message_sizes(self.plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1 << 20), "float32"), 1)
+        self.incoming = Incoming(self._sizes.codecs)
+        self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
         self.ledger = Ledger(self.plan, folder)
+        self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
@@ -157,6 +163,7 @@ class Server(MemberProcess):
                 limit=self.limit,
                 patience=self.patience(round_, phase),
                 wanted=lambda: self.wanted(round_),
+                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
             )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
@@ -167,7 +174,12 @@ class Server(MemberProcess):
                     )
             self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
-            averaged = mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+            if self.watcher.guards_server and round_ > 0:
+                told = phase not in (BOUNDARY, CLOSING)
+                averaged = self.watcher.mean(round_, epoch.names, arrays, hop, told)
+                layout = MessageLayout.of(averaged)
+            else:
+                layout, averaged = self.sums.combine(arrays, layout, hop)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
@@ -200,6 +212,8 @@ class Server(MemberProcess):
     def _save(self) -> None:
         self.saved += 1
         notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        if self.watcher:
+            notes["struck"] = {str(round_): sorted(who) for round_, who in self.watcher.struck.items()}
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
 
     def _check_past(self) -> None:
@@ -281,11 +295,12 @@ class Server(MemberProcess):
 
     def methods(self) -> dict[str, Any]:
         """What members may ask for, apart from messages."""
-        return {
+        own = {
             transport.REPORT: (self._report, Report),
             transport.OVERVIEW: (self._overview, Question),
             transport.NEWS: (self._tell_news, news.Notice),
         }
+        return own | self.sums.methods()
 
     def pause(self) -> None:
         """Until somebody may be done."""

@@ -31,7 +31,7 @@ import grpc.experimental  # noqa: E402
 
 log = logging.getLogger("pisco.federation")
 
-PULL, REPORT, OVERVIEW, ROLL, NEWS = "Pull", "Report", "Overview", "Roll", "News"
+PULL, REPORT, OVERVIEW, ROLL, KEYS, NEWS = "Pull", "Report", "Overview", "Roll", "Keys", "News"
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""

@@ -7,30 +7,44 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("federation", "round", "phase")
+    __slots__ = ("federation", "round", "phase", "base")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     phase: int
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ...) -> None: ...
+    base: bytes
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
 
 class Header(_message.Message):
-    __slots__ = ("federation", "round", "phase", "sender", "layout", "size")
+    __slots__ = ("federation", "round", "phase", "sender", "layout", "size", "pieces")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     SENDER_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     phase: int
     sender: str
     layout: str
     size: int
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., sender: _Optional[str] = ..., layout: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    pieces: _containers.RepeatedCompositeFieldContainer[Piece]
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., sender: _Optional[str] = ..., layout: _Optional[str] = ..., size: _Optional[int] = ..., pieces: _Optional[_Iterable[_Union[Piece, _Mapping]]] = ...) -> None: ...
+
+class Piece(_message.Message):
+    __slots__ = ("codec", "leaves", "key")
+    CODEC_FIELD_NUMBER: _ClassVar[int]
+    LEAVES_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    codec: int
+    leaves: int
+    key: bytes
+    def __init__(self, codec: _Optional[int] = ..., leaves: _Optional[int] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("header", "data")
@@ -41,8 +55,15 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "times")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "whole_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "times", "named")
     class TimesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class NamedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +78,7 @@ class Report(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     FIRST_FIELD_NUMBER: _ClassVar[int]
     ROUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WHOLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_SERVER_BYTES_FIELD_NUMBER: _ClassVar[int]
     START_GOSSIP_BYTES_FIELD_NUMBER: _ClassVar[int]
     COLUMNS_FIELD_NUMBER: _ClassVar[int]
@@ -64,6 +86,7 @@ class Report(_message.Message):
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     bytes_sent: int
@@ -72,6 +95,7 @@ class Report(_message.Message):
     rows: _containers.RepeatedCompositeFieldContainer[Row]
     first: int
     round_bytes: _containers.RepeatedScalarFieldContainer[int]
+    whole_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_server_bytes: _containers.RepeatedScalarFieldContainer[int]
     start_gossip_bytes: _containers.RepeatedScalarFieldContainer[int]
     columns: _containers.RepeatedCompositeFieldContainer[Column]
@@ -79,7 +103,8 @@ class Report(_message.Message):
     leaves: _containers.RepeatedScalarFieldContainer[str]
     samples: int
     times: _containers.ScalarMap[str, float]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., leaves: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    named: _containers.ScalarMap[str, float]
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., whole_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., leaves: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ..., named: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "rising", "title", "log", "unit")
@@ -213,13 +238,15 @@ class Rolls(_message.Message):
     def __init__(self, rolls: _Optional[_Iterable[_Union[RollCalled, _Mapping]]] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RollCalled(_message.Message):
-    __slots__ = ("round", "attempt", "plan", "present")
+    __slots__ = ("round", "attempt", "plan", "present", "expelled")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     PRESENT_FIELD_NUMBER: _ClassVar[int]
+    EXPELLED_FIELD_NUMBER: _ClassVar[int]
     round: int
     attempt: int
     plan: str
     present: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., plan: _Optional[str] = ..., present: _Optional[_Iterable[int]] = ...) -> None: ...
+    expelled: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, round: _Optional[int] = ..., attempt: _Optional[int] = ..., plan: _Optional[str] = ..., present: _Optional[_Iterable[int]] = ..., expelled: _Optional[_Iterable[int]] = ...) -> None: ...

@@ -1,0 +1,98 @@
+"""Fixed-point numbers modulo 2^64: sums that do not depend on the order, and in which masks can cancel.
+
+A number x is the integer nearest to 2^40·x, so that it is off by 2^-41 at most, and so is a mean. Integers
+add up exactly. So that a sum of n cannot leave the range, each may be at most 2^20/n in size; the top three bits of a
+sum are then never used, and a sum that uses them has masks in it that did not cancel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.routes import ServerHop
+
+BITS, SUM_BITS = 40, 20
+"""A number is a multiple of 2^-40, and a sum at most 2^20."""
+WORD = np.dtype("<u8")
+
+
+class OutOfRange(ValueError):
+    """A number or a sum that fixed-point numbers cannot hold; the sentence says which."""
+
+
+def largest(count: int) -> float:
+    """The largest number that each of so many may add to a sum.
+
+    >>> largest(8)
+    131072.0
+    """
+    return 2.0**SUM_BITS / count
+
+
+def encode(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """All numbers of some arrays as one vector of words, to be added up with those of `count` members in all.
+
+    >>> encode([np.array([1.0, -2.0**-40])], count=3)
+    array([       1099511627776, 18446744073709551615], dtype=uint64)
+    """
+    words, at = np.empty(sum(array.size for array in arrays), WORD), 0
+    for array in arrays:
+        numbers = np.array(array, np.float64).reshape(-1)
+        most = max(numbers.max(initial=0.0), -numbers.min(initial=0.0))
+        if not most <= largest(count):
+            raise OutOfRange(
+                f"a number of size {most:.6g} is too large: with {count} members it may be at most {largest(count):g}"
+            )
+        numbers *= 2.0**BITS
+        np.rint(numbers, out=numbers)
+        words[at : at + array.size] = numbers.astype(np.int64).view(WORD)
+        at += array.size
+    return words
+
+
+def add(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The sum of words, modulo 2^64."""
+    total = np.array(parts[0], WORD)
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def decode(words: np.ndarray, layout: MessageLayout, divisor: int) -> list[np.ndarray]:
+    """A sum as the arrays of a layout, divided by a number."""
+    whole = words.view(np.int64)
+    # Its absolute value would not do: that of the smallest integer is itself.
+    if whole.size and max(int(whole.max()), -int(whole.min())) > 1 << (BITS + SUM_BITS):
+        raise OutOfRange("the masks in a sum did not cancel")
+    numbers = whole.astype(np.float64)
+    numbers *= 2.0**-BITS
+    numbers /= divisor
+    arrays, at = [], 0
+    for dtype, (_, shape) in zip(layout.dtypes, layout.leaves, strict=True):
+        size = math.prod(shape)
+        arrays.append(numbers[at : at + size].astype(dtype).reshape(shape))
+        at += size
+    return arrays
+
+
+def divisor(hop: ServerHop) -> int:
+    """By what a sum is divided: reports that carry their weights already add up to the mean."""
+    return len(hop.reporters) if hop.weights is None else 1
+
+
+def weighed(arrays: Sequence[np.ndarray], hop: ServerHop, place: int) -> list[np.ndarray]:
+    """What the reporter at a place adds to the sum."""
+    if hop.weights is None:
+        return list(arrays)
+    return [array * array.dtype.type(hop.weights[place]) for array in arrays]
+
+
+def mean(arrays: Mapping[int, Sequence[np.ndarray]], hop: ServerHop) -> list[np.ndarray]:
+    """What the server makes of the reporters' vectors, without masks: the same to the bit."""
+    count, layout = len(hop.reporters), MessageLayout.of(arrays[hop.reporters[0]])
+    words = [encode(weighed(arrays[place], hop, place), count) for place in hop.reporters]
+    return decode(add(words), layout, divisor(hop))

@@ -1,0 +1,171 @@
+"""How members' vectors come together at the server: what an agent reports, and what the server makes of the reports.
+
+`SUMS` has one way for each value of a plan's `server_sum`; agents, server and replay know nothing else of it.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from pisco.federation.masking import FEWEST
+from pisco.federation.runtime import fixed, masks, routes
+from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.keyring import KeyBoard, Keyring
+from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.routes import ServerHop
+from pisco.files import atomic_write
+
+if TYPE_CHECKING:
+    from pisco.federation.runtime.agent import Agent
+    from pisco.federation.runtime.server import Server
+
+Arrays = Mapping[int, Sequence[np.ndarray]]
+
+
+class Reporting(NamedTuple):
+    """An agent's part in a server exchange: which it is, in round k (-1: the start), and the names by place."""
+
+    where: Where
+    k: int
+    hop: ServerHop
+    names: Sequence[str]
+
+
+class AgentSum(Protocol):
+    """The agent's side."""
+
+    def begin(self) -> None:
+        """Before the first exchange."""
+        ...
+
+    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, bytes]:
+        """What the server pulls from us."""
+        ...
+
+
+class ServerSum(Protocol):
+    """The server's side."""
+
+    def methods(self) -> dict[str, Any]:
+        """What members may ask for besides."""
+        ...
+
+    def combine(self, arrays: Arrays, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
+        """What everybody is handed, from what the reporters sent, which had one layout."""
+        ...
+
+
+class Way(NamedTuple):
+    """One way to add up: for an agent, for the server, and for who has all vectors: the same numbers to the bit."""
+
+    agent: Callable[[Agent], AgentSum]
+    server: Callable[[Server], ServerSum]
+    mean: Callable[[Arrays, ServerHop], list[np.ndarray]]
+
+
+class PlainSum:
+    """Vectors as they are."""
+
+    def __init__(self, member: Any):
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def methods(self) -> dict[str, Any]:
+        return {}
+
+    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, bytes]:
+        layout = MessageLayout.of(arrays)
+        return layout, layout.join(arrays)
+
+    def combine(self, arrays: Arrays, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
+        if layout != layout.plain:
+            raise Stopped("members mask their vectors, but this plan has no masks; give everybody the same plan")
+        return layout, routes.average(arrays, hop)
+
+
+class MaskedReports:
+    """An agent's vectors, each a fixed-point number under the masks that it shares with every other reporter."""
+
+    def __init__(self, agent: Agent):
+        self.agent, self.ring = agent, Keyring(agent)
+        self.used = UsedMasks(agent.store.folder, durable=agent.store.durable)
+
+    def begin(self) -> None:
+        self.ring.introduce()
+
+    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, bytes]:
+        agent, hop = self.agent, part.hop
+        reporters = [part.names[place] for place in hop.reporters]
+        if len(reporters) < FEWEST:
+            raise Stopped(f"only {len(reporters)} members report in round {part.k}, and masks hide among {FEWEST}")
+        layout, place = MessageLayout.of(arrays), part.names.index(agent.name)
+        try:
+            words = fixed.encode(fixed.weighed(arrays, hop, place), len(reporters))
+        except fixed.OutOfRange as error:
+            raise Stopped(
+                f"in round {part.k} {error}; scale the model's parameters, or leave out server_sum in a new plan"
+            ) from None
+        pairs = self.ring.pairs([each for each in reporters if each != agent.name], lambda: agent.wanted(part.where))
+        context = masks.exchange_context(part.where, reporters, layout)
+        self.used.take(part.k, part.where.phase, context, words)
+        masks.apply(words, agent.name, pairs, context)
+        return layout.masked, words.tobytes()
+
+
+class MaskedSum:
+    """The server of such agents: it adds up words in which all masks cancel."""
+
+    def __init__(self, server: Server):
+        self.methods = KeyBoard(server, server.store.folder).methods
+
+    def combine(self, arrays: Arrays, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
+        if layout != layout.masked:
+            raise Stopped("members send vectors without masks, which this plan has; give everybody the same plan")
+        words = [np.concatenate([leaf.reshape(-1) for leaf in arrays[place]]) for place in hop.reporters]
+        try:
+            return layout.plain, fixed.decode(fixed.add(words), layout.plain, fixed.divisor(hop))
+        except fixed.OutOfRange as error:
+            raise Stopped(
+                f"{error}: a member sent something else than its part, or has another key than the others were told"
+            ) from None
+
+
+class UsedMasks:
+    """What an agent has masked in the newest round, on disk: no mask hides two vectors, and no vector is in two sums.
+
+    Their difference would tell them apart. After a restart the same vector is masked again, and is the same message;
+    other data, or another kind of machine, would make it another one.
+    """
+
+    def __init__(self, folder: Path, *, durable: bool):
+        self.path, self.durable = folder / "masks-used.json", durable
+        kept = json.loads(self.path.read_text()) if self.path.exists() else {"round": -1, "sums": {}}
+        self.round, self.sums = kept["round"], kept["sums"]
+
+    def take(self, k: int, phase: int, context: bytes, words: np.ndarray) -> None:
+        """Note a sum and what goes into it; refuse another one in its place."""
+        if k > self.round:
+            self.round, self.sums = k, {}
+        mark = f"{context.hex()} {zlib.crc32(words):08x}"  # against accidents; nobody else writes here
+        before = self.sums.get(str(phase))
+        if k < self.round or before not in (None, mark):
+            raise Stopped(
+                f"another vector than this was masked in round {k} before, and the two together would tell the server "
+                "both; start again with the data and on the kind of machine of before, or everybody anew"
+            )
+        if before is None:
+            self.sums[str(phase)] = mark
+            content = json.dumps({"round": self.round, "sums": self.sums})
+            atomic_write(self.path, content.encode(), durable=self.durable)
+
+
+SUMS = {None: Way(PlainSum, PlainSum, routes.average), "masked": Way(MaskedReports, MaskedSum, fixed.mean)}
+"""By the `server_sum` of a plan."""

@@ -1,0 +1,141 @@
+"""One-way links: parameters are pulled and trackers pushed, and the optimum is reached where one matrix cannot."""
+
+import jax.numpy as jnp
+import networkx as nx
+import numpy as np
+import pytest
+
+import pisco
+from pisco.algorithms import build
+from pisco.algorithms import pisco as pisco_rule
+from pisco.engines.job import seed_key, streams
+from pisco.federation.plan import Federation
+from pisco.networks import graphs
+from pisco.networks.directed import in_out
+from pisco.networks.rounds import draw_round
+from pisco.planning import plan
+from pisco.types import Pushed
+
+import twins
+from worlds import Quadratics, after, coins, doubly_stochastic, trajectory
+
+COIN = pisco.bernoulli(0.3)
+DIGRAPHS = {
+    "ring": graphs.directed_ring(6),
+    "exponential": graphs.directed_exponential(6),
+    "random": graphs.random_digraph(6, 0.2, seed=3),
+}
+PUSH_PULL = {"local_steps": 0, "one_exchange": True}
+
+
+def one_round(network, tree, who=False):
+    mix, links = draw_round(network.gossip, who, streams(seed_key(0)).links, jnp.int32(0), network.num_agents)
+    return mix(tree), links
+
+
+def test_families():
+    assert graphs.directed_ring(3).arcs.tolist() == [[0, 1], [1, 2], [2, 0]]
+    assert graphs.directed_exponential(5).arcs[:3].tolist() == [[0, 1], [0, 2], [0, 4]]
+    assert graphs.random_digraph(9, 0.2, seed=1).is_connected
+    assert graphs.directed_ring(1).arcs.tolist() == [] and graphs.ring(4).arcs is None
+    given = pisco.Network(nx.DiGraph([(0, 1), (1, 2), (2, 0), (0, 2)]))
+    assert given.graph.arcs.tolist() == [[0, 1], [0, 2], [1, 2], [2, 0]] and given.weights_name == "in-out"
+    alone = graphs.from_networkx(nx.DiGraph([(0, 1), (1, 2)]))
+    assert alone.components().max() == 2  # nobody hears of agent 2
+    assert "has 3 components" in pisco.Network(alone).problem_with_reach
+
+
+@pytest.mark.parametrize("name", DIGRAPHS)
+def test_pulls_and_pushes(name, x64):
+    graph = DIGRAPHS[name]
+    network = pisco.Network(graph, server=COIN)
+    eye = jnp.eye(6)
+    (R, (C,)), links = one_round(network, (eye, Pushed(eye)))
+    np.testing.assert_allclose(R.sum(axis=1), 1)
+    np.testing.assert_allclose(C.sum(axis=0), 1)
+    linked = np.eye(6, dtype=bool)
+    linked[graph.arcs[:, 1], graph.arcs[:, 0]] = True
+    assert ((R > 0) == linked).all() and ((C > 0) == linked).all()
+    assert int(links.edges) == len(graph.arcs)
+    both, _ = one_round(network, (eye, Pushed(eye)), who=True)
+    for matrix in (both[0], both[1].tree):
+        np.testing.assert_allclose(matrix, 1 / 6)
+    assert 0 < network.mixing_rate < 1
+
+
+@pytest.mark.parametrize("options", [PUSH_PULL, {"local_steps": 2}, {"local_steps": 1, "comm_lr": 0.7}], ids=str)
+def test_twins(x64, options):
+    world, rounds = Quadratics(), 40
+    network = pisco.Network(DIGRAPHS["random"], server=COIN)
+    J = np.full((6, 6), 1 / 6)
+    pairs = [(J, J) if coin else (network.weights.toarray(), network.push.toarray()) for coin in coins(COIN, rounds)]
+    states = trajectory(pisco_rule(local_lr=0.03, **options), world.problem(), network, rounds)
+    twin = twins.push_pull(world.x0, world.gradient, pairs, local_lr=0.03, **options)
+    for state, naive in zip(states[1:], twin, strict=True):
+        for field, expected in naive.items():
+            np.testing.assert_allclose(getattr(state, field).T, expected, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("server", [pisco.never(), COIN], ids=repr)
+@pytest.mark.parametrize("options", [PUSH_PULL, {"local_steps": 2}], ids=str)
+def test_the_optimum_where_one_matrix_does_not_get_there(x64, options, server):
+    world, network = Quadratics(), pisco.Network(DIGRAPHS["random"], server=server)
+    found = after(pisco_rule(local_lr=0.02, **options), world.problem(), network, 3000)
+    np.testing.assert_allclose(found, np.tile(world.optimum, (6, 1)), rtol=0, atol=1e-10)
+    # DSGT, and PISCO, with the pulled matrix for both: it settles, and elsewhere.
+    pull = network.weights.toarray()
+    *_, stuck = twins.push_pull(world.x0, world.gradient, [(pull, pull)] * 3000, local_lr=0.02, **options)
+    assert np.ptp(stuck["params"], axis=1).max() < 1e-8
+    assert np.abs(stuck["params"].T - world.optimum).max() > 0.01
+
+
+def test_a_pair_of_one_matrix_is_that_matrix(x64):
+    world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
+    rule = pisco_rule(local_lr=0.03, local_steps=1)
+    one, two = (after(rule, world.problem(), pisco.Network(weights=each), 50) for each in (W, (W, W)))
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-13)
+
+
+def test_costs_count_arcs(x64):
+    network = pisco.Network(DIGRAPHS["random"])
+    result = pisco.run(build("push-pull", local_lr=0.02), Quadratics().problem(), network, rounds=10)
+    assert result.history["messages_gossip"][-1] == 10 * len(network.graph.arcs)
+    assert result.history["bytes_gossip"][-1] == 10 * len(network.graph.arcs) * 2 * 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda g: pisco.Network(g, weights="fdla"), "weigh links both ways"),
+        (lambda g: pisco.Network(g, server=pisco.per_agent([0.5] * 6)), "has one-way links"),
+        (lambda g: pisco.Network(g, varying=pisco.edge_dropout(0.1)), "has one-way links"),
+        (lambda g: pisco.Network(g, presence=pisco.churn(0.1, 0.2)), "one-way links|both ways"),
+        (lambda g: pisco.Network(g, weights=in_out(g)[::-1]), "of the weights to pull sums to"),
+        (lambda g: pisco.Network(g, weights=tuple(-w for w in in_out(g))), "not negative"),
+        (lambda g: pisco.Network(g, weights=in_out(graphs.directed_exponential(6))), "not linked so"),
+        (lambda g: pisco.Network(g, weights=in_out(graphs.directed_ring(5))), "make all the same size"),
+        (
+            lambda g: pisco.run(
+                pisco.algorithms.dsgt(local_lr=0.1), Quadratics().problem(), pisco.Network(g), rounds=1
+            ),
+            "which one-way links do not have",
+        ),
+        (lambda g: graphs.random_digraph(5, 1.5), "prob is 1.5"),
+        (lambda g: plan(Quadratics().problem(), pisco.Network(g), rounds=10, target=("loss", 1.0)), "plans are for"),
+        (
+            lambda g: Federation.create(
+                "clinic",
+                agents=4,
+                network={"graph": "directed-ring"},
+                rounds=5,
+                problem={"name": "logistic", "classes": [-1, 1], "rho": 0.02},
+                algorithm={"name": "pisco", "local_lr": 0.1, "local_steps": 1},
+            ),
+            "a federation's go both ways",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_refused(call, sentence):
+    with pytest.raises(pisco.InputError, match=sentence):
+        call(DIGRAPHS["random"])

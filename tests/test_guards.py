@@ -1,0 +1,373 @@
+"""Guards: what they do with poison, that they leave the honest alone, and the same between machines."""
+
+import logging
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import pisco
+from pisco.federation.masking import refuse_masks
+from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
+from pisco.federation.runtime import reports
+from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
+from pisco.federation.runtime.replay import replay, scan
+from pisco.federation.runtime.roll_call import RollCall
+from pisco.federation.runtime.routes import GossipHop, ServerHop
+from pisco.networks.apart import sketch
+from pisco.networks.poison import drift
+from pisco.networks.rounds import draw_round
+from pisco.networks.watch import Names, Record
+
+from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
+from worlds import Quadratics
+
+GUARD = pisco.clip()
+RULE = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
+BEER = pisco.algorithms.beer(local_lr=0.1)
+WORLD = Quadratics(agents=8)
+HONEST = [0, 1, 2, 3, 4, 6, 7]
+
+
+def network(**options):
+    return pisco.Network.complete(8, server=pisco.bernoulli(0.2), **options)
+
+
+def loss_of(result):
+    """Of the honest at their mean."""
+    x = np.asarray(result.params)[HONEST].mean(axis=0)
+    away = x - WORLD.minimizers[HONEST]
+    return 0.5 * np.einsum("ni,nij,nj->n", away, WORLD.hessians[HONEST], away).mean()
+
+
+def run(net, **options):
+    return pisco.run(RULE, WORLD.problem(), net, rounds=120, eval_every=1000, **options)
+
+
+@pytest.fixture(scope="module")
+def without():
+    """What the others reach when the attacker is not there at all."""
+    return loss_of(run(network(presence=[agent != 5 for agent in range(8)])))
+
+
+# ------------------------------------------------------------------------------------------- the rule
+
+
+def test_a_message_is_taken_clipped_or_left_out():
+    guard = pisco.clip(clip_at=2, leave_out_at=4)
+    keep = np.asarray(guard.keep(jnp.array([0.0, 2.0, 4.0, 4.1, np.inf, np.nan])))
+    np.testing.assert_allclose(keep, [1, 1, 0.5, 0, 0, 0])
+
+
+def exchange(net, *trees, server, start=None):
+    """The exchanges of a round of stacked agents, and what the guard saw."""
+
+    @jax.jit
+    def together(trees, start):
+        n = net.num_agents
+        mix, _ = draw_round(net.gossip, server, jax.random.key(0), 0, n, present=jnp.ones(n, bool), start=start)
+        return [mix(tree) for tree in trees], mix.watch.record
+
+    mixed, seen = together(trees, jnp.zeros_like(trees[0]) if start is None else start)
+    return (*map(np.asarray, mixed), seen)
+
+
+def test_between_machines_it_is_the_same_rule():
+    """Every receiver of a guarded exchange, by the functions of the federation's runtime."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.normal(size=(8, 1, 5)).astype(np.float32) for _ in range(2))
+    sent = 10 + 0.1 * x
+    sent[3] += 0.6 * y[3]  # clipped
+    sent[6] *= -1  # left out
+    start = np.full_like(sent, 10.0)
+    net = pisco.Network.ring(8, guard=GUARD)
+    W = net.weights.toarray()
+    arrays, struck = {i: [sent[i]] for i in range(8)}, {i: set() for i in range(9)}
+    mixed, seen = exchange(net, sent, server=False, start=start)
+    for i in range(8):
+        hop = GossipHop({j: float(W[i, j]) for j in range(8) if W[i, j]}, ())
+        (own,), _ = guarded_gossip(GUARD, arrays, hop, i, [start[i]], struck[i])
+        np.testing.assert_allclose(mixed[i], own, rtol=1e-5)
+        assert struck[i] == set(np.flatnonzero(seen.struck[i]))
+    assert struck[5] == struck[7] == {6} and not struck[3]
+    averaged, seen = exchange(network(guard=GUARD), sent, server=True, start=start)
+    told = {i: moves([sent[i]], [start[i]]) for i in range(8)}
+    (own,), _ = guarded_mean(GUARD, arrays, range(8), told, struck[8])
+    np.testing.assert_allclose(averaged[0], own, rtol=1e-5)
+    assert struck[8] == {6} and set(np.flatnonzero(seen.struck[8])) == {6}
+    assert np.abs(averaged - averaged[0]).max() == 0
+
+
+def test_who_is_left_out_of_one_exchange_is_left_out_of_the_round():
+    sent = jnp.ones((8, 3)) + 0.01 * jnp.arange(8.0)[:, None]
+    second = sent.at[2].add(0.001)  # nothing strange about it
+    _, fine, seen = exchange(network(guard=GUARD), sent.at[2].mul(1000), second, server=False)
+    assert seen.struck[:, 2].sum() == 7 and not np.delete(np.asarray(seen.struck), 2, axis=1).any()
+    np.testing.assert_allclose(fine[0], np.asarray(sent)[[0, 0, 1, 3, 4, 5, 6, 7]].mean(axis=0), rtol=1e-6)
+
+
+def test_numbers_that_are_none_are_left_out():
+    sent = jnp.ones((8, 3)).at[2, 1].set(jnp.nan).at[4, 0].set(jnp.inf)
+    for server in (False, True):
+        mixed = exchange(network(guard=GUARD), sent, server=server)[0]
+        np.testing.assert_allclose(mixed[[0, 1, 3, 5, 6, 7]], 1.0)
+
+
+def test_a_guard_that_takes_everything_changes_no_bit():
+    x = jax.random.normal(jax.random.key(1), (8, 50))
+    for server in (False, True):
+        everyone = network(presence=np.ones(8, bool))
+        mix, _ = draw_round(everyone.gossip, server, jax.random.key(0), 0, 8, present=jnp.ones(8, bool))
+        np.testing.assert_array_equal(exchange(network(guard=GUARD), x, server=server)[0], np.asarray(mix(x)))
+
+
+def test_a_sketch_is_linear_and_keeps_norms():
+    rng = np.random.default_rng(0)
+    rows = [rng.normal(size=(200, 40, 30)).astype(np.float32), rng.normal(size=(200, 7)).astype(np.float32)]
+    short = sketch(rows, np)
+    np.testing.assert_allclose(short, np.asarray(sketch([jnp.asarray(row) for row in rows])), atol=1e-3)
+    np.testing.assert_allclose(sketch([-2 * row for row in rows], np), -2 * short, rtol=1e-4, atol=1e-4)
+    norms = np.sqrt(sum(np.square(row).reshape(200, -1).sum(axis=1) for row in rows))
+    assert np.abs(np.linalg.norm(short, axis=1) / norms - 1).mean() < 0.15
+
+
+def test_names_need_strikes_on_end_and_reports_of_different_members():
+    guard, names = pisco.clip(strikes=2, reports=2), Names.nobody(5)
+    none = np.zeros((6, 5), bool)
+
+    def after(names, k, *strikes):
+        struck = none.copy()
+        for by, whom in strikes:
+            struck[by, whom] = True
+        empty = Names.nobody(5)
+        return names.after(guard, Record(struck, ~none, np.ones(5, np.float32), empty.sums, empty.first), k)
+
+    names = after(names, 0, (0, 4), (1, 4))
+    names = after(names, 1, (0, 4))  # the strikes of 1 are not on end
+    names = after(names, 2, (1, 4))
+    assert np.asarray(names.left).tolist() == [-1] * 5 and [each["by"] for each in names.told(guard)] == [[0]]
+    names = after(names, 3, (1, 4))
+    assert np.asarray(names.left).tolist() == [-1, -1, -1, -1, 4]
+    for k in (4, 5):
+        names = after(names, k, (5, 0), (5, 1))  # the server's word is enough, but not for a majority
+    assert np.asarray(names.left).tolist() == [-1, -1, -1, -1, 4]
+
+
+# ------------------------------------------------------------------------------------------- in simulation
+
+
+def attacked(attack, without, **options):
+    result = run(pisco.testing.poisoned(network(guard=GUARD), [5], attack), **options)
+    assert [each["agent"] for each in result.named] == [5], result.named
+    (named,) = result.named
+    assert named["left_off"] is not None and named["factor"] > GUARD.clip_at
+    assert loss_of(result) <= 1.2 * without
+    return result
+
+
+def test_an_attacker_is_bounded_named_and_left_off(without):
+    poisoned = run(pisco.testing.poisoned(network(), [5], "times-1000"))
+    assert not loss_of(poisoned) <= 1e6  # or NaN
+    result = attacked("times-1000", without)
+    assert result.named[0]["left_off"] <= 6
+
+
+@pytest.mark.slow
+def test_it_is_the_same_in_plain_python():
+    net = pisco.testing.poisoned(network(guard=GUARD), [5], "times-1000")
+    scan, debug = (pisco.run(RULE, WORLD.problem(), net, rounds=5, engine=engine) for engine in ("scan", "debug"))
+    assert scan.named and scan.named == debug.named
+    np.testing.assert_allclose(scan.params, debug.params, rtol=1e-5)
+
+
+def test_a_slow_drift_is_seen_in_what_adds_up(without):
+    result = attacked(drift(0.003), without)
+    assert result.named[0]["left_off"] > 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attack", ["sign-flip", "noise", "drift", "constant"])
+def test_every_attack_is_bounded_and_named(attack, without):
+    attacked(attack, without)
+
+
+def test_the_honest_are_left_alone():
+    plain = run(network(presence=np.ones(8, bool)))
+    guarded = run(network(guard=GUARD))
+    assert guarded.named == []
+    np.testing.assert_allclose(guarded.params, plain.params, rtol=0.01, atol=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", ["pisco", "fedavg"])
+def test_no_false_name_in_20_seeds_of_unlike_data(rule):
+    problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=8, partition="sorted", rho=0.01)
+    made = RULE if rule == "pisco" else pisco.algorithms.build("fedavg", local_lr=0.1, local_steps=5)
+    server = pisco.bernoulli(0.1) if rule == "pisco" else pisco.always()
+    how = {"rounds": 100, "batch_size": 64, "eval_every": 1000, "seed": list(range(20))}
+    plain, guarded = (
+        pisco.run(made, problem, pisco.Network.complete(8, server=server, guard=guard), **how)
+        for guard in (None, GUARD)
+    )
+    assert not any(guarded.named)
+    assert (guarded.history["loss"][:, -1] <= 1.02 * plain.history["loss"][:, -1]).all()
+
+
+def test_names_are_kept_with_a_result(tmp_path):
+    net = pisco.testing.poisoned(network(guard=GUARD), [5], "times-1000")
+    result = pisco.run(RULE, WORLD.problem(), net, rounds=8, seed=[0, 1])
+    assert [[each["agent"] for each in one] for one in result.named] == [[5], [5]]
+    result.save(tmp_path / "r")
+    assert pisco.Result.load(tmp_path / "r").named == result.named
+
+
+def test_what_guards_refuse():
+    for wrong, word in (
+        (lambda: pisco.clip(clip_at=0.5), "clip_at"),
+        (lambda: pisco.clip(clip_at=9, leave_out_at=3), "leave_out_at"),
+        (lambda: pisco.Network.ring(5, guard="clip"), "no guard"),
+        (lambda: pisco.Network.ring(300, guard=GUARD), "every pair"),
+        (lambda: pisco.Network.ring(9, guard=GUARD, sampling=pisco.sample(3, agents=9)), "sampling"),
+        (lambda: pisco.Network.ring(9, guard=GUARD, varying=pisco.one_peer_exponential()), "both ways"),
+        (lambda: pisco.testing.poisoned(network(), [8], "noise"), "attackers"),
+        (lambda: pisco.testing.poisoned(network(), [1], "nose"), "noise"),
+        (lambda: run(network(guard=GUARD), engine="nose"), "engine"),
+        (lambda: pisco.run(BEER, WORLD.problem(), network(guard=GUARD), rounds=1), "drop guard"),
+    ):
+        with pytest.raises(pisco.InputError, match=word):
+            wrong()
+
+
+# ------------------------------------------------------------------------------------------- between machines
+
+
+def problem_of(agent):
+    return quadratic_of(agent, WORLD, "float64")
+
+
+def guarded_plan(**given):
+    network = {"graph": "complete", "server_prob": 0.3, "guard": "clip"}
+    return plan_for(5, dtype="float64", network=network, eval_every=10, **given)
+
+
+class Poisoned(Running):
+    """The last member sends a thousand times what it should."""
+
+    def build(self, name):
+        made = super().build(name)
+        if name == "agent-4":
+            honest = made.offer
+
+            def offer(round_, phase, layout, data, readers, *more):
+                arrays = [1000 * array for array in layout.split(data)]
+                honest(round_, phase, layout, layout.join(arrays), readers)
+
+            made.offer = offer
+        return made
+
+
+@pytest.fixture
+def quick_reports(monkeypatch):
+    monkeypatch.setattr(reports.Reporter, "EVERY", 0.05)
+
+
+def bounded(ran):
+    """The honest stay where the minimizers are."""
+    x = np.stack([ran.results[f"agent-{i}"].params.ravel() for i in range(4)])
+    return np.abs(x).max() < 5
+
+
+def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_path, x64, caplog, quick_reports):
+    caplog.set_level(logging.WARNING, "pisco.federation")
+    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=60)
+    ran = Poisoned(tmp_path, plan, problem_of).join()
+    rolls = read(tmp_path / "state" / "server" / "rolls.jsonl", plan)
+    expelled = [roll for roll in counted(rolls) if roll.expelled]
+    assert expelled and all(roll.expelled == (4,) and 4 not in roll.present for roll in expelled)
+    assert "agent-4 sends vectors up to" in caplog.text and "agent-4 is left off" in caplog.text
+    assert not any(f"agent-{i} sends" in caplog.text for i in range(4))
+    assert bounded(ran)
+
+
+def test_an_expulsion_is_repeated_from_the_log(tmp_path, x64, quick_reports):
+    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=60)
+    ran = Running(tmp_path, plan, problem_of)
+    ran.wait(lambda: ran.members["agent-0"].done > 5)
+    for liar in ("agent-0", "agent-1"):  # two members are enough, whether they are right or not
+        ran.members[liar].watcher.named["agent-4"] = 50.0
+    ran.join()
+    problems = {name: problem_of(i) for i, name in enumerate(plan.names)}
+    rolls = read(tmp_path / "state" / "server" / "rolls.jsonl", plan)
+    assert rolls[-1].expelled == (4,) and not rolls[0].expelled
+    gaps = []
+
+    def watch(k, states):
+        rest = [states[name] for name in plan.names[:4]] if 4 in counted(rolls)[k].expelled else states.values()
+        gaps.append(np.abs(np.mean([s.tracker for s in rest], axis=0) - np.mean([s.grads for s in rest], axis=0)).max())
+
+    states = replay(plan, problems, rolls, watch)
+    for name in plan.names:
+        np.testing.assert_array_equal(ran.results[name].params, states[name].params)
+    assert max(gaps) <= 1e-12  # those who stay track their own mean gradient
+    with pytest.raises(pisco.InputError, match="expelled"):
+        scan(plan, problems, rolls)
+
+
+@pytest.mark.slow
+def test_where_all_are_waited_for_it_is_bounded_and_named(tmp_path, x64, caplog, quick_reports):
+    caplog.set_level(logging.WARNING, "pisco.federation")
+    ran = Poisoned(tmp_path, guarded_plan(rounds=40), problem_of).join()
+    assert "agent-4 sends vectors up to" in caplog.text and bounded(ran)
+    assert re.search(r"agent-\d names agent-4", caplog.text)
+
+
+def test_rolls_expel_a_minority_for_good_and_only_where_the_plan_has_a_guard():
+    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2)
+    mark, chain = plan_mark(plan, 0), Chain(plan)
+    chain.add(Roll(0, 0, mark, (0, 1, 2, 3), (4,)), plan)
+    for present, expelled in (((0, 1, 2, 3, 4), ()), ((0, 1, 2, 4), (4,)), ((0, 1), (2, 3, 4)), ((0, 1, 2), (3, 9))):
+        with pytest.raises(BadRoll, match="expel"):
+            chain.add(Roll(1, 0, mark, present, expelled), plan)
+    unguarded = plan_for(5, presence="deadline", deadline=5.0, quorum=2)
+    with pytest.raises(BadRoll, match="expels"):
+        Chain(unguarded).add(Roll(0, 0, plan_mark(unguarded, 0), (0, 1, 2, 3), (4,)), unguarded)
+    call = RollCall(plan, [], now=0.0)
+    assert [call.expel(index) for index in (4, 4, 3, 2)] == [True, False, True, False]
+
+
+def test_who_sends_nonsense_is_blamed_when_numbers_blow_up():
+    watcher, names = Watcher(GUARD), [f"agent-{i}" for i in range(4)]
+    assert watcher.blame() == ""
+    arrays = {i: [np.ones((1, 3)) * (1 + 0.01 * i)] for i in range(3)} | {3: [np.full((1, 3), 1e6)]}
+    hop = GossipHop(dict.fromkeys(range(4), 0.25), ())
+    (mixed,) = watcher.gossip(1, names, arrays, hop, 0, [np.zeros((1, 3))])
+    assert np.abs(mixed).max() < 1.1 and watcher.blame().startswith("agent-3 sent vectors 1e+06 times")
+    assert Watcher(None).gossip(1, names, arrays, hop, 0, [])[0].max() > 1e5
+
+
+def test_a_server_that_cannot_see_does_not_judge():
+    guard = pisco.clip(guard_server=False)
+    sent = jnp.ones((8, 3)).at[2].mul(1000)
+    averaged, seen = exchange(network(guard=guard), sent, server=True)
+    np.testing.assert_allclose(averaged, 1007 / 8, rtol=1e-6)
+    assert not seen.struck.any() and exchange(network(guard=guard), sent, server=False)[1].struck[:, 2].sum() == 7
+    refuse_masks(guard)
+    with pytest.raises(pisco.InputError, match="guard_server = false"):
+        refuse_masks(GUARD)
+
+
+def test_who_joins_does_not_start_from_poison():
+    arrays = {i: [np.full((1, 3), 1.0 + 0.1 * i)] for i in range(3)} | {3: [np.full((1, 3), 1000.0)]}
+    averaged = Watcher(GUARD).mean(5, list("abcd"), arrays, ServerHop(None, (0, 1, 2, 3), ()), told=False)[0]
+    assert np.abs(averaged - 1.1).max() < 0.2
+    both = Watcher(GUARD).mean(5, list("ab"), arrays, ServerHop(None, (0, 1), ()), told=False)[0]
+    np.testing.assert_allclose(both, 1.05)
+
+
+def test_plans_without_a_guard_keep_their_hash():
+    plan = plan_for(3)
+    assert "guard" not in plan.to_toml() and 'guard = "clip"' in guarded_plan().to_toml()
+    with pytest.raises(pisco.InputError, match="clip_at"):
+        plan_for(3, network={"graph": "ring", "clip_at": 3.0})

@@ -1,0 +1,525 @@
+"""The server learns sums: exact ones, of at least three, under masks that nobody else knows and that are used once."""
+
+import itertools
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from pisco.errors import InputError
+from pisco.federation import kits
+from pisco.federation.authority import Authority, read_certificate
+from pisco.federation.kits import Kit
+from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
+
+from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from worlds import Quadratics, coins
+
+grpc = pytest.importorskip("grpc")
+import pisco  # noqa: E402
+from pisco.federation.runtime import fixed, keyring, masks, sums  # noqa: E402
+from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
+from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
+from pisco.federation.runtime.replay import replay, scan, why_not_scan  # noqa: E402
+from pisco.federation.runtime.roll_call import RollCall, Word  # noqa: E402
+from pisco.federation.runtime.routes import ServerHop, average  # noqa: E402
+
+WORLD = Quadratics(agents=5)
+NAMES = ["a", "b", "c", "d"]
+ALL = ServerHop(None, (0, 1, 2, 3), (0, 1, 2, 3))
+WHERE = Where(b"x" * 32, 3, 1)
+
+
+def vectors(size=20_000, seed=0, dtype="float32", count=4):
+    rng = np.random.default_rng(seed)
+    return {place: [rng.normal(size=shape).astype(dtype) for shape in ((1, size), 3)] for place in range(count)}
+
+
+class Members:
+    """Keys of every pair, as real members have them, and what each would send."""
+
+    def __init__(self, names=NAMES):
+        own = {name: X25519PrivateKey.generate() for name in names}
+        public = {name: key.public_key().public_bytes_raw() for name, key in own.items()}
+        self.names = names
+        self.pairs = {name: {} for name in names}
+        for one, other in itertools.permutations(names, 2):
+            self.pairs[one][other] = masks.pair_key(own[one], public[other], b"f" * 32, (one, other))
+
+    def words(self, arrays, where=WHERE, reporters=None):
+        """Every member's masked words."""
+        reporters = reporters or self.names
+        sent = {}
+        for place, name in enumerate(self.names):
+            if name in reporters:
+                words = fixed.encode(arrays[place], len(reporters))
+                pairs = {other: self.pairs[name][other] for other in reporters if other != name}
+                context = masks.exchange_context(where, reporters, MessageLayout.of(arrays[place]))
+                masks.apply(words, name, pairs, context)
+                sent[name] = words
+        return sent
+
+
+# ------------------------------------------------------------------------------------------- numbers
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_sums_under_masks_are_exact(dtype):
+    arrays, members = vectors(dtype=dtype), Members()
+    total = fixed.add(list(members.words(arrays).values()))
+    found = fixed.decode(total, MessageLayout.of(arrays[0]), 4)
+    for one, other, plain in zip(found, fixed.mean(arrays, ALL), average(arrays, ALL), strict=True):
+        assert one.dtype == dtype and one.shape == plain.shape
+        np.testing.assert_array_equal(one, other)  # masks change nothing, to the bit
+        exact = np.mean([a.astype(np.float64) for a in [arrays[p][len(plain.shape) == 1] for p in range(4)]], axis=0)
+        np.testing.assert_allclose(one, exact, rtol=np.finfo(dtype).eps, atol=2.0**-41)
+        np.testing.assert_allclose(one, plain, rtol=0, atol=2.0**-20)
+    turned = fixed.add(list(members.words(arrays).values())[::-1])
+    np.testing.assert_array_equal(turned, total)  # in any order
+
+
+def test_reports_with_weights_add_up_to_their_mean():
+    arrays = vectors(50, dtype="float64")
+    hop = ServerHop({0: 0.25, 2: 0.25, 3: 0.5}, (0, 2, 3), (0, 1, 2, 3))
+    for found, expected in zip(fixed.mean(arrays, hop), average(arrays, hop), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=3 * 2.0**-41)
+
+
+def test_numbers_that_are_too_large_are_refused():
+    assert fixed.largest(4) == 2.0**18
+    fine = [np.full(3, 2.0**18)]
+    np.testing.assert_array_equal(fixed.decode(fixed.add([fixed.encode(fine, 4)] * 4), MessageLayout.of(fine), 4), fine)
+    with pytest.raises(fixed.OutOfRange, match=r"a number of size 262145 is too large: with 4 members .* 262144"):
+        fixed.encode([np.array([0.0, -(2.0**18) - 1])], 4)
+    for broken in (np.nan, np.inf):
+        with pytest.raises(fixed.OutOfRange):
+            fixed.encode([np.array([broken])], 4)
+
+
+def test_masks_that_do_not_cancel_are_noticed():
+    arrays, members = vectors(), Members()
+    words = members.words(arrays)
+    words["b"] = members.words(arrays, WHERE._replace(round=4))["b"]  # of another round
+    with pytest.raises(fixed.OutOfRange, match="did not cancel"):
+        fixed.decode(fixed.add(list(words.values())), MessageLayout.of(arrays[0]), 4)
+
+
+# ------------------------------------------------------------------------------------------- what the server sees
+
+
+def chi_square(words):
+    """How far the bytes are from all alike, in standard deviations."""
+    counts = np.bincount(words.view(np.uint8), minlength=256)
+    expected = counts.sum() / 256
+    return (((counts - expected) ** 2 / expected).sum() - 255) / np.sqrt(2 * 255)
+
+
+def correlation(one, other):
+    """In standard deviations."""
+    return np.corrcoef(one.astype(np.float64), other.astype(np.float64))[0, 1] * np.sqrt(one.size)
+
+
+def test_what_one_member_sends_looks_like_chance():
+    arrays, members = vectors(100_000), Members()
+    sent = members.words(arrays)
+    plain = {name: fixed.encode(arrays[i], 4) for i, name in enumerate(NAMES)}
+    assert chi_square(plain["a"]) > 1000  # the test can tell
+    later = members.words(arrays, WHERE._replace(round=4))
+    for name, words in sent.items():
+        assert abs(chi_square(words)) < 6
+        for bit in (0, 31, 63):
+            ones = (words >> np.uint64(bit)) & np.uint64(1)
+            assert abs(ones.mean() - 0.5) * 2 * np.sqrt(words.size) < 6
+        assert abs(correlation(words, plain[name].view(np.int64))) < 6
+        assert abs(correlation(words[1:], words[:-1])) < 6
+        assert abs(correlation(words, later[name])) < 6
+        assert abs(chi_square(words - later[name])) < 6  # the same vector twice: the difference tells nothing either
+    for one, other in itertools.combinations(NAMES, 2):
+        assert abs(correlation(sent[one], sent[other])) < 6
+        assert abs(chi_square(sent[one] + sent[other])) < 6  # nor do two of four together
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"where": WHERE._replace(federation=b"y" * 32)},  # another plan, or another attempt: its roll has another hash
+        {"where": WHERE._replace(round=4)},
+        {"where": WHERE._replace(phase=0)},
+        {"reporters": ["a", "b", "c"]},
+    ],
+    ids=["roll", "round", "phase", "reporters"],
+)
+def test_every_sum_has_masks_of_its_own(change):
+    zeros, members = {place: [np.zeros(4000)] for place in range(4)}, Members()
+    mask, other = members.words(zeros)["a"], members.words(zeros, **change)["a"]
+    assert abs(chi_square(mask - other)) < 6 and not (mask == other).any()
+
+
+class Pad:
+    """A mask drawn by hand, in place of the cipher's stream."""
+
+    def __init__(self, words):
+        self.data, self.at = words.tobytes(), 0
+
+    def update_into(self, zeros, room):
+        room[: len(zeros)] = self.data[self.at : self.at + len(zeros)]
+        self.at += len(zeros)
+
+
+def view(monkeypatch, arrays, pads):
+    """All that the server and member d hold: what everybody sent, and d's own masks and vector."""
+    pairs = {one: {other: frozenset((one, other)) for other in NAMES if other != one} for one in NAMES}
+    members = SimpleNamespace(names=NAMES, pairs=pairs)
+    monkeypatch.setattr(masks, "_stream", lambda key, context: Pad(pads[key]))
+    sent = Members.words(members, arrays)
+    return [*sent.values(), *[pads[pair] for pair in pads if "d" in pair], fixed.encode(arrays[3], 4)]
+
+
+def test_the_server_and_one_member_learn_the_sum_of_the_others_and_nothing_else(monkeypatch):
+    """For any two sets of honest vectors with one sum, as many masks lead to the very same view: it cannot tell them.
+
+    Masks drawn evenly at random hide perfectly. That the cipher's stream cannot be told from them is AES's promise.
+    """
+    rng = np.random.default_rng(5)
+    first = {place: [rng.normal(size=300)] for place in range(4)}
+    other = {place: [np.array(arrays[0])] for place, arrays in first.items()}
+    moved = [np.rint(rng.normal(size=300) * 2**20) / 2**20 for _ in range(2)]  # multiples of 2^-40: nothing is rounded
+    for place, by in zip((0, 1, 2), (moved[0], moved[1], -moved[0] - moved[1]), strict=True):
+        words = fixed.encode(first[place], 4).view(np.int64) * 2.0**-40
+        first[place], other[place] = [words], [words + by]
+    pairs = [frozenset(pair) for pair in itertools.combinations(NAMES, 2)]
+    pads = {pair: rng.integers(0, 2**64, 300, dtype=np.uint64) for pair in pairs}
+    # The masks of the honest, moved by what their vectors differ; where those are drawn evenly, so are these.
+    shift = {p: fixed.encode(first[p], 4) - fixed.encode(other[p], 4) for p in range(3)}
+    again = dict(pads)
+    again[frozenset("ac")] = pads[frozenset("ac")] + shift[0]
+    again[frozenset("bc")] = pads[frozenset("bc")] + shift[1]
+    assert not (shift[0] == 0).any()
+    for one, same in zip(view(monkeypatch, first, pads), view(monkeypatch, other, again), strict=True):
+        np.testing.assert_array_equal(one, same)
+    # What is left once d's part is taken away is the sum of the three, and depends on nothing else.
+    sent = view(monkeypatch, first, pads)[:4]
+    honest = fixed.add(sent) - fixed.encode(first[3], 4)
+    np.testing.assert_array_equal(honest, fixed.add([fixed.encode(first[p], 4) for p in range(3)]))
+    # Of a roll of two, that would be a vector.
+    assert sums.FEWEST == 3
+
+
+# ------------------------------------------------------------------------------------------- keys
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    home = tmp_path_factory.mktemp("keys")
+    plan = plan_for(4, server_sum="masked")
+    return SimpleNamespace(home=home, plan=plan, kits=make_kits(home, plan))
+
+
+def ring(world, folder, name="agent-0", board=None):
+    """An agent's keyring that hears from the server what `board` holds."""
+    folder.mkdir(exist_ok=True)
+    peer = SimpleNamespace(keys=lambda own, timeout: keyring.MaskKeys(keys=board or []))
+    agent = SimpleNamespace(
+        name=name,
+        kit=world.kits[name],
+        plan=world.plan,
+        done=0,
+        store=SimpleNamespace(folder=folder, durable=False),
+        peer=lambda *_: peer,
+        mailroom=SimpleNamespace(asking="", stopping=SimpleNamespace(wait=lambda seconds: False)),
+    )
+    return keyring.Keyring(agent)
+
+
+def told(world, name, key=None, **other):
+    key = key or X25519PrivateKey.generate()
+    made = keyring.sign_key(world.kits[name], key.public_key().public_bytes_raw())
+    made.MergeFrom(keyring.MaskKey(**other))
+    return made
+
+
+def test_members_agree_on_keys_that_the_server_only_passes_on(world, tmp_path):
+    both = [ring(world, tmp_path / name, name) for name in ("agent-0", "agent-1")]
+    board = [keyring.sign_key(each.kit, each.public) for each in both]
+    one, other = (ring(world, tmp_path / name, name, board) for name in ("agent-0", "agent-1"))
+    assert one.public == both[0].public  # the key in the folder, the same at every start
+    assert one.pairs(["agent-1"], lambda: True)["agent-1"] == other.pairs(["agent-0"], lambda: True)["agent-0"]
+    assert oct((tmp_path / "agent-0" / "mask.key").stat().st_mode)[-3:] == "600"
+
+
+def test_keys_that_the_server_puts_in_the_place_of_others_are_refused(world, tmp_path):
+    genuine, evil = told(world, "agent-1"), X25519PrivateKey.generate().public_key().public_bytes_raw()
+    elsewhere = plan_for(4, server_sum="masked", seed=9)
+    foreign = Kit.load(world.home / "kits" / "agent-1")
+    foreign.federation = elsewhere  # the same authority and name, in another federation
+    attacks = {
+        "has not signed it for this federation": told(world, "agent-1", public=evil),
+        "signed by the server, who has none": told(world, "server"),
+        "'agent-1' has not signed it": keyring.sign_key(foreign, evil),
+        "not a key of 32 bytes": told(world, "agent-1", public=b"short"),
+    }
+    for number, (why, key) in enumerate(attacks.items()):
+        with pytest.raises(Stopped, match=f"a key for masks that is refused: .*{why}"):
+            ring(world, tmp_path / str(number), board=[key]).pairs(["agent-1"], lambda: True)
+    # A key that agent-2 signed is agent-2's, and agent-1's is still awaited.
+    mine = ring(world, tmp_path / "mine", board=[told(world, "agent-2")])
+    with pytest.raises(Dropped):
+        mine.pairs(["agent-1"], stop_after(2))
+    assert "not told its key" in mine._why_not("agent-1")
+    # The first key that was seen stays, past a restart too, even if agent-1's key signs another one.
+    ring(world, tmp_path / "first", board=[genuine]).pairs(["agent-1"], lambda: True)
+    with pytest.raises(Stopped, match=r"'agent-1' had the key \w{16} before and now has \w{16}; bring back its state"):
+        ring(world, tmp_path / "first", board=[told(world, "agent-1")]).pairs(["agent-1"], lambda: True)
+    with pytest.raises(Stopped, match="agent-1 is no key"):  # of small order: everybody would know the secret
+        ring(world, tmp_path / "small", board=[told_small(world)]).pairs(["agent-1"], lambda: True)
+
+
+def stop_after(count):
+    left = iter(range(count))
+    return lambda: next(left, None) is not None
+
+
+def told_small(world):
+    return keyring.sign_key(world.kits["agent-1"], bytes(32))
+
+
+def test_a_revoked_member_gets_no_masks(tmp_path):
+    plan = plan_for(4, server_sum="masked")
+    mine = SimpleNamespace(home=tmp_path, plan=plan, kits=make_kits(tmp_path, plan))
+    board = [told(mine, "agent-1")]
+    own = ring(mine, tmp_path / "own", board=board)
+    own.pairs(["agent-1"], lambda: True)
+    authority = Authority.open(tmp_path / "authority", plan.name)
+    authority.revoke([read_certificate(tmp_path / "kits" / "agent-1" / "cert.pem").serial_number])
+    kits.refresh(tmp_path, plan, tmp_path / "kits" / "agent-0")
+    assert "has been revoked" in own._why_not("agent-1")
+    with pytest.raises(Dropped):
+        own.pairs(["agent-1"], stop_after(2))
+
+
+# ------------------------------------------------------------------------------------------- one mask, one vector
+
+
+def test_no_mask_hides_two_vectors_and_no_vector_is_in_two_sums(tmp_path):
+    used, one, other = sums.UsedMasks(tmp_path, durable=False), np.arange(5, dtype=np.uint64), np.ones(5, np.uint64)
+    used.take(3, 0, b"sum", one)
+    used.take(3, 1, b"next", other)
+    again = sums.UsedMasks(tmp_path, durable=False)  # after a restart
+    again.take(3, 0, b"sum", one)
+    for k, context, words in ((3, b"sum", other), (3, b"another roll", one), (2, b"sum", one)):
+        with pytest.raises(Stopped, match=rf"another vector than this was masked in round {k} before"):
+            again.take(k, 0, context, words)
+    again.take(4, 0, b"later", other)
+
+
+def test_a_message_of_an_earlier_attempt_is_refused():
+    arrays = vectors(10)
+    words = Members().words(arrays)["a"]
+    layout = MessageLayout.of(arrays[0]).masked
+    assert str(layout) == "masked_float32[1,10] masked_float32[3]" and layout.size == 8 * 13
+    message = list(encode(WHERE, "a", layout, words.tobytes()))
+    assert decode(message, WHERE, "a", layout=layout, limit=layout.size) is not None
+    for where in (WHERE._replace(federation=b"z" * 32), WHERE._replace(round=4), WHERE._replace(phase=0)):
+        with pytest.raises(BadMessage):
+            decode(message, where, "a", layout=layout, limit=layout.size)
+
+
+# ------------------------------------------------------------------------------------------- plans and rolls
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"agents": 2}, "round 0 has 2 agents"),
+        ({"presence": "deadline", "deadline": 1.0, "quorum": 2}, "quorum = 2 is too small"),
+        ({"network": {"graph": "ring", "reporters": 2}}, "2 agents report"),
+        ({"network": {"graph": "ring", "server_probs": [0.5] * 5}}, "for all agents or for none"),
+        ({"server_sum": "hidden"}, "server_sum"),
+    ],
+)
+def test_plans_whose_sums_would_tell_a_vector_are_refused(settings, why):
+    given = {"agents": 5, "server_sum": "masked"} | settings
+    given["algorithm"] = {"name": "fedavg", "local_lr": 0.1, "local_steps": 1}
+    with pytest.raises(InputError, match=re.escape(why)):
+        plan_for(given.pop("agents"), **given)
+
+
+def test_a_plan_without_masks_keeps_its_hash_and_who_joins_needs_three_who_stay():
+    plan = plan_for(3)
+    assert "server_sum" not in plan.to_toml()
+    hidden = plan_for(4, server_sum="masked")
+    swapped = hidden.change(2, "add", "agent-4", "127.0.0.1:9").change(2, "remove", "agent-0")
+    with pytest.raises(InputError, match="agent-4, agent-5 would join at round 2 with the mean of 2 agents"):
+        swapped.change(2, "add", "agent-5", "127.0.0.1:10").change(2, "remove", "agent-1")
+    with pytest.raises(InputError, match="round 2 has 2 agents"):
+        plan_for(3, server_sum="masked").change(2, "remove", "agent-0")
+
+
+def test_rolls_with_masks():
+    plan = plan_for(5, server_sum="masked", presence="deadline", deadline=1.0)
+    assert plan.quorum_at(0) == 3 and plan.tries_server(0) and not plan.tries_server(1)
+    later = plan.change(1, "add", "agent-5", "127.0.0.1:9").change(1, "add", "agent-6", "127.0.0.1:10")
+    mark = plan_mark(later, 1)
+    for roll, why in (
+        (Roll(1, 0, mark, (0, 1, 5, 6)), "fewer than 3 members who do not join"),
+        (Roll(1, 0, mark, (0, 1)), "below the quorum"),
+    ):
+        chain = Chain(later)
+        chain.add(Roll(0, 0, plan_mark(later, 0), (0, 1, 2, 3, 4)), later)
+        with pytest.raises(BadRoll, match=why):
+            chain.add(roll, later)
+    chain.add(Roll(1, 0, mark, (0, 1, 2, 5)), later)
+    with pytest.raises(BadRoll, match="somebody joins at attempt 1"):
+        chain.add(Roll(1, 1, mark, (0, 1, 2, 5)), later)
+    # The server calls such rolls: a second attempt without who joins.
+    before = [Roll(0, 0, plan_mark(later, 0), (0, 1, 2, 3, 4)), Roll(1, 0, mark, (0, 1, 2, 3, 5))]
+    call = RollCall(later, before, now=0.0)
+    for index in (0, 1, 2, 5):
+        call.hear(index, Word(known=2, done=1, ready=True, plan=plan_mark(later, 2), waits_for=3), now=0.9)
+    assert call.decide(1.5) == Roll(1, 1, mark, (0, 1, 2))
+
+
+# ------------------------------------------------------------------------------------------- whole federations
+
+
+def problem_of(agent):
+    return quadratic_of(agent, WORLD, "float64")
+
+
+class Watched(Running):
+    """A federation that notes what its server pulled in every sum."""
+
+    def build(self, name):
+        made = super().build(name)
+        if name == "server":
+            self.pulled, combine = [], made.sums.combine
+
+            def noting(arrays, layout, hop):
+                self.pulled.append((layout, arrays))
+                return combine(arrays, layout, hop)
+
+            made.sums.combine = noting
+        return made
+
+
+def test_a_federation_whose_server_sees_no_vector(tmp_path, x64):
+    # Three agents who count by weights, and the closing average.
+    given = {"rounds": 4, "dtype": "float64", "seed": 1, "network": {"graph": "ring", "server_prob": 0.7}}
+    given |= {"closing": True, "agent_weights": {"agent-0": 3.0, "agent-1": 1.0, "agent-2": 1.0}}
+    plan = plan_for(3, server_sum="masked", **given)
+    hidden = Watched(tmp_path / "hidden", plan, problem_of).join()
+    open_ = Watched(tmp_path / "open", plan_for(3, **given), problem_of).join()
+    np.testing.assert_allclose(hidden.params(), open_.params(), rtol=0, atol=1e-11)
+    for name, column in open_.results["server"].params.items():
+        np.testing.assert_allclose(hidden.results["server"].params[name], column, rtol=0, atol=1e-11)
+    count = 2 * sum(coins(pisco.bernoulli(0.7), 4, 1)) + 1
+    assert len(hidden.pulled) == len(open_.pulled) == count >= 3
+    for (layout, arrays), (_, plain) in zip(hidden.pulled, open_.pulled, strict=True):
+        assert layout == layout.masked
+        for place, sent in arrays.items():
+            gaps = sent[0].view(np.int64) * 2.0**-40 - plain[place][0]
+            assert np.abs(gaps).min() > 1e-3  # chance would have it so once in a billion times
+    # 8 bytes a number up and 8 down, as without masks in double precision.
+    history, other = hidden.results["server"].history, open_.results["server"].history
+    np.testing.assert_array_equal(history["bytes_server"], other["bytes_server"])
+
+
+class Vanishing(Watched):
+    """Agent 3 vanishes in round 1, between its exchanges: the server has one sum of all four."""
+
+    gone = False
+
+    def build(self, name):
+        made = super().build(name)
+        if name == "agent-3":
+            report = made.report
+
+            def vanishing(part, arrays, *more):
+                if part.k == 1 and part.where.phase == 1:
+                    self.gone = True
+                    raise Stopped("vanished")
+                return report(part, arrays, *more)
+
+            made.report = vanishing
+        return made
+
+
+def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_second_sum(tmp_path, x64):
+    seed = next(s for s in range(99) if list(coins(pisco.bernoulli(0.5), 8, s)[:3]) == [0, 1, 1])
+    plan = plan_for(
+        4, rounds=8, seed=seed, dtype="float64", presence="deadline", deadline=0.6, patience=60.0, eval_every=4,
+        server_sum="masked", network={"graph": "ring", "server_prob": 0.5},
+    )  # fmt: skip
+    ran = Vanishing(tmp_path, plan, problem_of)
+    ran.join(*plan.names, fine=False)
+    assert set(ran.errors) == {"agent-3"}
+    history = ran.members["server"].ledger.result().history
+    ran.stop("server")  # it would wait for agent 3 to say goodbye
+    rolls = read(tmp_path / "state/server/rolls.jsonl", plan, (tmp_path / "authority" / "cert.pem").read_bytes())
+    again = [roll for roll in counted(rolls) if roll.attempt]
+    assert ran.gone and [(roll.round, roll.present) for roll in again] == [(1, (0, 1, 2))]
+    # Everybody's vector was in one sum of each exchange, whatever was attempted again.
+    for name in plan.names[:3]:
+        kept = json.loads((tmp_path / "state" / name / "masks-used.json").read_text())
+        assert kept["round"] == max(k for k, c in enumerate(coins(pisco.bernoulli(0.5), 8, seed)) if c)
+    states = replay(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
+    for name in plan.names[:3]:
+        np.testing.assert_array_equal(ran.results[name].params, states[name].params)  # to the bit
+    assert why_not_scan(plan, rolls) == "round 1 was attempted again without the server"
+    with pytest.raises(InputError, match="attempted again without the server, which `scan` does not know"):
+        scan(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
+    reached = sum(coins(pisco.bernoulli(0.5), 8, seed)) - 1
+    assert history["server_rounds"][-1] == reached
+
+
+@pytest.mark.slow
+def test_somebody_joins_and_the_log_is_simulated(tmp_path, x64):
+    for presence in ({}, {"presence": "deadline", "deadline": 5.0}):
+        home = tmp_path / str(len(presence))
+        plan = plan_for(4, rounds=40, dtype="float64", server_sum="masked", **presence)
+        at = 20
+        later = plan.change(at, "add", "agent-4", f"127.0.0.1:{free_ports(1)[0]}")
+        ran = Watched(home, later, problem_of).join()
+        params = ran.params()
+        assert all(layout == layout.masked for layout, _ in ran.pulled)
+        if presence:
+            rolls = read(home / "state/server/rolls.jsonl", later)
+            states = replay(later, {name: problem_of(i) for i, name in enumerate(later.names)}, rolls)
+            own = np.concatenate([states[name].params for name in later.names])
+            np.testing.assert_array_equal(params, own)
+    plan = plan_for(4, rounds=30, dtype="float64", server_sum="masked", presence="deadline", deadline=5.0)
+    ran = Running(tmp_path / "scan", plan, problem_of).join()
+    rolls = read(tmp_path / "scan/state/server/rolls.jsonl", plan)
+    simulated = scan(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
+    np.testing.assert_allclose(simulated.params, ran.params(), rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_sampled_reporters_and_a_restart_in_the_middle(tmp_path, x64):
+    network = {"graph": "ring", "server_prob": 1.0, "reporters": 3}
+    given = {"rounds": 20, "dtype": "float64", "network": network}
+    given |= {"algorithm": {"name": "fedavg", "local_lr": 0.05, "local_steps": 2}}
+    plan = plan_for(5, server_sum="masked", **given)
+    hidden = Running(tmp_path / "hidden", plan, problem_of)
+    hidden.wait(lambda: hidden.members["agent-1"].done >= 4)
+    hidden.stop("agent-1")
+    hidden.threads["agent-1"].join(20)
+    hidden.errors.pop("agent-1", None)
+    hidden.start("agent-1")
+    hidden.join()
+    open_ = Running(tmp_path / "open", plan_for(5, **given), problem_of).join()
+    np.testing.assert_allclose(hidden.params(), open_.params(), rtol=0, atol=1e-10)
+
+
+def test_numbers_too_large_end_the_run_with_a_sentence():
+    part = sums.Reporting(WHERE, 7, ALL, NAMES)
+    agent = SimpleNamespace(name="a")
+    report = sums.MaskedReports.__new__(sums.MaskedReports)
+    report.agent = agent
+    with pytest.raises(Stopped, match=r"in round 7 a number of size 1e\+09 is too large: .* scale the model"):
+        report.message(part, [np.array([1e9])])
+    with pytest.raises(Stopped, match="only 2 members report in round 7"):
+        report.message(part._replace(hop=ServerHop(None, (0, 1), (0, 1))), [np.zeros(1)])
