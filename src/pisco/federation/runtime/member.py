@@ -16,6 +16,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, SERVER
 from pisco.federation.runtime import transport, tunnels
 from pisco.federation.runtime.codec import MessageLayout, Update, Where, encode
+from pisco.federation.runtime.news import Newsreader
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
 from pisco.federation.runtime.peers import Mailroom, Peer
@@ -58,6 +59,7 @@ class MemberProcess(ABC):
         self.bytes_sent = 0
         self._listening: Any = None
         self._close_ways: Callable[[], None] = lambda: None
+        self._news: Newsreader | None = None
         self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
@@ -68,10 +70,14 @@ class MemberProcess(ABC):
         listen = self.listen or (tunnels.private_address() if address == OUTBOUND else address)
         self._listening = transport.serve(self.door, listen, pull | methods, peers=len(self.plan.names) + 1)
         self._close_ways = ways_in(self.kit, lambda: self.plan, address, listen, self.listen)
+        if self.name != SERVER:
+            self._news = Newsreader(self.kit, lambda have: self.peer(SERVER, 0).news(have))
 
     def close(self) -> None:
         """Stop answering and release everything."""
         self.outbox.close()
+        if self._news is not None:
+            self._news.close()
         self.mailroom.close()
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
@@ -120,7 +126,11 @@ class MemberProcess(ABC):
         self.plan = plan
 
     def look_for_plan(self) -> None:
-        """Read the kit's plan again when it has changed: a change of the roster may have been planned."""
+        """Read the kit's plan again when it has changed: a change of the roster may have been planned.
+
+        And its certificate, which may have been renewed.
+        """
+        self.kit.look_for_certificate()
         try:
             found = os.stat(self._plan_path)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (found.st_mtime_ns, found.st_ino)

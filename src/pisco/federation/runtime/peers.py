@@ -16,6 +16,7 @@ from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, Held, MessageLayout, Where, decode
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
+from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.tunnels import Way, introduce, presented
@@ -62,19 +63,20 @@ class Peer:
         self.kit, self.name, self.address = kit, name, address
         self.way = Way(kit, name, address)
         self.presented = b""
-        self._checked_against: frozenset[int] | None = None
+        self._checked_against: tuple[frozenset[int], bytes] | None = None
         self._checking = threading.Lock()
         self._connect(b"")
 
     def _connect(self, certificate: bytes) -> None:
         """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
-        self.presented = certificate
+        self.presented, self._showing = certificate, self.kit.certificate
         self.channel = transport.channel(self.kit, self.name, self.way.target, certificate or self.kit.certificate)
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
         self._take = transport.method(self.channel, transport.TAKE, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self._news = transport.method(self.channel, transport.NEWS, Notice, Notice)
         self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
 
     def check(self) -> None:
@@ -83,16 +85,16 @@ class Peer:
         grpc does not show the peer's certificate to clients. So it is looked at on a connection of our own, and the
         channel then trusts that one certificate alone: nobody with another one, a revoked one say, can answer there.
         """
-        if self.kit.revoked == self._checked_against:
+        if (self.kit.revoked, self.kit.certificate) == self._checked_against:
             return
         with self._checking:
-            revoked = self.kit.revoked
-            if revoked != self._checked_against:
+            now = self.kit.revoked, self.kit.certificate
+            if now != self._checked_against:
                 seen = self._look()
-                if seen != self.presented:
+                if (seen, now[1]) != (self.presented, self._showing):
                     self.channel.close()
                     self._connect(seen)
-                self._checked_against = revoked
+                self._checked_against = now
 
     def _look(self) -> bytes:
         """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
@@ -127,6 +129,11 @@ class Peer:
         """A question that can be waited for and given up."""
         self.check()
         return self._roll.future(ready, timeout=timeout)
+
+    def news(self, have: Notice, timeout: float = 10.0) -> Notice:
+        """What the server has that is newer."""
+        self.check()
+        return self._news(have, timeout=timeout)
 
     def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
         """Tell our key for masks, and hear those of others."""

@@ -31,7 +31,7 @@ import grpc.experimental  # noqa: E402
 
 log = logging.getLogger("pisco.federation")
 
-PULL, TAKE, REPORT, OVERVIEW, ROLL, KEYS = "Pull", "Take", "Report", "Overview", "Roll", "Keys"
+PULL, TAKE, REPORT, OVERVIEW, ROLL, KEYS, NEWS = "Pull", "Take", "Report", "Overview", "Roll", "Keys", "News"
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""
@@ -214,9 +214,18 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
             *_KEEP_ALIVE,
         ],
     )
-    credentials = grpc.ssl_server_credentials(
-        [(kit.key, kit.certificate)], root_certificates=kit.authority, require_client_auth=True
-    )
+    shown = [kit.certificate]
+
+    def certificates() -> Any:
+        return grpc.ssl_server_certificate_configuration([(kit.key, shown[0])], root_certificates=kit.authority)
+
+    def renewed() -> Any:
+        if shown[0] == kit.certificate:
+            return None
+        shown[0] = kit.certificate
+        return certificates()
+
+    credentials = grpc.dynamic_ssl_server_credentials(certificates(), renewed, require_client_authentication=True)
     try:
         port = server.add_secure_port(address, credentials)
     except RuntimeError:
