@@ -20,6 +20,7 @@ from pisco.networks.apart import sketch
 from pisco.networks.poison import drift
 from pisco.networks.rounds import draw_round
 from pisco.networks.watch import Names, Record
+from pisco.settings.tables import NetworkTable, checked
 
 from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
 from worlds import Quadratics
@@ -193,6 +194,7 @@ def test_every_attack_is_bounded_and_named(attack, without):
     attacked(attack, without)
 
 
+@pytest.mark.slow
 def test_the_honest_are_left_alone():
     plain = run(network(presence=np.ones(8, bool)))
     guarded = run(network(guard=GUARD))
@@ -371,3 +373,5 @@ def test_plans_without_a_guard_keep_their_hash():
     assert "guard" not in plan.to_toml() and 'guard = "clip"' in guarded_plan().to_toml()
     with pytest.raises(pisco.InputError, match="clip_at"):
         plan_for(3, network={"graph": "ring", "clip_at": 3.0})
+    with pytest.raises(pisco.InputError, match="leave_out_at is 1"):
+        checked(NetworkTable, {"agents": 3, "guard": "clip", "leave_out_at": 1.0}, "the network")

@@ -170,7 +170,7 @@ class Result:
             raise InputError(f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes")
         try:
             summary = json.loads((folder / SUMMARY_FILE).read_text())
-            known = {"named": []} | {name: summary[name] for name in AS_THEY_ARE if name in summary or name != "named"}
+            known: dict[str, Any] = {name: summary[name] for name in AS_THEY_ARE if name in summary or name != "named"}
             if summary.get("config"):
                 known["settings"] |= {"config": summary["config"]}
             return cls(

@@ -143,6 +143,7 @@ class NetworkTable(Choices):
     @model_validator(mode="after")
     def _ranges(self) -> NetworkTable:
         self.schedule()
+        self.build_guard()
         return self
 
     def schedule(self) -> Schedule:
