@@ -11,6 +11,7 @@ import pisco
 from pisco.algorithms import build
 from pisco.cli.main import app
 from pisco.errors import InputError
+from pisco.interop import host
 from pisco.planning import diagnose
 from pisco.theory import gradient_spread
 
@@ -136,5 +137,8 @@ def test_what_cannot_be_judged_is_refused():
         diagnose(problem, apart, rounds=10)
     with pytest.raises(InputError, match="not finite"):
         diagnose(problem, pisco.Network.ring(2), rounds=10, params=jnp.array([jnp.nan]))
+    outside = host.Local(lambda seed: np.zeros(2, np.float32), lambda x, rows, seed: (0.0, x), lambda x, rows: 0.0, 3)
+    with pytest.raises(InputError, match="cannot be differentiated twice"):
+        diagnose(host.problem(outside, outside), pisco.Network.ring(2), rounds=10)
     with pytest.raises(InputError, match="rounds is 0"):
         diagnose(problem, pisco.Network.ring(2), rounds=0)

@@ -2,13 +2,14 @@
 
 from pisco.costs import Prices
 from pisco.planning.automatic import auto_step
-from pisco.planning.diagnosis import Diagnosis, Verdict, diagnose
+from pisco.planning.diagnosis import Answer, Diagnosis, diagnose
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Choice, Plan, plan
 from pisco.planning.settings import Setting
 from pisco.planning.steps import Doubt, check_step
 
 __all__ = [
+    "Answer",
     "Choice",
     "Diagnosis",
     "Doubt",
@@ -16,7 +17,6 @@ __all__ = [
     "Plan",
     "Prices",
     "Setting",
-    "Verdict",
     "auto_step",
     "check_step",
     "diagnose",

@@ -11,13 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, brief, check_number
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
-from pisco.theory.errors import Facts, least_error
-from pisco.theory.estimates import Spread, agent_curvatures, descent, gradient_spread
+from pisco.theory.estimates import agent_curvatures
+from pisco.theory.expected import Facts, least_error
+from pisco.theory.spread import Spread, descent, gradient_spread
 
 STEPS = (1, 2, 4, 8, 16, 32)
 """Local steps that are compared."""
@@ -33,7 +34,7 @@ METHODS = {PLAIN: "none", "pisco": "last gradient", "pisco-vr": "averaged"}
 """What is compared, and what the correction of each rests on."""
 
 
-class Verdict(NamedTuple):
+class Answer(NamedTuple):
     """An answer to one question."""
 
     question: str
@@ -56,7 +57,7 @@ class Diagnosis(NamedTuple):
     """T: gradient steps between two exchanges."""
     method: str
     """The method with the least error among those that track and gossip SGD with local steps."""
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Answer, ...]
 
     @property
     def pays(self) -> dict[str, bool]:
@@ -107,12 +108,19 @@ def diagnose(
         raise InputError(
             f"the problem has {problem.num_agents} agents and the network {network.num_agents}; match them"
         )
-    if params is None:
-        params, gap = descent(problem, samples=samples, seed=seed)
-    else:
-        gap = float(jax.jit(lambda problem, x: problem.objective(x))(problem, params))  # losses end at 0 or above
-    spread = gradient_spread(problem, params, batch_size=batch_size, samples=samples, seed=seed)
-    curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed).max())
+    try:
+        if params is None:
+            params, gap = descent(problem, samples=samples, seed=seed)
+        else:
+            gap = float(jax.jit(lambda problem, x: problem.objective(x))(problem, params))  # losses end at 0 or above
+        spread = gradient_spread(problem, params, batch_size=batch_size, samples=samples, seed=seed)
+        curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed).max())
+    except InputError:
+        raise
+    except (TypeError, ValueError, NotImplementedError) as failure:
+        raise InputError(
+            f"the loss cannot be differentiated twice ({brief(failure)}), which a diagnosis needs; compare runs instead"
+        ) from failure
     if not all(map(math.isfinite, (*spread, curvature, gap))):
         raise InputError("the loss or a gradient is not finite where it was measured; give params of a sound model")
     facts = Facts(problem.num_agents, rounds, curvature, gap, spread)
@@ -138,7 +146,7 @@ def diagnose(
     return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts)
 
 
-def _tracking(facts: Facts, errors: dict[str, float]) -> Verdict:
+def _tracking(facts: Facts, errors: dict[str, float]) -> Answer:
     best = min(METHODS.keys() - {PLAIN}, key=lambda method: (errors[method], method))
     ratio = errors[best] / max(errors[PLAIN], 1e-300)
     spread = facts.spread
@@ -151,10 +159,10 @@ def _tracking(facts: Facts, errors: dict[str, float]) -> Verdict:
         words = f"it hardly matters: {why}, and neither moves the mean gradient much; {PLAIN} sends half as much"
     else:
         words = f"no: {why}, and trackers carry noise; expect {ratio:.2g} times the error of {PLAIN}"
-    return Verdict("tracking", ratio < CLEARLY, ratio, words)
+    return Answer("tracking", ratio < CLEARLY, ratio, words)
 
 
-def _local_steps(errors: dict[int, float]) -> Verdict:
+def _local_steps(errors: dict[int, float]) -> Answer:
     least = min(errors.values())
     best = min(steps for steps, error in errors.items() if error <= least * 1.1)
     ratio = errors[best] / max(errors[1], 1e-300)
@@ -162,28 +170,28 @@ def _local_steps(errors: dict[int, float]) -> Verdict:
         words = f"yes, up to about {best} gradients between exchanges: expect {ratio:.2g} of the error at equal rounds"
     else:
         words = "no: at equal rounds more gradients between exchanges do not lower the error, since steps must shrink"
-    return Verdict("local steps", best > 1 and ratio < CLEARLY, ratio, words)
+    return Answer("local steps", best > 1 and ratio < CLEARLY, ratio, words)
 
 
-def _server(errors: dict[float, float], now: float) -> Verdict:
+def _server(errors: dict[float, float], now: float) -> Answer:
     if now >= 1:
-        return Verdict("more server rounds", False, 1.0, "no: the server is reached in every round")
+        return Answer("more server rounds", False, 1.0, "no: the server is reached in every round")
     ratio = errors[1.0] / max(errors[now], 1e-300)
     if ratio >= CLEARLY:
         words = f"no: with the server in every round the error would be {ratio:.2g} of that at p = {now:g}"
-        return Verdict("more server rounds", False, ratio, words)
+        return Answer("more server rounds", False, ratio, words)
     enough = min(p for p, error in errors.items() if error <= HARDLY * errors[1.0])
     ratio = errors[enough] / errors[now]
     words = (
         f"yes, p = {enough:g} in place of {now:g}: expect {ratio:.2g} of the error; beyond that little is left to gain"
     )
-    return Verdict("more server rounds", True, ratio, words)
+    return Answer("more server rounds", True, ratio, words)
 
 
-def _compression(ratio: float, spread: Spread) -> Verdict:
+def _compression(ratio: float, spread: Spread) -> Answer:
     held = f"the largest tenth of the entries holds {spread.top_tenth:.0%} of a gradient's square"
     if ratio < HARDLY:
         words = f"yes, top-k of a tenth: {held}; expect {ratio:.2g} times the error at equal rounds"
     else:
         words = f"not top-k of a tenth: {held}, mixing slows down; expect {ratio:.2g} times the error at equal rounds"
-    return Verdict("compression", ratio < HARDLY, ratio, words)
+    return Answer("compression", ratio < HARDLY, ratio, words)

@@ -1,8 +1,8 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
 from pisco.theory.applied import guarantees
-from pisco.theory.errors import Facts, expected_error, least_error
-from pisco.theory.estimates import Estimates, Spread, agent_curvatures, descent, estimate, gradient_spread, smoothness
+from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
+from pisco.theory.expected import Facts, expected_error, least_error
 from pisco.theory.orders import Setup, complexities, where_below
 from pisco.theory.paper import (
     Bound,
@@ -16,6 +16,7 @@ from pisco.theory.paper import (
     theorem_1_bound,
 )
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
+from pisco.theory.spread import Spread, descent, gradient_spread
 from pisco.theory.stability import CURVATURES, best_step, growth, largest_stable_step, round_matrix, weight_modes
 
 __all__ = [

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pisco.errors import choose
-from pisco.theory.estimates import Spread
+from pisco.theory.spread import Spread
 
 
 class Facts(NamedTuple):
