@@ -32,6 +32,7 @@ ORDER = {
         {"planning"},
         {"report"},
         {"experiments"},
+        {"attacks"},
         {"testing"},
         {"cli"},
     ],
@@ -74,6 +75,7 @@ ORDER = {
     "pisco.report": [REST, {"html"}, {"live"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper"}],
     "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
+    "pisco.attacks": [{"observed"}, REST],
     "pisco.cli": [{"console"}, REST, {"main"}],
 }
 """What stands in a package, from below; modules of one set do not know each other."""

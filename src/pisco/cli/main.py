@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
+from pisco.cli.attack import attack
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
@@ -96,6 +97,7 @@ for _name, _command in {
     "compare": compare,
     "tune": tune,
     "check": check,
+    "attack": attack,
     "reproduce": reproduce,
     "network": network,
     "plot": plot,
