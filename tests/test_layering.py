@@ -32,6 +32,7 @@ ORDER = {
         {"planning"},
         {"report"},
         {"experiments"},
+        {"attacks"},
         {"testing"},
         {"cli"},
     ],
@@ -83,6 +84,7 @@ ORDER = {
         {"__main__"},
     ],
     "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
+    "pisco.attacks": [{"observed"}, REST],
     "pisco.cli": [{"console"}, REST, {"main"}],
 }
 """What stands in a package, from below; modules of one set do not know each other."""

@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
+from pisco.cli.attack import attack
 from pisco.cli.bench import bench
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
@@ -102,6 +103,7 @@ for _name, _command in {
     "tune": tune,
     "bench": bench,
     "check": check,
+    "attack": attack,
     "reproduce": reproduce,
     "network": network,
     "plot": plot,
