@@ -12,8 +12,10 @@ from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
 from pisco.networks import graphs
 from pisco.networks.directed import in_out
+from pisco.networks.facts import facts
 from pisco.networks.rounds import draw_round
 from pisco.planning import check_step, plan
+from pisco.report import plot_network
 from pisco.theory import agents_growth, largest_safe_step
 from pisco.types import Pushed
 
@@ -126,6 +128,15 @@ def test_a_pair_of_one_matrix_is_that_matrix(x64):
     rule = pisco_rule(local_lr=0.03, local_steps=1)
     one, two = (after(rule, world.problem(), pisco.Network(weights=each), 50) for each in (W, (W, W)))
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-13)
+
+
+def test_a_digraph_in_numbers_and_as_a_picture(tmp_path):
+    network = pisco.Network(DIGRAPHS["random"])
+    found = facts(network)
+    assert found["edges"] == len(network.graph.arcs) and found["components"] == 1
+    assert -1 < found["smallest_eigenvalue"] < found["mixing_rate"] < 1
+    plot_network(network.graph, network.weights, tmp_path / "digraph.png")
+    assert "in-out" in repr(network) and "mixing rate" in network._repr_html_()
 
 
 def test_costs_count_arcs(x64):
