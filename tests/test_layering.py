@@ -79,6 +79,7 @@ ORDER = {
         {"cells"},
         {"runner"},
         {"scores"},
+        {"store"},
         {"map", "learned", "page"},
         {"__main__"},
     ],
