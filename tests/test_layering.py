@@ -80,6 +80,7 @@ ORDER = {
         {"cells"},
         {"runner"},
         {"scores"},
+        {"store"},
         {"map", "learned", "page"},
         {"__main__"},
     ],

@@ -104,7 +104,8 @@ def _measure(name: str, folder: Path, part: str, only: str | None, methods: str 
 
 def _view(what: str, cells: Path | None, out: Path | None, by: str, ratio: float, as_json: bool) -> None:
     from pisco.experiments.bench.page import write_page
-    from pisco.experiments.bench.scores import by_setting, read, write_packed
+    from pisco.experiments.bench.scores import by_setting
+    from pisco.experiments.bench.store import read, write_packed
 
     found = read(cells)
     if what in ("page", "pack"):

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.experiments.bench.scores import RATIOS, Score, Setting, bundled, by_setting, middle
+from pisco.experiments.bench.scores import RATIOS, Score, Setting, by_setting, middle
+from pisco.experiments.bench.store import bundled
 
 NEAR = 0.15
 """Mixing rates this far apart count e times less."""

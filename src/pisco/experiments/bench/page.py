@@ -10,7 +10,8 @@ from typing import Any
 
 from pisco._version import __version__
 from pisco.errors import writing
-from pisco.experiments.bench.scores import KINDS, MAY_MISS, RATIOS, pack
+from pisco.experiments.bench.scores import KINDS, MAY_MISS, RATIOS
+from pisco.experiments.bench.store import pack
 from pisco.files import atomic_write
 from pisco.report.panels import COLOURS
 
