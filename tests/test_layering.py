@@ -59,6 +59,7 @@ ORDER = {
         {"signed"},
         {"kits", "models"},
         {"rolls"},
+        {"audit"},
         {"runtime"},
     ],
     "pisco.federation.runtime": [
@@ -68,7 +69,8 @@ ORDER = {
         {"member", "asking"},
         {"membership"},
         {"agent", "server"},
-        {"rolled", "attendance", "roll_call"},
+        {"rolled", "roll_call"},
+        {"attendance"},
         {"rolled_agent", "rolled_server", "replay"},
     ],
     "pisco.report": [REST, {"html"}, {"live"}],
