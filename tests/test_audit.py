@@ -1,6 +1,8 @@
 """A member's audit log: what is in it, and that nobody can change it unseen."""
 
 import json
+import os
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -8,8 +10,13 @@ from typer.testing import CliRunner
 from pisco.cli.main import app
 from pisco.errors import InputError
 from pisco.federation.audit import FILE, AuditLog, read
+from pisco.federation.authority import Authority, read_certificate
+from pisco.federation.kits import refresh
 
 from federations import make_kits, plan_for
+
+pytest.importorskip("grpc")
+from pisco.federation.runtime.server import Server
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +107,37 @@ def rename(path, member):
     lines = lines_of(path)
     lines[0]["facts"]["member"] = member
     return chained(path, lines)
+
+
+def test_a_server_notes_what_it_refuses_and_goes_by(tmp_path):
+    plan = plan_for(3)
+    server = Server(make_kits(tmp_path, plan)["server"], tmp_path / "state", durable=False)
+    context = SimpleNamespace(abort=lambda code, reason: None)
+    for port in (1, 2):  # lines that differ in a number only are one of a kind
+        with pytest.raises(AssertionError, match="abort raises"):
+            server.door.refuse(context, f"10.0.0.1:{port}", "it is nobody")
+    authority = Authority.open(tmp_path / "authority", plan.name)
+    serial = read_certificate(tmp_path / "kits" / "agent-1" / "cert.pem").serial_number
+    authority.revoke([serial])
+    newer = plan.change(3, "remove", "agent-1")
+    refresh(tmp_path, newer, tmp_path / "kits" / "server")
+    server.look_for_plan()
+    server.close()
+    server.audit.add("refusal", line="too late")  # while the last calls end
+    found = read(tmp_path / "state" / FILE, server.kit.authority)
+    assert [line.kind for line in found] == ["start", "refusal", "revoked", "plan", "stop"]
+    assert found[1].facts == {"line": "refused 10.0.0.1:1: it is nobody"}
+    assert found[2].facts == {"serials": [f"{serial:x}"]} and found[3].facts == {"plan": newer.hash, "version": 2}
+
+
+def test_a_full_disk_costs_a_line_and_not_the_chain(kits, tmp_path, monkeypatch):
+    mine = AuditLog(tmp_path, kits[0]["server"], durable=False)
+    write = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda file, content: write(file, content[:10]))
+        mine.add("refusal", line="lost")
+    mine.add("refusal", line="kept")
+    assert [line.facts.get("line") for line in read(mine.path, kits[0]["server"].authority)] == [None, "kept"]
 
 
 def test_the_command(kits, log):

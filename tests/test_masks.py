@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pisco.errors import InputError
 from pisco.federation import kits
+from pisco.federation.audit import read as read_audit
 from pisco.federation.authority import Authority, read_certificate
 from pisco.federation.kits import Kit
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
@@ -473,6 +474,12 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
     rolls = read(tmp_path / "state/server/rolls.jsonl", plan, (tmp_path / "authority" / "cert.pem").read_bytes())
     again = [roll for roll in counted(rolls) if roll.attempt]
     assert ran.gone and [(roll.round, roll.present) for roll in again] == [(1, (0, 1, 2))]
+    # The audit logs of the server and of an agent tell of the same rolls, and who was left out.
+    ca = ran.kits["server"].authority
+    logs = [read_audit(tmp_path / "state" / name / "audit.jsonl", ca) for name in ("server", "agent-0")]
+    one, other = ([line.facts for line in log if line.kind == "roll"] for log in logs)
+    assert one[: len(other)] == other and len(other) >= len(rolls) - 1
+    assert [facts["left_out"] for facts in one if facts["attempt"]] == [[3]]
     # Everybody's vector was in one sum of each exchange, whatever was attempted again.
     for name in plan.names[:3]:
         kept = json.loads((tmp_path / "state" / name / "masks-used.json").read_text())
