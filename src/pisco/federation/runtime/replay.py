@@ -70,7 +70,7 @@ def why_not_scan(plan: Federation, rolls: Sequence[Roll]) -> str | None:
     """What happened in a run that `scan` cannot do again; None: nothing."""
     if len(plan.epochs) > 1:
         return "the roster changes during the run"
-    routes = Routes(plan.network_of(plan.epochs[0]), streams(seed_key(plan.seed)))
+    routes = Routes(plan.network_of(plan.epoch_at(0)), streams(seed_key(plan.seed)))
     alone = [roll for roll in counted(rolls) if not plan.tries_server(roll.attempt)]
     found = next((roll.round for roll in alone if routes.told(roll.round, 0).server.any()), None)
     return None if found is None else f"round {found} was attempted again without the server"
