@@ -60,6 +60,7 @@ ORDER = {
         {"signed"},
         {"kits", "models"},
         {"rolls"},
+        {"audit"},
         {"runtime"},
     ],
     "pisco.federation.runtime": [
@@ -69,7 +70,8 @@ ORDER = {
         {"member", "asking"},
         {"membership"},
         {"agent", "server"},
-        {"rolled", "attendance", "roll_call"},
+        {"rolled", "roll_call"},
+        {"attendance"},
         {"rolled_agent", "rolled_server", "replay"},
     ],
     "pisco.report": [REST, {"html"}, {"live", "playground"}],

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pisco.errors import InputError
+from pisco.federation.audit import AuditLog
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, SERVER
@@ -54,7 +55,9 @@ class MemberProcess(ABC):
         self.found = self.store.load()
         self.outbox: Outbox = outbox_of(self.found)
         self.mailroom = Mailroom(kit, self.plan.patience)
-        self.door = transport.Door(kit)
+        self.audit = AuditLog(folder, kit, durable=durable)
+        self.door = transport.Door(kit, lambda line: self.audit.add("refusal", line=line))
+        self._revoked = kit.revoked
         self.listen = listen
         self.bytes_sent = 0
         self._listening: Any = None
@@ -82,6 +85,7 @@ class MemberProcess(ABC):
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
         self._close_ways()
+        self.audit.close()
         self.store.close()
 
     def federation_hash(self, round_: int) -> bytes:
@@ -131,6 +135,10 @@ class MemberProcess(ABC):
         And its certificate, which may have been renewed.
         """
         self.kit.look_for_certificate()
+        revoked = self.kit.revoked
+        if revoked is not self._revoked:
+            new, self._revoked = revoked - self._revoked, revoked
+            self.audit.add("revoked", serials=[f"{serial:x}" for serial in sorted(new)])
         try:
             found = os.stat(self._plan_path)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (found.st_mtime_ns, found.st_ino)
@@ -155,6 +163,7 @@ class MemberProcess(ABC):
             try:
                 self.adopt(new)
                 log.info("took the new plan %s", new.hash[:12])
+                self.audit.add("plan", plan=new.hash, version=self.kit.version)
             except InputError as error:
                 log.warning("the new plan is ignored: %s", error)
 

@@ -80,8 +80,8 @@ def method(channel: grpc.Channel, name: str, request: Any, response: Any) -> Any
 class Door:
     """Who may come in: every request is checked against the certificate it came with."""
 
-    def __init__(self, kit: Kit):
-        self.kit = kit
+    def __init__(self, kit: Kit, note: Callable[[str], None] = lambda line: None):
+        self.kit, self.note = kit, note
         self._lock = threading.Lock()
         self._inside: Counter[str] = Counter()
         self._said: dict[str, float] = {}
@@ -129,11 +129,14 @@ class Door:
         with self._lock:
             self.refusals += 1
             # Who keeps asking must not fill the disk with lines that differ in a number only: a round, a port.
-            if now - self._said.get(kind, -60.0) > 5.0:
+            new = now - self._said.get(kind, -60.0) > 5.0
+            if new:
                 if len(self._said) > 1000:
                     self._said.clear()
                 self._said[kind] = now
-                log.warning("%s", line)
+        if new:
+            log.warning("%s", line)
+            self.note(line)
 
 
 def more_files() -> None:
