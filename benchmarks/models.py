@@ -74,16 +74,19 @@ class ResNet:
         return {"scale": jnp.ones(width), "bias": jnp.zeros(width)}
 
     def loss(self, params: Any, batch: Any, key: Any) -> jax.Array:
+        return cross_entropy(self.logits(params, batch["x"]), batch["y"])
+
+    def logits(self, params: Any, images: jax.Array) -> jax.Array:
         dtype = jnp.dtype(self.compute)
         params = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
-        x = (batch["x"].astype(dtype) - 127) / 64
+        x = (images.astype(dtype) - 127) / 64
         x = jax.nn.relu(self._unit(x, params["stem"], 1))
         for index, block in enumerate(params["blocks"]):
             stride = 2 if index and "skip" in block else 1
             y = jax.nn.relu(self._unit(x, block["one"], stride))
             y = self._unit(y, block["two"], 1)
             x = jax.nn.relu(y + (self._unit(x, block["skip"], stride) if "skip" in block else x))
-        return cross_entropy(x.mean(axis=(1, 2)) @ params["out"], batch["y"])
+        return x.mean(axis=(1, 2)) @ params["out"]
 
     def _unit(self, x: jax.Array, unit: Any, stride: int) -> jax.Array:
         x = conv(x, unit["kernel"], stride)
@@ -135,8 +138,11 @@ class GPT:
         }
 
     def loss(self, params: Any, batch: Any, key: Any) -> jax.Array:
-        half = jnp.bfloat16
         tokens = batch["tokens"]
+        return cross_entropy(self.logits(params, tokens), tokens[:, 1:]).mean(axis=1)
+
+    def logits(self, params: Any, tokens: jax.Array) -> jax.Array:
+        half = jnp.bfloat16
         words = params["words"].astype(half)
         x = words[tokens[:, :-1]] + params["places"].astype(half)
         apply = jax.checkpoint(self._apply) if self.checkpoint else self._apply
@@ -145,8 +151,7 @@ class GPT:
         else:
             for block in params["blocks"]:
                 x = apply(x, block)
-        logits = jnp.einsum("btd,vd->btv", _norm(x, params["norm"]), words, preferred_element_type=jnp.float32)
-        return cross_entropy(logits, tokens[:, 1:]).mean(axis=1)
+        return jnp.einsum("btd,vd->btv", _norm(x, params["norm"]), words, preferred_element_type=jnp.float32)
 
     def _apply(self, x: jax.Array, block: Any) -> jax.Array:
         block = jax.tree.map(lambda leaf: leaf.astype(x.dtype), block)

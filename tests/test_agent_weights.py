@@ -53,7 +53,7 @@ def test_weights_by_samples_train_the_pooled_logistic_regression(x64):
     np.testing.assert_allclose(problem.objective(x), loss(x, pooled, None).mean(), atol=1e-12)
 
 
-@pytest.mark.parametrize("few", [None, 3])
+@pytest.mark.parametrize("few", [None, pytest.param(3, marks=pytest.mark.slow)])
 def test_engines_and_blocks_agree(x64, few):
     problem, _, _ = uneven()
     problem.eval_samples, problem.eval_batch = few, 16

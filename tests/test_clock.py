@@ -216,6 +216,7 @@ def test_units_are_seconds_and_bytes_a_second():
     np.testing.assert_allclose(watch.at([1, 2]), [[18.5, 37]])
 
 
+@pytest.mark.slow
 def test_spread_is_lognormal():
     """sigma stays with an agent, jitter does not; a link is as far in both directions."""
     rule, n, k = build("dsgd", local_lr=0.1), 2000, 200

@@ -138,7 +138,7 @@ def test_methods_take_their_published_network_or_stay():
     assert clustered.graph == "clusters" and clustered.reporters == 1 and clustered.gossip_steps == 2
 
 
-@pytest.mark.parametrize("base", ["quick", "a9a-kgt"])
+@pytest.mark.parametrize("base", ["quick", pytest.param("a9a-kgt", marks=pytest.mark.slow)])
 def test_all_methods_with_local_steps_take_as_many_gradients(base):
     """PISCO's T_o leaves out the communication step; two gradients a round for everybody here."""
     counts = {
@@ -334,7 +334,7 @@ def preset(method: str) -> str:
     return "a9a" if method == "pisco" else f"a9a-{method}"
 
 
-@pytest.mark.parametrize("method", thinned(ALGORITHMS))
+@pytest.mark.parametrize("method", thinned(ALGORITHMS, 9))
 def test_every_method_has_a_preset_that_runs_on_its_network(method):
     name = preset(method)
     assert name in presets()

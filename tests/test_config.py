@@ -205,3 +205,21 @@ def test_double_precision(tiny, x64):
 )
 def test_toml_writes_what_it_reads(tables):
     assert tomllib.loads(toml.write(tables)) == tables
+
+
+def test_parts_of_a_model_in_a_file(tiny):
+    """The same leaves stay at home as in Python, and what matches nothing is named."""
+    mine = ['problem.name="mlp"', "problem.hidden=3", 'problem.parts={local=["w2", "c2"], frozen="c1"}']
+    config = load(tiny, mine)
+    assert Config.from_dict(tomllib.loads(config.to_toml())) == config
+    _, problem, _ = config.build()
+    assert problem.kinds is not None and problem.kinds.of("local") == ["c2", "w2"]
+    result = config.execute()
+    assert result.params["c1"] is None and not np.allclose(result.params["w2"][0], result.params["w2"][1])
+    assert result.history["bytes_gossip"][-1] % (4 * 3 * 3) == 0  # w1 alone
+    with pytest.raises(InputError, match="no leaf is matched by local='head'; the model has c1, c2, w1, w2"):
+        load(tiny, [*mine[:2], "problem.parts={local='head'}"]).build()
+    with pytest.raises(InputError, match="frozn"):
+        load(tiny, [*mine[:2], "problem.parts={frozn='c1'}"]).build()
+    with pytest.raises(InputError, match="says itself which parts"):
+        problem.parted({"local": "w1"})

@@ -1,4 +1,7 @@
-"""One test over every registered algorithm: no skips, no exceptions. A new registry row is picked up by itself."""
+"""Every registered algorithm, no skips, no exceptions: a new registry row is picked up by itself.
+
+The checks that users run on their own take all of them; what these cover too is thinned out for the slow tests.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +13,7 @@ from pisco.algorithms import ALGORITHMS, build
 from pisco.testing import check_algorithm
 from pisco.types import StartMix
 
-from worlds import Quadratics, after, network_for, trajectory
+from worlds import Quadratics, after, network_for, thinned, trajectory
 
 USUAL = {"local_lr": 0.02, "local_steps": 2}
 NAMES = sorted(ALGORITHMS)
@@ -32,7 +35,7 @@ def takes_any_server(name):
     return not (needs.server_every_round or needs.constant_map)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_converges_on_heterogeneous_quadratics(name, x64):
     world = Quadratics()
     result = pisco.run(usual(name), world.problem(), home(name), rounds=600, eval_every=100)
@@ -52,7 +55,7 @@ def tree_loss(params, batch, key):  # one function, so that methods share the pr
     return jnp.mean((params["scale"] * out - 1) ** 2, axis=-1)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, 3))
 def test_any_pytree_any_seed_one_program(name):
     """Seeds decide every bit, numbers compile nothing anew, leaves keep their types, and the loss falls."""
     rng = np.random.default_rng(0)
@@ -85,7 +88,7 @@ def test_passes_the_checks_that_users_run_on_their_own(name):
     assert report.passed, report
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", thinned(NAMES, 2))
 def test_any_schedule_makes_sense(name, x64):
     """Every other schedule either runs to a finite result or is refused with a sentence."""
     problem, refusals, ran = Quadratics().problem(), [], 0

@@ -228,7 +228,9 @@ def own_problem():
 ENGINES = ["sharded", ScanEngine(batching=stacked), pytest.param("debug", marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("engine", ENGINES, ids=["sharded", "stacked", "debug"])
+@pytest.mark.parametrize(
+    "engine", [pytest.param(ENGINES[0], marks=pytest.mark.slow), *ENGINES[1:]], ids=["sharded", "stacked", "debug"]
+)
 def test_engines_agree_on_a_users_network(engine, x64):
     problem, net = own_problem(), pisco.Network.path(2)
     assert usual(problem) is in_turn

@@ -12,8 +12,11 @@ from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
 from pisco.networks import graphs
 from pisco.networks.directed import in_out
+from pisco.networks.facts import facts
 from pisco.networks.rounds import draw_round
-from pisco.planning import plan
+from pisco.planning import check_step, plan
+from pisco.report import plot_network
+from pisco.theory import agents_growth, largest_safe_step
 from pisco.types import Pushed
 
 import twins
@@ -90,11 +93,50 @@ def test_the_optimum_where_one_matrix_does_not_get_there(x64, options, server):
     assert np.abs(stuck["params"].T - world.optimum).max() > 0.01
 
 
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize("options", [PUSH_PULL, {"local_steps": 1}], ids=str)
+def test_limits_of_steps_are_where_runs_diverge(x64, options, p):
+    """Just below the limit errors shrink, in the mean over coins; just above they grow."""
+    world, network = Quadratics(dim=2), pisco.Network(DIGRAPHS["random"])
+    pair, rule = (network.weights, network.push), {"server_prob": p} | options
+    limit = largest_safe_step(world.hessians, pair, **rule)
+    assert agents_growth(world.hessians, pair, local_lr=0.97 * limit, **rule) < 1
+    assert agents_growth(world.hessians, pair, local_lr=1.03 * limit, **rule) > 1
+    if p:
+        return
+    problem, ends = world.problem(), []
+    for share in (0.97, 1.03):
+        found = after(pisco_rule(local_lr=share * limit, **options), problem, network, 3000)
+        ends.append(np.abs(found - world.optimum).max())
+    assert ends[0] < 1e-3 and not ends[1] < 10
+    # With J for both, p does not matter; a pair of one matrix is that matrix.
+    W = doubly_stochastic(6, symmetric=False)
+    one, two = (largest_safe_step(world.hessians, each, **options) for each in (W, (W, W)))
+    assert one == pytest.approx(two)
+
+
+def test_a_step_beyond_the_limit_is_told_before_the_run():
+    network = pisco.Network(DIGRAPHS["random"])
+    problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 6), np.arange(12.0).reshape(6, 2))
+    said = check_step(pisco_rule(local_lr=2.2, local_steps=2), problem, network, rounds=300)
+    assert said is not None and "network.weights" not in str(said)
+    assert check_step(pisco_rule(local_lr=0.05, local_steps=2), problem, network, rounds=300) is None
+
+
 def test_a_pair_of_one_matrix_is_that_matrix(x64):
     world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
     rule = pisco_rule(local_lr=0.03, local_steps=1)
     one, two = (after(rule, world.problem(), pisco.Network(weights=each), 50) for each in (W, (W, W)))
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-13)
+
+
+def test_a_digraph_in_numbers_and_as_a_picture(tmp_path):
+    network = pisco.Network(DIGRAPHS["random"])
+    found = facts(network)
+    assert found["edges"] == len(network.graph.arcs) and found["components"] == 1
+    assert -1 < found["smallest_eigenvalue"] < found["mixing_rate"] < 1
+    plot_network(network.graph, network.weights, tmp_path / "digraph.png")
+    assert "in-out" in repr(network) and "mixing rate" in network._repr_html_()
 
 
 def test_costs_count_arcs(x64):

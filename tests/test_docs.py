@@ -90,6 +90,24 @@ def test_examples_run(example, tmp_path):
     assert done.stdout.strip()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cifar_resnet", "shakespeare_characters", "speeches"])
+def test_large_examples_run_in_small(name, tmp_path):
+    """What `--out` writes is what the picture reads."""
+    here = {each.name for each in pisco.data.available() if each.found}
+    if missing := {"shakespeare_characters": {"shakespeare"}, "speeches": {"sotu"}}.get(name, set()) - here:
+        pytest.skip(f"{missing} is not here")
+    folder = ROOT / "examples" / "large"
+    common: dict = {"env": os.environ | {"JAX_PLATFORMS": "cpu"}, "capture_output": True, "text": True, "timeout": 900}
+    out, picture = tmp_path / "runs.jsonl", tmp_path / "picture.png"
+    command = [sys.executable, folder / f"{name}.py", "--tiny", "--methods", "central,noloco", "--out", out]
+    done = subprocess.run(command, check=False, **common)
+    assert done.returncode == 0, done.stderr
+    assert len(out.read_text().splitlines()) == 2
+    done = subprocess.run([sys.executable, folder / "plot.py", out, picture], check=False, **common)
+    assert done.returncode == 0 and picture.is_file(), done.stderr
+
+
 def test_every_algorithm_has_an_entry():
     headings = re.findall(r"^## `(.+)`$", (DOCS / "algorithms.md").read_text(), re.MULTILINE)
     assert sorted(headings) == sorted(ALGORITHMS)

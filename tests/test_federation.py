@@ -373,6 +373,25 @@ def test_a_key_made_by_the_agent_itself_is_signed_unseen(home, tmp_path):
         kits.issue(home, make(), "agent-2", tmp_path / "again", request=tmp_path / "forged.pem")
 
 
+def test_a_key_made_elsewhere_is_renewed_and_gets_no_double(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert command("init", "clinic", "--agents", 3).exit_code == 0
+    mine = tmp_path / "mine"
+    request = ca.new_request(mine, "clinic", "agent-2")
+    assert "send it back" in command("issue", "agent-2", "-d", "clinic", "--request", request, "-o", "back").stdout
+    done = command("issue", "--all", "--dir", "clinic")
+    assert done.stdout.count("serial") == 3 and "agent-2: has a key of its own elsewhere; left out" in done.stdout
+    first = ca.read_certificate(Path("back/cert.pem"))
+    done = command("issue", "agent-2", "--dir", "clinic", "--renew", "--days", 30)
+    assert done.exit_code == 0 and "send it back" in done.stdout and not Path("clinic/kits/agent-2/key.pem").exists()
+    for file in Path("clinic/kits/agent-2").iterdir():
+        (mine / file.name).write_bytes(file.read_bytes())
+    assert kits.Kit.load(mine).name == "agent-2"
+    assert ca.read_certificate(mine / "cert.pem").serial_number != first.serial_number
+    assert command("revoke", "agent-2", "--dir", "clinic").exit_code == 0  # then its key is not signed again
+    assert "no certificate to renew" in command("issue", "agent-2", "--dir", "clinic", "--renew").stderr
+
+
 def spoil(kit, file, content):
     """Put something else into one file of a kit: text, another file's content, or nothing at all."""
     (kit / file).unlink()

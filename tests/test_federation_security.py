@@ -33,7 +33,7 @@ from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
 from pisco.cli.federation import follow  # noqa: E402
-from pisco.federation.runtime import transport  # noqa: E402
+from pisco.federation.runtime import peers, transport  # noqa: E402
 from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Peer  # noqa: E402
 from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Piece, Report, Request  # noqa: E402
@@ -408,11 +408,17 @@ def answers(siege):
 
 
 SOME = ("expected float32", "asked for the whole", "NaN", "does not end")
+TAKEN = ("holds float64", "asked for the whole", "NaN", "ends after 8 of")
 
 
-@pytest.mark.parametrize("words", [SOME, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-def test_a_neighbour_that_answers_nonsense(siege, words):
+@pytest.mark.parametrize(
+    ("words", "small"),
+    [(SOME, 0), (TAKEN, 1000), pytest.param(None, 0, marks=pytest.mark.slow)],
+    ids=["some", "taken", "all"],
+)
+def test_a_neighbour_that_answers_nonsense(siege, monkeypatch, words, small):
     """The attacker is agent 3, with its own good certificate, at its own address."""
+    monkeypatch.setattr(peers, "SMALL", small)  # larger messages come in chunks, as many as the other one sends
     kit, words = siege.kits["agent-3"], words or tuple(answers(siege))
     turn = itertools.cycle((*words, None))
 
@@ -425,7 +431,8 @@ def test_a_neighbour_that_answers_nonsense(siege, words):
             yield chunk.SerializeToString()
 
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.http2.min_recv_ping_interval_without_data_ms", 5000)])
-    handlers = {"Pull": grpc.unary_stream_rpc_method_handler(serve)}
+    take = grpc.unary_unary_rpc_method_handler(lambda request, context: next(serve(request, context)))
+    handlers = {"Take": take} if small else {"Pull": grpc.unary_stream_rpc_method_handler(serve)}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("pisco.Federation", handlers),))
     credentials = grpc.ssl_server_credentials([(kit.key, kit.certificate)], kit.authority, require_client_auth=True)
     server.add_secure_port(siege.address("agent-3"), credentials)

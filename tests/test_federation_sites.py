@@ -299,7 +299,9 @@ def layers_of(agent):
     return pisco.Problem(squares, start, [all_data()[agent]])
 
 
-@pytest.mark.parametrize("server", ["never", "always"])  # whether the last round reaches the server
+@pytest.mark.parametrize(
+    "server", [pytest.param("never", marks=pytest.mark.slow), "always"]
+)  # whether the last round reaches the server
 def test_a_plan_may_close_with_the_mean_model(tmp_path, server):
     plan = plan_for(3, rounds=3, closing=True, network={"graph": "path", "server": server})
     ran = Running(tmp_path, plan, layers_of).join()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pisco.cli.agent import _speaking
+from pisco.cli.agent import speaking
 from pisco.errors import InputError
 from pisco.federation import kits
 from pisco.federation.plan import Federation
@@ -126,7 +126,7 @@ def test_farewells_by_the_hundred_are_kept_once(server):
 
 
 def test_log_lines_carry_the_date(server, capsys):
-    with _speaking(server.kit):
+    with speaking(server.kit):
         logging.getLogger("pisco.federation").info("hello")
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d server: hello\n", capsys.readouterr().err)
 

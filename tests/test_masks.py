@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from pisco.errors import InputError
 from pisco.federation import kits
+from pisco.federation.audit import read as read_audit
 from pisco.federation.authority import Authority, read_certificate
 from pisco.federation.kits import Kit
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
@@ -22,8 +23,9 @@ grpc = pytest.importorskip("grpc")
 import pisco  # noqa: E402
 from pisco.federation.runtime import fixed, keyring, masks, sums  # noqa: E402
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
+from pisco.federation.runtime.ledger import costs  # noqa: E402
 from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
-from pisco.federation.runtime.replay import replay, scan, why_not_scan  # noqa: E402
+from pisco.federation.runtime.replay import replay, scan, together, weighed, why_not_scan  # noqa: E402
 from pisco.federation.runtime.roll_call import RollCall, Word  # noqa: E402
 from pisco.federation.runtime.routes import ServerHop, average  # noqa: E402
 
@@ -69,16 +71,16 @@ class Members:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_sums_under_masks_are_exact(dtype):
     arrays, members = vectors(dtype=dtype), Members()
-    total = fixed.add(list(members.words(arrays).values()))
-    found = fixed.decode(total, MessageLayout.of(arrays[0]), 4)
+    layout, sent = MessageLayout.of(arrays[0]), list(members.words(arrays).values())
+    found = fixed.total([layout.masked.split(words.data) for words in sent], layout, 4)
     for one, other, plain in zip(found, fixed.mean(arrays, ALL), average(arrays, ALL), strict=True):
         assert one.dtype == dtype and one.shape == plain.shape
         np.testing.assert_array_equal(one, other)  # masks change nothing, to the bit
         exact = np.mean([a.astype(np.float64) for a in [arrays[p][len(plain.shape) == 1] for p in range(4)]], axis=0)
         np.testing.assert_allclose(one, exact, rtol=np.finfo(dtype).eps, atol=2.0**-41)
         np.testing.assert_allclose(one, plain, rtol=0, atol=2.0**-20)
-    turned = fixed.add(list(members.words(arrays).values())[::-1])
-    np.testing.assert_array_equal(turned, total)  # in any order
+    turned = fixed.total([layout.masked.split(words.data) for words in sent[::-1]], layout, 4)
+    np.testing.assert_array_equal(turned[0], found[0])  # in any order
 
 
 def test_reports_with_weights_add_up_to_their_mean():
@@ -91,7 +93,7 @@ def test_reports_with_weights_add_up_to_their_mean():
 def test_numbers_that_are_too_large_are_refused():
     assert fixed.largest(4) == 2.0**18
     fine = [np.full(3, 2.0**18)]
-    np.testing.assert_array_equal(fixed.decode(fixed.add([fixed.encode(fine, 4)] * 4), MessageLayout.of(fine), 4), fine)
+    np.testing.assert_array_equal(fixed.total([[fixed.encode(fine, 4)]] * 4, MessageLayout.of(fine), 4), fine)
     with pytest.raises(fixed.OutOfRange, match=r"a number of size 262145 is too large: with 4 members .* 262144"):
         fixed.encode([np.array([0.0, -(2.0**18) - 1])], 4)
     for broken in (np.nan, np.inf):
@@ -104,7 +106,7 @@ def test_masks_that_do_not_cancel_are_noticed():
     words = members.words(arrays)
     words["b"] = members.words(arrays, WHERE._replace(round=4))["b"]  # of another round
     with pytest.raises(fixed.OutOfRange, match="did not cancel"):
-        fixed.decode(fixed.add(list(words.values())), MessageLayout.of(arrays[0]), 4)
+        fixed.total([[each] for each in words.values()], MessageLayout.of([np.zeros(20_003)]), 4)
 
 
 # ------------------------------------------------------------------------------------------- what the server sees
@@ -202,8 +204,8 @@ def test_the_server_and_one_member_learn_the_sum_of_the_others_and_nothing_else(
         np.testing.assert_array_equal(one, same)
     # What is left once d's part is taken away is the sum of the three, and depends on nothing else.
     sent = view(monkeypatch, first, pads)[:4]
-    honest = fixed.add(sent) - fixed.encode(first[3], 4)
-    np.testing.assert_array_equal(honest, fixed.add([fixed.encode(first[p], 4) for p in range(3)]))
+    honest = np.sum(sent, axis=0, dtype=np.uint64) - fixed.encode(first[3], 4)
+    np.testing.assert_array_equal(honest, sum(fixed.encode(first[p], 4) for p in range(3)))
     # Of a roll of two, that would be a vector.
     assert sums.FEWEST == 3
 
@@ -390,7 +392,7 @@ def problem_of(agent):
 
 
 class Watched(Running):
-    """A federation that notes what its server pulled in every sum."""
+    """A federation that notes what its agents reported, and what its server pulled, in every sum."""
 
     def build(self, name):
         made = super().build(name)
@@ -402,29 +404,40 @@ class Watched(Running):
                 return combine(arrays, layout, hop)
 
             made.sums.combine = noting
+        else:
+            message, mine = made.sums.message, self.__dict__.setdefault("reported", {}).setdefault(name, [])
+            made.sums.message = lambda part, arrays: mine.append(np.array(arrays[0])) or message(part, arrays)
         return made
 
 
 def test_a_federation_whose_server_sees_no_vector(tmp_path, x64):
     # Three agents who count by weights, and the closing average.
-    given = {"rounds": 4, "dtype": "float64", "seed": 1, "network": {"graph": "ring", "server_prob": 0.7}}
-    given |= {"closing": True, "agent_weights": {"agent-0": 3.0, "agent-1": 1.0, "agent-2": 1.0}}
-    plan = plan_for(3, server_sum="masked", **given)
-    hidden = Watched(tmp_path / "hidden", plan, problem_of).join()
-    open_ = Watched(tmp_path / "open", plan_for(3, **given), problem_of).join()
-    np.testing.assert_allclose(hidden.params(), open_.params(), rtol=0, atol=1e-11)
-    for name, column in open_.results["server"].params.items():
-        np.testing.assert_allclose(hidden.results["server"].params[name], column, rtol=0, atol=1e-11)
-    count = 2 * sum(coins(pisco.bernoulli(0.7), 4, 1)) + 1
-    assert len(hidden.pulled) == len(open_.pulled) == count >= 3
-    for (layout, arrays), (_, plain) in zip(hidden.pulled, open_.pulled, strict=True):
+    plan = plan_for(
+        3, rounds=4, dtype="float64", seed=1, network={"graph": "ring", "server_prob": 0.7}, closing=True,
+        agent_weights={"agent-0": 3.0, "agent-1": 1.0, "agent-2": 1.0}, server_sum="masked",
+    )  # fmt: skip
+    ran = Watched(tmp_path, plan, problem_of).join()
+    own = together(list(weighed(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}).values()))
+    open_ = pisco.run(plan.build_algorithm(), own, plan.network_of(plan.epochs[0]), rounds=4, seed=1)
+    np.testing.assert_allclose(ran.params(), open_.params, rtol=0, atol=1e-11)
+    (closing,) = ran.results["server"].params.values()
+    np.testing.assert_allclose(closing[0], open_.params.mean(axis=0), rtol=0, atol=1e-11)
+    reached = sum(coins(pisco.bernoulli(0.7), 4, 1))
+    assert len(ran.pulled) == 2 * reached + 1 >= 3
+    for at, (layout, arrays) in enumerate(ran.pulled):
         assert layout == layout.masked
         for place, sent in arrays.items():
-            gaps = sent[0].view(np.int64) * 2.0**-40 - plain[place][0]
-            assert np.abs(gaps).min() > 1e-3  # chance would have it so once in a billion times
-    # 8 bytes a number up and 8 down, as without masks in double precision.
-    history, other = hidden.results["server"].history, open_.results["server"].history
-    np.testing.assert_array_equal(history["bytes_server"], other["bytes_server"])
+            gaps = sent[0].view(np.int64) * 2.0**-40 - ran.reported[plan.names[place]][at]
+            assert np.abs(gaps).min() > 1e-3  # chance would have it otherwise once in a billion times
+    # Two exchanges of 4 numbers for 3 agents, 8 bytes each, up and down.
+    assert ran.results["server"].history["bytes_server"][-1] == reached * 2 * 3 * 2 * 8 * 4
+
+
+def test_bytes_up_to_the_server_are_words():
+    plan = plan_for(3, rounds=4, seed=1, network={"graph": "ring", "server_prob": 0.7}, server_sum="masked")
+    found = costs(plan, [0, 4], {"sent": [16, 16], "start_server": [16], "start_gossip": []})["bytes_server"]
+    reached = sum(coins(pisco.bernoulli(0.7), 4, 1))
+    np.testing.assert_array_equal(found, [3 * (32 + 16), 3 * (32 + 16) + reached * 2 * 3 * (32 + 16)])
 
 
 class Vanishing(Watched):
@@ -448,9 +461,9 @@ class Vanishing(Watched):
 
 
 def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_second_sum(tmp_path, x64):
-    seed = next(s for s in range(99) if list(coins(pisco.bernoulli(0.5), 8, s)[:3]) == [0, 1, 1])
+    seed = next(s for s in range(99) if list(coins(pisco.bernoulli(0.5), 4, s)[:3]) == [0, 1, 1])
     plan = plan_for(
-        4, rounds=8, seed=seed, dtype="float64", presence="deadline", deadline=0.6, patience=60.0, eval_every=4,
+        4, rounds=4, seed=seed, dtype="float64", presence="deadline", deadline=0.6, patience=60.0, eval_every=2,
         server_sum="masked", network={"graph": "ring", "server_prob": 0.5},
     )  # fmt: skip
     ran = Vanishing(tmp_path, plan, problem_of)
@@ -461,17 +474,23 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
     rolls = read(tmp_path / "state/server/rolls.jsonl", plan, (tmp_path / "authority" / "cert.pem").read_bytes())
     again = [roll for roll in counted(rolls) if roll.attempt]
     assert ran.gone and [(roll.round, roll.present) for roll in again] == [(1, (0, 1, 2))]
+    # The audit logs of the server and of an agent tell of the same rolls, and who was left out.
+    ca = ran.kits["server"].authority
+    logs = [read_audit(tmp_path / "state" / name / "audit.jsonl", ca) for name in ("server", "agent-0")]
+    one, other = ([line.facts for line in log if line.kind == "roll"] for log in logs)
+    assert one[: len(other)] == other and len(other) >= len(rolls) - 1
+    assert [facts["left_out"] for facts in one if facts["attempt"]] == [[3]]
     # Everybody's vector was in one sum of each exchange, whatever was attempted again.
     for name in plan.names[:3]:
         kept = json.loads((tmp_path / "state" / name / "masks-used.json").read_text())
-        assert kept["round"] == max(k for k, c in enumerate(coins(pisco.bernoulli(0.5), 8, seed)) if c)
+        assert kept["round"] == max(k for k, c in enumerate(coins(pisco.bernoulli(0.5), 4, seed)) if c)
     states = replay(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     for name in plan.names[:3]:
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)  # to the bit
     assert why_not_scan(plan, rolls) == "round 1 was attempted again without the server"
     with pytest.raises(InputError, match="attempted again without the server, which `scan` does not know"):
         scan(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
-    reached = sum(coins(pisco.bernoulli(0.5), 8, seed)) - 1
+    reached = sum(coins(pisco.bernoulli(0.5), 4, seed)) - 1
     assert history["server_rounds"][-1] == reached
 
 
@@ -479,7 +498,8 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
 def test_somebody_joins_and_the_log_is_simulated(tmp_path, x64):
     for presence in ({}, {"presence": "deadline", "deadline": 5.0}):
         home = tmp_path / str(len(presence))
-        plan = plan_for(4, rounds=40, dtype="float64", server_sum="masked", **presence)
+        links = {"graph": "complete", "server_prob": 0.3}
+        plan = plan_for(4, rounds=40, dtype="float64", server_sum="masked", network=links, **presence)
         at = 20
         later = plan.change(at, "add", "agent-4", f"127.0.0.1:{free_ports(1)[0]}")
         ran = Watched(home, later, problem_of).join()

@@ -183,6 +183,7 @@ def test_agents_are_not_measured_unless_asked_for():
             each_agent(other)
 
 
+@pytest.mark.slow
 def test_an_experiment_asks_for_every_agent():
     config = load("quick", ["run.rounds=2", "run.eval_every=2", "problem.each_agent=true"])
     assert {"test_accuracy_worst", "test_accuracy_spread"} <= config.execute().history.keys()

@@ -110,7 +110,8 @@ def test_leaves_of_ones_own_reach_ones_own_minimiser(x64):
     assert result.history["consensus_error"][-1] < 1e-18  # of what is sent
 
 
-@pytest.mark.parametrize("kind", [pytest.param("buffers", marks=pytest.mark.slow), "local_buffers"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["buffers", "local_buffers"])
 def test_engines_agree(x64, kind, tmp_path):
     problem = parted(parts={"frozen": "scale", "local": "head/*", kind: "stats/*"})
     options = {"rounds": 2, "eval_every": 2, "batch_size": 3, "chunk_rounds": 1}

@@ -54,6 +54,7 @@ def test_a_plan_does_what_it_says():
     assert found.price < price[0]
 
 
+@pytest.mark.slow
 def test_dear_gradients_keep_local_steps_few():
     """The parts of a price add up, and T_o > 1 has to pay for its gradients."""
     dear = small_plan(prices=Prices(10.0, 1.0, gradient=1000.0), probabilities=(0.1,))
@@ -197,6 +198,7 @@ def test_rounds_that_cost_nothing_do_not_stop_a_plan():
         small_plan(prices=Prices(server=math.inf))
 
 
+@pytest.mark.slow
 def test_what_fails_later_is_not_planned(monkeypatch):
     from pisco.planning.pilot import DIVERGED
     from pisco.planning.track import Track

@@ -270,3 +270,20 @@ def test_a_table_makes_a_run_private():
         load("quick", ["privacy.noise=1"])
     with pytest.raises(pisco.InputError, match="spend privacy that is not counted"):
         load("quick", [*settings, "algorithm.local_lr=auto"]).execute()
+
+
+# What tracking does with noise
+
+
+def test_a_tracker_carries_the_noise_that_the_eigenvalues_say(x64):
+    """Noise alone: mode λ of W holds 2λ²/(1 + λ) times a gradient's variance, the mean just that of the newest one."""
+    agents, size = 8, 4000
+    network = pisco.Network.ring(agents, weights="metropolis")
+    noise = pisco.Privacy(clip=1.0, noise=1.0, delta=0.1)
+    data = np.ones((agents, 1))
+    problem = pisco.Problem(lambda x, batch, key: 0.0 * x[0] * batch, np.zeros(size), data, privacy=noise)
+    rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=0)
+    result = pisco.run(rule, problem, network, rounds=40, eval_every=40)
+    modes = np.linalg.eigvalsh(network.weights.toarray())[:-1]
+    expected = size * np.sum(2 * modes**2 / (1 + modes)) / agents
+    np.testing.assert_allclose(result.history["tracking_error"][-1], expected, rtol=0.05)

@@ -180,6 +180,7 @@ def test_cnn_is_the_papers():
     }
 
 
+@pytest.mark.slow
 def test_dropout_is_for_training_alone(narrow):
     problem = pisco.problems.cnn(toy_images(), agents=5, dropout=0.5)
     params, batch = problem.init(jax.random.key(0)), jax.tree.map(lambda leaf: leaf[:4], problem.data)

@@ -1,5 +1,6 @@
 """Agents that nobody can dial: reached through relays, which see ciphertext only and can do nothing with it."""
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -7,7 +8,9 @@ import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from pisco.cli.main import app
 from pisco.errors import InputError
 from pisco.federation import kits as kits_
 from pisco.federation.authority import Authority
@@ -81,17 +84,13 @@ class Recording(Relay):
         def record(source, sink):
             kept = bytearray()
             self.seen.append(kept)
-            while data := self.tamper(source.recv(65536), kept):
-                kept += data
-                try:
+            with contextlib.suppress(OSError):
+                while data := self.tamper(source.recv(65536), kept):
+                    kept += data
                     sink.sendall(data)
-                except OSError:
-                    break
             for each in (near, far):
-                try:
+                with contextlib.suppress(OSError):
                     each.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    break
 
         back = threading.Thread(target=record, args=(far, near), daemon=True)
         back.start()
@@ -408,6 +407,33 @@ def test_plans_with_outbound_agents(tmp_path):
     tables["roster"][0]["reach"] = "outbound"
     with pytest.raises(ValueError, match="needs either an address"):
         Federation.model_validate(tables)
+
+
+def test_the_commands_know_who_is_outbound(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words):
+        return CliRunner().invoke(app, list(words), env={"COLUMNS": "120"})
+
+    made = ["federation", "init", "clinic", "--agent", "north=10.0.0.5:7401", "--outbound", "south", "--rounds", "9"]
+    assert command(*made, "--relay", "relay-1=10.0.0.8:7410").exit_code == 0
+    assert "relay-1: " in command("federation", "issue", "--all", "--dir", "clinic").stdout
+    shown = command("federation", "show", "--dir", "clinic").stdout
+    assert "south  outbound" in shown and "relay-1 at 10.0.0.8:7410" in shown
+    moved = ["federation", "change", "move", "north", "--address", "outbound", "--round", "5", "--dir", "clinic"]
+    assert command(*moved).exit_code == 0
+    assert Federation.load("clinic/federation.toml").hidden == {"north", "south"}
+    for words, complaint in (
+        (["relay", "--kit", "clinic/kits/south"], "start it with `pisco agent"),
+        (["relay", "--kit", "clinic/kits/server"], "start it with `pisco server"),
+        (["relay", "--kit", "clinic/kits/relay-1"], "cannot listen at 10.0.0.8:7410"),
+        (["agent", "--kit", "clinic/kits/south", "--proxy", "socks5://a:1"], "write http://host:port"),
+        (["federation", "init", "a", "--agent", "n=h:1", "--outbound", "n"], "'n' has an address and is outbound"),
+        (["federation", "init", "b", "--agents", "3", "--outbound", "agent-9"], "no agent 'agent-9'"),
+        (["federation", "init", "c", "--outbound", "x", "--relay", "r"], "write NAME=HOST:PORT"),
+    ):
+        done = command(*words)
+        assert done.exit_code == 2 and complaint in done.stderr, done.stderr
 
 
 # Whole federations

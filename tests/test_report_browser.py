@@ -12,6 +12,8 @@ import pytest
 from playwright import sync_api as playwright
 
 import pisco
+from pisco.experiments.bench import scores, store
+from pisco.experiments.bench.page import write_page as bench_page
 from pisco.report.html import write_page
 from pisco.report.live import LivePage
 
@@ -241,3 +243,30 @@ def test_twenty_long_runs_stay_small_and_open_at_once(opened, tmp_path):
     assert 0.1 < spent["ProcessTime"] < 3.0
     assert page.evaluate("document.getElementById('by-round').data.length") == 20
     assert re.search("drawn at a few hundred", page.text_content("#curves-note"))
+
+
+def test_the_benchmark_page_ranks_as_the_tables_do(opened, tmp_path):
+    cells = store.bundled()
+    page = opened(bench_page(cells, tmp_path / "bench.html"))
+    by_place = scores.by_setting(cells)
+    for (task, network), currency, slide in (
+        (("a9a", "ring-10"), "bytes", 1),
+        (("least-squares", "split-10"), "messages", 2),
+        (("least-squares", "path-10"), "bytes", -1),
+    ):
+        page.select_option("#task", task)
+        page.select_option("#network", network)
+        page.select_option("#currency", currency)
+        slider = "const r = document.getElementById('ratio'); r.value = to; r.dispatchEvent(new Event('input'))"
+        page.evaluate(f"(to) => {{ {slider} }}", slide)
+        rows = "[...document.querySelectorAll('#ranking tbody tr')].map(r => [r.dataset.method, r.dataset.cost])"
+        shown = [(name, float(cost)) for name, cost in page.evaluate(rows)]  # Infinity as well
+        ranked = scores.ranking(by_place[task, network], 10.0**slide, currency)
+        assert [name for name, _ in shown] == [each.score.method for each in ranked]
+        assert [cost for _, cost in shown] == pytest.approx([each.price for each in ranked])
+        assert ranked[0].score.method in page.text_content("#said")
+        column = scores.RATIOS.index(10.0**slide)
+        first = page.locator("#map tbody tr", has_text=f"{network},").locator("td").nth(column).text_content()
+        assert first.startswith(ranked[0].score.label)
+    page.select_option("#currency", "seconds")
+    assert page.is_hidden("#price") and page.locator("#ranking tbody tr").count() == len(ranked)

@@ -37,7 +37,7 @@ def home_of(name):
     return algorithm, network
 
 
-@pytest.mark.parametrize("receivers", ["all", "sampled"])
+@pytest.mark.parametrize("receivers", [pytest.param("all", marks=pytest.mark.slow), "sampled"])
 def test_routes_are_what_the_rounds_draw(receivers):
     keys, first, end = streams(seed_key(3)), 500, 530  # across a block of coins
     network = pisco.Network.ring(
@@ -81,6 +81,7 @@ def agree(tmp_path, name, dtype, network=None, rounds=ROUNDS):
     return ran, alone
 
 
+@pytest.mark.slow
 def test_unequal_agents_agree_with_scan(tmp_path):
     samples = {f"agent-{i}": 10.0**i for i in range(AGENTS)}
     plan = plan_for(AGENTS, rounds=4, dtype="float64", eval_every=2, agent_weights=samples)

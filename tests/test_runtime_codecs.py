@@ -84,7 +84,7 @@ def test_sixteen_bits_on_the_wire(tmp_path, dtype):
     np.testing.assert_array_equal(history["bytes_gossip"], 2 * D * history["messages_gossip"])
     assert measured(ran) <= 1.001 * (history["bytes_gossip"][-1] + history["bytes_server"][-1])
     alone = pisco.run(plan.build_algorithm(), problem_of([0, 1, 2]), plan.network_of(plan.epochs[0]), rounds=40)
-    np.testing.assert_allclose(found, vectors(alone.params), atol=1e-4)  # a digit in 16 bits may fall otherwise
+    np.testing.assert_allclose(found, vectors(alone.params), atol=2e-3)  # a digit in 16 bits may fall otherwise
 
 
 def test_the_wire_of_a_plan():

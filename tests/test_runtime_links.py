@@ -107,6 +107,19 @@ def test_a_message_comes_back_as_it_was():
     assert read([]) is None
 
 
+def test_who_told_what_it_expects_gets_it_without_a_header():
+    (one,) = encode(WHERE, "agent-1", LAYOUT, LAYOUT.join(ARRAYS), known=True)
+    assert not one.HasField("header") and one.ByteSize() == LAYOUT.size + 2
+    found = read([one])
+    assert found is not None and found[0] == LAYOUT
+    np.testing.assert_array_equal(found[1][0], ARRAYS[0])
+    for bad in (Chunk(data=one.data[:-1]), Chunk(data=one.data + b"x")):
+        with pytest.raises(BadMessage, match=f"{LAYOUT.size} bytes"):
+            read([bad])
+    with pytest.raises(BadMessage, match="another federation"):
+        read([one], None)  # who does not know it is told
+
+
 headers = st.builds(
     Header,
     federation=st.sampled_from([WHERE.federation, b"", b"g" * 32]),

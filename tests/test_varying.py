@@ -111,6 +111,7 @@ def test_sampled_reports_are_weighted_by_their_cluster(seed, reporters):
         np.testing.assert_allclose(own[own > 0], share / reporters, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sampling_is_uniform_and_goes_to_everybody():
     network = pisco.Network(graphs.ring(5), server=pisco.always(), sampling=pisco.sample(2, agents=5))
     counts = np.zeros(5)

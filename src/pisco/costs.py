@@ -11,7 +11,7 @@ import numpy as np
 from pisco.errors import InputError, check_number
 from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix, Told
-from pisco.tree import num_bytes
+from pisco.tree import loop_inputs, num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
 
@@ -172,7 +172,7 @@ def _shares_key(jaxpr: Any, outer: Container[Any] = ()) -> bool:
         for each in jax.tree.leaves(list(step.params.values())):
             inner = getattr(each, "jaxpr", each)
             if hasattr(inner, "eqns"):
-                fixed = inner.invars[: step.params.get("num_consts", 0)] if "length" in step.params else ()
+                fixed = loop_inputs(step.params, inner.invars)[0] if "length" in step.params else ()
                 if _shares_key(inner, set(fixed)):
                     return True
     return False

@@ -17,7 +17,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from pisco.algorithms.packing import dtype, length, pack, packed_bytes, place_bits, ravelled, shaped, unpack, value_bits
+from pisco.algorithms.packing import (
+    drawn,
+    drawn_here,
+    dtype,
+    length,
+    pack,
+    packed_bytes,
+    place_bits,
+    ravelled,
+    shaped,
+    unpack,
+    value_bits,
+)
 from pisco.errors import InputError, check_number, choose
 from pisco.registry import Registry
 from pisco.types import Compressor, Key
@@ -108,7 +120,7 @@ class RandomK:
     def __call__(self, tree: Any, key: Key) -> Any:
         flat, unflatten = ravel_pytree(tree)
         kept = _kept(self.fraction, self.count, flat.size)
-        places = _chosen(key, flat.size, kept)
+        places = drawn(key, flat.size, kept)
         factor = jnp.asarray(flat.size / kept if self.unbiased else 1.0, flat.dtype)
         return unflatten(jnp.zeros_like(flat).at[places].set(factor * flat[places]))
 
@@ -120,13 +132,13 @@ class RandomK:
         flat = ravelled(tree)
         kept = _kept(self.fraction, self.count, flat.size)
         factor = flat.dtype.type(flat.size / kept if self.unbiased else 1.0)
-        return (factor * flat[np.asarray(_chosen(key, flat.size, kept))]).tobytes()
+        return (factor * flat[drawn_here(key, flat.size, kept)]).tobytes()
 
     def decode(self, data: bytes, like: Any, key: Key) -> Any:
         size = length(like)
         kept = _kept(self.fraction, self.count, size)
         flat = np.zeros(size, dtype(like))
-        flat[np.asarray(_chosen(key, size, kept))] = np.frombuffer(data, flat.dtype, kept)
+        flat[drawn_here(key, size, kept)] = np.frombuffer(data, flat.dtype, kept)
         return shaped(flat, like)
 
 
@@ -248,11 +260,6 @@ def _check_fraction(fraction: float, count: int | None) -> None:
 @functools.partial(jax.jit, static_argnums=1)
 def _largest(flat: jax.Array, kept: int) -> jax.Array:
     return jax.lax.top_k(jnp.abs(flat), kept)[1]
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _chosen(key: Key, length: int, kept: int) -> jax.Array:
-    return jax.random.choice(key, length, (kept,), replace=False)
 
 
 @functools.partial(jax.jit, static_argnums=2)

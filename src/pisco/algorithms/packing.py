@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from pisco.types import Key
 
 AT_ONCE = 1 << 16
 """Numbers that are spread out to bits at a time; a multiple of 8, so that every part ends with a byte."""
@@ -24,21 +27,23 @@ def pack(numbers: np.ndarray, bits: int) -> bytes:
     >>> unpack(pack(np.array([5, 0, 7, 2]), 3), 4, 3).tolist(), len(pack(np.array([5, 0, 7, 2]), 3))
     ([5, 0, 7, 2], 2)
     """
-    shifts, parts = np.arange(bits, dtype=np.uint32), []
+    parts = []
     for start in range(0, len(numbers), AT_ONCE):
-        some = numbers[start : start + AT_ONCE].astype(np.uint32)
-        parts.append(np.packbits((some[:, None] >> shifts).astype(np.uint8) & 1, bitorder="little").tobytes())
+        some = numbers[start : start + AT_ONCE].astype("<u4").view(np.uint8)
+        spread = np.unpackbits(some, bitorder="little").reshape(-1, 32)
+        parts.append(np.packbits(spread[:, :bits], bitorder="little").tobytes())
     return b"".join(parts)
 
 
 def unpack(data: bytes | memoryview, count: int, bits: int) -> np.ndarray:
     """The numbers of `pack`."""
-    shifts, parts = np.arange(bits, dtype=np.uint32), [np.zeros(0, np.uint32)]
+    parts = [np.zeros(0, "<u4")]
     for start in range(0, count, AT_ONCE):
         some = min(AT_ONCE, count - start)
         part = np.frombuffer(data, np.uint8, packed_bytes(some, bits), start * bits // 8)
-        each = np.unpackbits(part, count=some * bits, bitorder="little").reshape(some, bits)
-        parts.append((each.astype(np.uint32) << shifts).sum(axis=1, dtype=np.uint32))
+        spread = np.zeros((some, 32), np.uint8)
+        spread[:, :bits] = np.unpackbits(part, count=some * bits, bitorder="little").reshape(some, bits)
+        parts.append(np.packbits(spread, bitorder="little").view("<u4"))
     return np.concatenate(parts)
 
 
@@ -72,3 +77,19 @@ def shaped(flat: np.ndarray, like: Any) -> Any:
     leaves, structure = jax.tree.flatten(like)
     parts = zip(np.split(flat, np.cumsum([leaf.size for leaf in leaves])[:-1]), leaves, strict=True)
     return jax.tree.unflatten(structure, [part.reshape(leaf.shape).astype(leaf.dtype) for part, leaf in parts])
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def drawn(key: Key, length: int, kept: int) -> jax.Array:
+    """Different places, at random."""
+    return jax.random.choice(key, length, (kept,), replace=False)
+
+
+def drawn_here(key: Key, length: int, kept: int) -> np.ndarray:
+    """The same on the host."""
+    return _drawn(np.asarray(jax.random.key_data(key)).tobytes(), jax.random.key_impl(key), length, kept)
+
+
+@functools.lru_cache(maxsize=4)  # a sender encodes and decodes with one key
+def _drawn(key: bytes, kind: Any, length: int, kept: int) -> np.ndarray:
+    return np.asarray(drawn(jax.random.wrap_key_data(np.frombuffer(key, np.uint32), impl=kind), length, kept))

@@ -156,6 +156,4 @@ def _where() -> None:
     rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
     print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
-    say(
-        "Your own: a table (.csv, .parquet), LIBSVM text, an .npz with arrays features and labels, or a folder of texts, by its path."
-    )
+    say("Your own: a table (.csv, .parquet), LIBSVM text, an .npz with arrays features and labels, a folder of texts.")

@@ -8,11 +8,14 @@ import typer
 from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
+from pisco.cli.attack import attack
+from pisco.cli.bench import bench
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
 from pisco.cli.demo import demo
+from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
 from pisco.cli.launch import launch
 from pisco.cli.network import network
@@ -94,10 +97,13 @@ def _options(
 for _name, _command in {
     "demo": demo,
     "run": run,
+    "diagnose": diagnose,
     "plan": plan,
     "compare": compare,
     "tune": tune,
+    "bench": bench,
     "check": check,
+    "attack": attack,
     "reproduce": reproduce,
     "network": network,
     "plot": plot,

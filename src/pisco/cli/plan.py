@@ -17,6 +17,7 @@ from pisco.cli.options import Experiment, Json, Rounds, Set, load_experiment
 
 if TYPE_CHECKING:
     from pisco.costs import Prices
+    from pisco.experiments import Config
     from pisco.experiments.planned import Planned
     from pisco.planning import Choice, Plan
 
@@ -30,7 +31,9 @@ def plan(
     algorithms: Annotated[
         str | None,
         typer.Option(
-            help="Methods to choose from (`pisco list algorithms`), as in pisco,dsgt.",
+            "--algorithms",
+            "--methods",
+            help="Methods to choose from (`pisco list algorithms`), as in pisco,dsgt; or `all`.",
             autocompletion=listed("algorithms"),
             show_default="pisco-one-exchange,pisco",
         ),
@@ -80,6 +83,8 @@ def plan(
     (goal,) = goals.items()
     prices = _prices(price_server, price_gossip, price_gradient)
     methods: Any = {"methods": [name.strip() for name in algorithms.split(",")]} if algorithms else {}
+    if algorithms == "all":
+        methods = {"methods": _recommended(config, prices)}
     if theory and algorithms:
         raise InputError("--theory is about PISCO alone; leave out --algorithms")
     if theory and (toml is not None or picture is not None):
@@ -124,6 +129,21 @@ def plan(
         )
     if found.interrupted:
         note("the search was cut short; this is the best so far (more --seconds may find better)")
+
+
+def _recommended(config: Config, prices: Prices | None) -> list[str]:
+    """Out of all methods those that measured cells recommend for such a network and such prices."""
+    from pisco.algorithms.registry import ALGORITHMS
+    from pisco.costs import Prices
+    from pisco.experiments.bench.learned import shortlist
+
+    paid = prices or Prices()
+    rate = config.network.build().mixing_rate
+    found = shortlist(rate, paid.server / max(paid.gossip, 1e-9))
+    note(
+        f"measured cells of {len(ALGORITHMS)} methods (`pisco bench`) recommend {', '.join(found)} at λ_w = {rate:.3g}"
+    )
+    return found
 
 
 def _prices(*given: float | None) -> Prices | None:

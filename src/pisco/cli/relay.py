@@ -23,6 +23,8 @@ def relay(kit: KitFolder, state: State = None, listen: Listen = None, log_json: 
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
     from pisco.federation.roster import SERVER
+    from pisco.federation.runtime.news import Newsreader
+    from pisco.federation.runtime.peers import Peer
     from pisco.federation.runtime.relay import Relay
 
     opened = Kit.load(kit)
@@ -39,8 +41,12 @@ def relay(kit: KitFolder, state: State = None, listen: Listen = None, log_json: 
     with speaking(opened, log_json):
         made = Relay(opened, listen or point.address, opened.plan_now)
         logging.getLogger("pisco.federation").info("relaying at %s", made.address)
+        server = Peer(opened, SERVER, opened.federation.server_address)
+        reader = Newsreader(opened, server.news)
         try:
             stopping.wait()
         finally:
+            reader.close()
+            server.close()
             made.close()
     note(f"relayed {made.bytes:,} bytes")

@@ -25,7 +25,7 @@ def load() -> Dataset:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise InputError(f"digits are in the package scikit-learn, which is not on this machine; {HOW}") from error
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     return Dataset("digits", images.astype(np.uint8), labels.astype(np.uint8), classes=tuple("0123456789"))
 
 

@@ -24,6 +24,7 @@ from pisco.networks.rounds import RoundMix, Told
 from pisco.problems.gradient import BUFFERS_STREAM
 from pisco.problems.sampling import batch_indices
 from pisco.problems.stream import STREAM_BYTES, Stream
+from pisco.tree import loop_inputs
 from pisco.types import Algorithm
 
 _mark = core.Primitive("mark")
@@ -93,7 +94,7 @@ def _run(jaxpr: Any, consts: Any, arguments: Any) -> tuple[list[Any], list[jax.A
 
 
 def _scan(params: Any, inner: Any, given: list[Any]) -> tuple[list[Any], jax.Array]:
-    consts, carry, rows = _inputs(params, given)
+    consts, carry, rows = loop_inputs(params, given)
     program, own = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
 
     def body(carry: Any, rows: Any) -> Any:
@@ -102,15 +103,6 @@ def _scan(params: Any, inner: Any, given: list[Any]) -> tuple[list[Any], jax.Arr
 
     carry, (rows, keys) = lax.scan(body, carry, rows, params["length"], params["reverse"])
     return [*carry, *rows], keys.reshape(-1, 2)
-
-
-def _inputs(params: Any, given: list[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """A loop's constants, carry and rows: jax 0.10 keeps their numbers, jax 0.11 a tree of them."""
-    if "ft_in" in params:
-        consts, carry, rows = params["ft_in"].update(given).unpack()
-        return list(consts), list(carry), list(rows)
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    return given[:first], given[first:second], given[second:]
 
 
 def _marks(jaxpr: Any) -> bool:

@@ -95,8 +95,8 @@ def facts(job: Job) -> dict[str, Any]:
     problem = job.problem
     if problem.privacy is None or problem.protection is None:
         return {}
-    noise = sorted({round(float(each), 6) for each in np.asarray(problem.protection.noise)})
-    return {"privacy": problem.privacy.facts() | {"noise": noise[0] if len(noise) == 1 else noise}}
+    noise = [float(each) for each in np.asarray(problem.protection.noise)]
+    return {"privacy": problem.privacy.facts() | {"noise": noise[0] if len(set(noise)) == 1 else noise}}
 
 
 def _alike(job: Job, *, apart: bool) -> Iterator[_Alike]:

@@ -57,6 +57,7 @@ class ProblemTable(Choices):
     partition: str = "sorted"
     partition_options: dict[str, Any] = Field(default_factory=dict)
     weights: list[float] | str | None = None
+    parts: dict[str, str | list[str]] | None = None
     each_agent: bool | None = None
     """Whether the test metrics of every agent are measured as well: the worst one's, and their spread."""
 
@@ -77,6 +78,7 @@ class ProblemTable(Choices):
             data["dataset"] = load_dataset(self.dataset, **self.dataset_options)
         data = {name: value for name, value in data.items() if name in takes}
         made = factory(**data, **self.taken_by("name"))
+        made = made if self.parts is None else made.parted(self.parts)
         if self.each_agent:
             tested = [metric for metric in made.metrics if metric.of == TEST]
             if not tested:

@@ -13,9 +13,10 @@ from pisco.costs import Prices
 from pisco.errors import InputError
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
+from pisco.planning.diagnosis import Diagnosis, diagnose
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Plan, plan
-from pisco.planning.settings import PISCO, PROBABILITIES, Setting
+from pisco.planning.settings import PISCO, PROBABILITIES, Setting, rule_of
 from pisco.report.panels import COLOURS, GOSSIP, SERVER, Bars, Curve, Level, Panel
 from pisco.report.picture import draw
 from pisco.targets import Target
@@ -83,6 +84,15 @@ def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
         local_steps=_local_steps(config),
         epsilon=math.sqrt(bound if column.startswith("grad_norm_sq") else 0.05),
     )
+
+
+def diagnose_config(config: Config, *, samples: int = 5_000) -> Diagnosis:
+    """What will pay in an experiment, with as many gradients between exchanges as it has."""
+    problem, network = config.problem_and_network()
+    algorithm = (config.algorithm.with_step(1.0) if config.algorithm.is_auto else config.algorithm).build()
+    steps = _local_steps(config) + (rule_of(algorithm, 0.0) is not None)  # PISCO's own has T_o + 1
+    run = config.run
+    return diagnose(problem, network, rounds=run.rounds, batch_size=run.batch_size, local_steps=steps, samples=samples)
 
 
 def _local_steps(config: Config) -> int:

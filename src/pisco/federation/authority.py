@@ -167,7 +167,7 @@ class Authority:
             .add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
             .add_extension(x509.SubjectAlternativeName(names), critical=False)
             .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(_elliptic(issuer.public_key())), critical=False
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(elliptic(issuer.public_key())), critical=False
             )
             .sign(read_key(self.folder / KEY), hashes.SHA256())
         )
@@ -181,6 +181,11 @@ class Authority:
         found = [(path.stat().st_mtime_ns, read_certificate(path)) for path in paths]
         found.sort(key=lambda pair: (pair[1].not_valid_before_utc, pair[0]))
         return [each for _, each in found if name in (None, common_name(each))]
+
+    def trusted(self, name: str) -> list[x509.Certificate]:
+        """The certificates of a name whose keys were not revoked, oldest first; they may be over."""
+        gone = self.revoked()
+        return [each for each in self.issued(name) if each.serial_number not in gone]
 
     def revoked(self) -> dict[int, dt.datetime]:
         """Revoked serial numbers, and since when."""
@@ -206,7 +211,7 @@ def read_revoked(path: Path, authority: x509.Certificate) -> x509.CertificateRev
     """The list of revoked certificates, if the authority signed it."""
     unread = "without it nobody is let in"
     listed = _read(path, x509.load_pem_x509_crl, "list of revoked certificates", "copy it again", unread)
-    if not listed.is_signature_valid(_elliptic(authority.public_key())):
+    if not listed.is_signature_valid(elliptic(authority.public_key())):
         raise InputError(f"{path} is not signed by this federation's authority; copy it again")
     return listed
 
@@ -233,7 +238,7 @@ def read_request(path: Path, name: str) -> ec.EllipticCurvePublicKey:
         raise InputError(f"the request {path} is not signed with its own key; make a new one")
     if wanted != name:
         raise InputError(f"the request {path} is for {wanted!r}, not {name!r}; name that one, or make a new one")
-    return _elliptic(public)
+    return elliptic(public)
 
 
 def common_name(signed: x509.Certificate | x509.CertificateSigningRequest) -> str:
@@ -283,7 +288,8 @@ def _host_name(host: str) -> x509.GeneralName:
         return x509.DNSName(host)
 
 
-def _elliptic(key: object) -> ec.EllipticCurvePublicKey:
+def elliptic(key: object) -> ec.EllipticCurvePublicKey:
+    """A public key of the one kind that is used here."""
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise InputError("a key is not ECDSA on P-256; let `pisco federation` make it")
     return key

@@ -66,12 +66,14 @@ class Kit:
     _stamp: tuple[int, int] | None = field(default=None, repr=False)
     _listed: dt.datetime | None = field(default=None, repr=False)
     _plan_stamp: tuple[int, int] | None = field(default=None, repr=False)
+    _own_stamp: tuple[int, int] | None = field(default=None, repr=False)
     _memory: Path | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
     _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         self._list = str(self.folder / ca.REVOKED)
+        self._own = str(self.folder / ca.CERTIFICATE)
 
     @classmethod
     def load(cls, folder: str | Path) -> Kit:
@@ -144,6 +146,12 @@ class Kit:
                 raise
         return self._revoked
 
+    @property
+    def listed(self) -> float:
+        """When the list of revoked certificates that is in force was signed, in seconds."""
+        _ = self.revoked
+        return self._listed.timestamp() if self._listed else 0.0
+
     def remember(self, folder: Path) -> None:
         """Keep the newest list, and the plan's version, in a folder of our own: a restart takes no older ones."""
         memory = folder / ca.REVOKED
@@ -172,8 +180,31 @@ class Kit:
             atomic_write(self._memory.with_name("plan.version"), str(version).encode())
         return plan
 
+    def look_for_certificate(self) -> None:
+        """Take a renewed certificate that lies in the kit now: of the same name, for the same key, and in force."""
+        try:
+            found = os.stat(self._own)  # noqa: PTH116  (asked at every request: pathlib is not free)
+            stamp = (found.st_mtime_ns, found.st_ino)
+            if stamp == self._own_stamp:
+                return
+            self._own_stamp = stamp
+            new, old = ca.read_certificate(Path(self._own)), x509.load_pem_x509_certificate(self.certificate)
+            if new.serial_number == old.serial_number:
+                return
+            problem = "" if self.identify(ca.pem(new)) == self.name else "names another member"
+            if not problem and _public(new.public_key()) != _public(old.public_key()):
+                problem = "is for another key, which needs a restart"
+        except (OSError, InputError, Refused) as error:
+            problem = str(error)
+        if problem:
+            log.warning("the new certificate in %s is not taken: %s", self.folder, problem)
+            return
+        self.certificate, self.not_after = ca.pem(new), new.not_valid_after_utc  # pyright: ignore[reportPossiblyUnbound]
+        log.info("took the renewed certificate, valid until %s", f"{self.not_after:%Y-%m-%d %H:%M} UTC")
+
     def plan_now(self) -> Federation:
         """The plan, read again when the file has changed; one that cannot be taken leaves the last one in force."""
+        self.look_for_certificate()
         try:
             found = (self.folder / PLAN).stat()
             stamp = (found.st_mtime_ns, found.st_ino)
@@ -248,7 +279,7 @@ def issue(
       folder: of the kit.
       days: how long the certificate is valid.
       request: a request made by the agent, whose key is then never on this machine.
-      renew: sign the key that the kit already has.
+      renew: sign the key that the kit already has, or that the member's last certificate is for.
       start: from when the days count, if not from now.
     """
     if name not in (*plan.helpers, *plan.names):
@@ -259,8 +290,15 @@ def issue(
     signer.check_days(days, start or ca.now())
     if request is not None:
         public = ca.read_request(request, name)
-    elif renew:
+    elif renew and (folder / ca.KEY).exists():
         public = ca.read_key(folder / ca.KEY).public_key()
+    elif renew:
+        known = signer.trusted(name)
+        if not known:
+            raise InputError(
+                f"{name!r} has no certificate to renew, and {folder} no key; leave out --renew for a new one"
+            )
+        public = ca.elliptic(known[-1].public_key())  # the key itself is where it was made
     if (folder / ca.CERTIFICATE).exists() and not renew:
         raise InputError(
             f"{folder} is a kit already; give --renew for a new certificate on its key, or another --out for a new key"

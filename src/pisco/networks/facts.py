@@ -14,7 +14,7 @@ __all__ = ["facts"]
 
 
 def facts(network: Network, server_probs: Sequence[float] = (0.0, 0.01, 0.1, 0.316, 1.0)) -> dict[str, Any]:
-    """Degrees, components, λ_w, λ_p for some p, and the smallest eigenvalue of W.
+    """Degrees, components, λ_w, λ_p for some p, and the smallest eigenvalue of W (with one-way links its real part).
 
     Where that eigenvalue is near −1, PISCO with two exchanges a round allows tiny steps only.
 
@@ -22,17 +22,21 @@ def facts(network: Network, server_probs: Sequence[float] = (0.0, 0.01, 0.1, 0.3
     >>> found["edges"], found["components"], round(found["mixing_rate"], 3), found["expected_mixing_rate"]["1"]
     (6, 1, 0.556, 1.0)
     """
-    degrees = network.graph.degrees
+    degrees, arcs = network.graph.degrees, network.graph.arcs
+    if network.push is None:
+        smallest = eigenvalue_extremes(network.weights)[0]
+    else:  # which may be complex
+        smallest = float(np.linalg.eigvals(network.weights.toarray()).real.min())
     return {
         "network": network.graph.name,
         "weights": network.weights_name,
         "agents": network.num_agents,
-        "edges": network.graph.num_edges,
+        "edges": network.graph.num_edges if arcs is None else len(arcs),
         "degree_min": int(degrees.min()),
         "degree_mean": float(degrees.mean()),
         "degree_max": int(degrees.max()),
         "components": len(np.unique(network.graph.components())),
         "mixing_rate": network.mixing_rate,
         "expected_mixing_rate": {f"{p:g}": network.expected_mixing_rate(p) for p in server_probs},
-        "smallest_eigenvalue": eigenvalue_extremes(network.weights)[0],
+        "smallest_eigenvalue": smallest,
     }

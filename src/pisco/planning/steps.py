@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -25,7 +25,7 @@ from pisco.planning.settings import rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import agent_curvatures
-from pisco.theory.safe_steps import agents_growth, largest_safe_step
+from pisco.theory.safe_steps import MOST_WITH_COINS, agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10
@@ -86,12 +86,16 @@ def check_step(
     """
     p = network.server.probability
     odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
-    odd = odd or network.presence is not None or network.push is not None
+    odd = odd or network.presence is not None
     rule = None if p is None or odd else rule_of(algorithm, p)
     if rule is None:
         return None
     if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
         return None
+    one_way = network.push is not None
+    if one_way and network.num_agents > MOST_WITH_COINS:
+        return None
+    weights = (network.weights, network.push) if one_way else network.weights
     look = _affordable(problem)
     if look is None:
         return None
@@ -100,11 +104,11 @@ def check_step(
     curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
     if not curvatures.max() > 0:
         return None
-    worst = agents_growth(curvatures, network.weights, local_lr=lr, **rule)
+    worst = agents_growth(curvatures, weights, local_lr=lr, **rule)
     if worst <= 1:
         return None
     # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
-    seeming = agents_growth(curvatures[:, None, None], network.weights, local_lr=lr, **rule)
+    seeming = agents_growth(curvatures[:, None, None], weights, local_lr=lr, **rule)
     seen = _trial(
         algorithm,
         Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
@@ -116,17 +120,18 @@ def check_step(
     )
     if seen is None:
         return None
-    limit = largest_safe_step(curvatures, network.weights, **rule)
+    limit = largest_safe_step(curvatures, weights, **rule)
     remedies = [f"algorithm.local_lr={_below(limit):g}"] if limit > 0 else []
     remedies += ['algorithm.local_lr="auto"']
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        others = {name: Network(network.graph, weights=name) for name in ("pisco-step", "metropolis")}
-    changes = {f"network.weights={name}": (other, rule) for name, other in others.items()}
-    changes["algorithm.name=pisco-one-exchange"] = network, {**rule, "one_exchange": True}
+        names = () if one_way else ("pisco-step", "metropolis")
+        others = {name: Network(network.graph, weights=name).weights for name in names}
+    changes: dict[str, Any] = {f"network.weights={name}": (other, rule) for name, other in others.items()}
+    changes["algorithm.name=pisco-one-exchange"] = weights, {**rule, "one_exchange": True}
     for change, (other, changed) in changes.items():
-        if agents_growth(curvatures, other.weights, local_lr=lr, **changed) < 1:
-            allowed = largest_safe_step(curvatures, other.weights, **changed)
+        if agents_growth(curvatures, other, local_lr=lr, **changed) < 1:
+            allowed = largest_safe_step(curvatures, other, **changed)
             remedies.append(f"{change} (stable up to {allowed:.2g})")
     if p is not None and p < 1:
         remedies.append("a larger network.server_prob")

@@ -94,12 +94,7 @@ class Problem:
         self.start = init if self.draws_start else as_arrays("the start", init)
         self.kinds, self.frozen = None, None
         if parts is not None:
-            model = jax.eval_shape(init, jax.random.key(0)) if self.draws_start else self.start
-            self.kinds = kinds = Kinds.read(parts, model)
-            if self.draws_start:  # once for all seeds
-                self.frozen = jax.jit(lambda key: kinds.split(init(key))[1])(jax.random.key(0))
-            else:
-                self.start, self.frozen = kinds.split(self.start)
+            self._divide(parts)
         self.data: Any = as_arrays("data", flat) if stream is None else stream
         if stream is not None:
             eval_batch = min(eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
@@ -120,6 +115,14 @@ class Problem:
         self.per_sample, self.convolves = check_loss(self)
         check_transform(self)
         check_metrics(self)
+
+    def _divide(self, parts: Mapping[str, Any]) -> None:
+        start: Any = self.start
+        self.kinds = kinds = Kinds.read(parts, jax.eval_shape(start, jax.random.key(0)) if self.draws_start else start)
+        if self.draws_start:  # once for all seeds
+            self.frozen = jax.jit(lambda key: kinds.split(start(key))[1])(jax.random.key(0))
+        else:
+            self.start, self.frozen = kinds.split(start)
 
     @property
     def streams(self) -> bool:
@@ -273,6 +276,16 @@ class Problem:
         """The same problem with other weights of the agents."""
         other = copy.copy(self)
         other.scales = scales_of(weights, np.asarray(self.sizes))
+        return other
+
+    def parted(self, parts: Mapping[str, Any]) -> Problem:
+        """The same problem with leaves that are frozen, local or buffers, as `parts` of `Problem` says."""
+        if self.kinds is not None:
+            raise InputError(f"the problem {self.name!r} says itself which parts its model has; leave out parts")
+        other = copy.copy(self)
+        other._divide(parts)
+        other.per_sample, other.convolves = check_loss(other)
+        check_metrics(other)
         return other
 
     def scaled(self, scale: float | None) -> Problem:

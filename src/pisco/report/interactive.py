@@ -48,7 +48,7 @@ def _axes(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
         y["tickformat"] = ".0%"
     if panel.bars is not None:
         (y if panel.bars.horizontal else x)["type"] = "category"
-    if panel.heat is not None or (panel.bars is not None and panel.bars.horizontal):
+    if panel.heat is not None or panel.tiles is not None or (panel.bars is not None and panel.bars.horizontal):
         y["autorange"] = "reversed"  # the first agent on top
     if panel.agents is not None:
         x["visible"] = y["visible"] = False
@@ -91,6 +91,14 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
     if panel.heat is not None:
         heat = panel.heat
         yield {"type": "heatmap", "x": heat.labels, "z": heat.values, "colorscale": "Blues", "zmin": 0}
+    if panel.tiles is not None:
+        tiles, words = panel.tiles, [[_html(word) for word in row] for row in panel.tiles.words]
+        yield {"type": "heatmap", "x": tiles.across, "y": tiles.down, "z": tiles.which, "text": words} | {
+            "texttemplate": "%{text}",
+            "showscale": False,
+            "colorscale": "Blues",
+            "hoverinfo": "text",
+        }
     gap = np.full((1, 2), np.nan)
     for links in panel.links:
         widths = np.round(links.widths, 1)

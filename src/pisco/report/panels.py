@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "LinkLines", "Panel"]
+__all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "LinkLines", "Panel", "Tiles"]
 
 # Okabe and Ito's palette, which any colour vision tells apart, without yellow, which vanishes on white.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -92,6 +92,23 @@ class Heat(NamedTuple):
     unit: str
 
 
+class Tiles(NamedTuple):
+    """Squares with words in them, row by row: each has a kind, which is its colour, and a strength from 0 to 1."""
+
+    across: Sequence[str]
+    down: Sequence[str]
+    kinds: Sequence[str]
+    which: np.ndarray
+    """The place of every square's kind in `kinds`, (down, across); −1 where there is nothing."""
+    strength: np.ndarray
+    words: Sequence[Sequence[str]]
+
+    @property
+    def colours(self) -> list[str]:
+        """The colour of every kind."""
+        return [COLOURS[place % len(COLOURS)] for place in range(len(self.kinds))]
+
+
 class LinkLines(NamedTuple):
     """Lines of one kind between agents, each an array of points (n, 2); named in the legend after the widest one."""
 
@@ -120,6 +137,7 @@ class Panel(NamedTuple):
     bars: Bars | None = None
     levels: Sequence[Level] = ()
     heat: Heat | None = None
+    tiles: Tiles | None = None
     links: Sequence[LinkLines] = ()
     agents: Agents | None = None
     log_x: bool = False

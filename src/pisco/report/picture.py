@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.errors import InputError
 from pisco.report.interactive import interactive
-from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, Rows, every_nth
+from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, Rows, Tiles, every_nth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,11 +87,13 @@ def draw_panel(ax: Axes, panel: Panel) -> None:
         _bars(ax, panel.bars)
     if panel.heat is not None:
         _heat(ax, panel.heat)
+    if panel.tiles is not None:
+        _tiles(ax, panel.tiles)
     for links in panel.links:
         _links(ax, links)
     if panel.agents is not None:
         _agents(ax, panel.agents)
-    if panel.bars is None and panel.heat is None and panel.agents is None:
+    if panel.bars is None and panel.heat is None and panel.agents is None and panel.tiles is None:
         _curves(ax, panel)
     for level in panel.levels:
         _level(ax, level)
@@ -190,6 +192,26 @@ def _heat(ax: Axes, heat: Heat) -> None:
     ax.set_yticks(range(0, down, down_step))
     ax.grid(False)
     ax.figure.colorbar(image, ax=ax, label=heat.unit)
+
+
+def _tiles(ax: Axes, tiles: Tiles) -> None:
+    from matplotlib.patches import Rectangle
+
+    for (row, column), kind in np.ndenumerate(tiles.which):
+        if kind >= 0:
+            look: dict[str, Any] = {
+                "facecolor": tiles.colours[kind],
+                "alpha": 0.15 + 0.55 * tiles.strength[row, column],
+            }
+            ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, edgecolor="white", **look))
+        ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=6, linespacing=1.1)
+    for kind, colour in zip(tiles.kinds, tiles.colours, strict=True):
+        ax.plot([], [], marker="s", linestyle="none", color=colour, alpha=0.6, label=kind)
+    ax.set_xticks(range(len(tiles.across)), tiles.across)
+    ax.set_yticks(range(len(tiles.down)), tiles.down)
+    ax.set_xlim(-0.5, len(tiles.across) - 0.5)
+    ax.set_ylim(len(tiles.down) - 0.5, -0.5)
+    ax.grid(False)
 
 
 def _links(ax: Axes, links: LinkLines) -> None:

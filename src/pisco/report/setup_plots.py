@@ -98,12 +98,17 @@ def plot_network(
 
 
 def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[LinkLines]:
+    from pisco.networks.spectral import as_csr
     from pisco.networks.weights import check
 
     lines, base = segments(graph, places), 1.6 if graph.num_edges < 200 else 0.7
     if weights is None:
         return [LinkLines(lines, np.full(len(lines), base), LINK)]
-    values = np.asarray(check(weights, graph)[tuple(graph.edges.T)]).ravel()
+    i, j = graph.edges.T
+    if graph.one_way:  # a line is as wide as the heavier of its directions
+        values = np.maximum(*(np.asarray(as_csr(weights)[ends]).ravel() for ends in ((i, j), (j, i))))
+    else:
+        values = np.asarray(check(weights, graph)[i, j]).ravel()
     widths = base * (0.3 + 2.7 * np.abs(values) / max(float(np.abs(values).max(initial=0)), 1e-12))
     found = []
     for sign, colour, word in ((1, LINK, "largest"), (-1, NEGATIVE, "most negative")):

@@ -2,6 +2,7 @@
 
 from pisco.theory.applied import guarantees
 from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
+from pisco.theory.expected import Facts, expected_error, least_error
 from pisco.theory.orders import Setup, complexities, where_below
 from pisco.theory.paper import (
     Bound,
@@ -15,15 +16,18 @@ from pisco.theory.paper import (
     theorem_1_bound,
 )
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
+from pisco.theory.spread import Spread, descent, gradient_spread
 from pisco.theory.stability import CURVATURES, best_step, growth, largest_stable_step, round_matrix, weight_modes
 
 __all__ = [
     "CURVATURES",
     "Bound",
     "Estimates",
+    "Facts",
     "LargeBatch",
     "MiniBatch",
     "Setup",
+    "Spread",
     "StepSizes",
     "agent_curvatures",
     "agents_growth",
@@ -31,11 +35,15 @@ __all__ = [
     "complexities",
     "corollary_1",
     "corollary_2",
+    "descent",
     "estimate",
+    "expected_error",
+    "gradient_spread",
     "growth",
     "guarantees",
     "largest_safe_step",
     "largest_stable_step",
+    "least_error",
     "network_dependency",
     "round_matrix",
     "smoothness",

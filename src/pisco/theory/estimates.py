@@ -61,7 +61,7 @@ def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, se
 
     @jax.jit  # the data as an argument: as a constant it would be folded, slowly
     def found(problem, flat, key):
-        return _power(lambda x: problem.objective(unflatten(x)), flat, key, iterations)
+        return power(lambda x: problem.objective(unflatten(x)), flat, key, iterations)
 
     return float(found(problem, flat, key))
 
@@ -81,10 +81,10 @@ def agent_curvatures(
     key = jax.random.key(seed)
     few = subsample(problem, samples, test=False, seed=seed)
     flat, unflatten = ravel_pytree(few.init(key) if params is None else params)
-    return np.asarray(_agents(few, flat, key, unflatten, _share(few, samples), iterations), float)
+    return np.asarray(_agents(few, flat, key, unflatten, share_of(few, samples), iterations), float)
 
 
-def _share(problem: Problem, samples: int) -> int | None:
+def share_of(problem: Problem, samples: int) -> int | None:
     """How many samples of every agent to take; None for all."""
     share = samples // problem.num_agents
     return None if share >= problem.max_size else max(share, 1)
@@ -102,12 +102,12 @@ def _agents(
     loss = agent_loss(problem, share)
 
     def curvature(agent):
-        return _power(lambda x: loss(unflatten(x), key, agent), flat, key, iterations)
+        return power(lambda x: loss(unflatten(x), key, agent), flat, key, iterations)
 
     return lax.map(curvature, jnp.arange(problem.num_agents))
 
 
-def _power(objective: Objective, flat: jax.Array, key: jax.Array, iterations: int) -> jax.Array:
+def power(objective: Objective, flat: jax.Array, key: jax.Array, iterations: int) -> jax.Array:
     """The largest |curvature| at `flat`."""
 
     def step(_, carry):
@@ -120,7 +120,7 @@ def _power(objective: Objective, flat: jax.Array, key: jax.Array, iterations: in
     return lax.fori_loop(0, iterations, step, (start, jnp.zeros((), flat.dtype)))[1]
 
 
-def _descend(objective: Objective, flat: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
+def descend(objective: Objective, flat: jax.Array, step: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The best value and where it was, over `DESCENT` accelerated steps that start over when the value rises."""
 
     def one(_, carry):
@@ -169,7 +169,7 @@ def estimate(
     size = min(batch_size or 32, problem.min_size)
     key = jax.random.key(seed)
     flat, unflatten = ravel_pytree(few.init(key))
-    found = _facts(few, flat, key, unflatten, size, _share(few, samples), batches)
+    found = _facts(few, flat, key, unflatten, size, share_of(few, samples), batches)
     agents = tuple(np.asarray(found.pop("agent_curvatures"), float).tolist())
     return Estimates(**{name: float(value) for name, value in found.items()}, agent_curvatures=agents)
 
@@ -205,17 +205,17 @@ def _facts(
         rows = problem.offsets[agent] + jnp.minimum(slots, size - 1)
         return problem.weighted_total(partial(problem.sample_losses, unflatten(x)), problem.take(rows), weights)
 
-    first = _power(objective, flat, key, 25)
+    first = power(objective, flat, key, 25)
     curvatures = _agents(problem, flat, key, unflatten, share, 15)
     drawn = lax.map(lambda k: gradients(k, size), jax.random.split(key, batches))  # (batches, agents, d)
     spread = jnp.sum((drawn - drawn.mean(0)) ** 2, axis=(0, 2)) / (batches - 1)
     whole = lax.map(lambda agent: jax.grad(on_all)(flat, agent), agents)
     mean = whole.mean(0)
-    best, where = _descend(objective, flat, 1 / jnp.maximum(first, 1e-12))
+    best, where = descend(objective, flat, 1 / jnp.maximum(first, 1e-12))
     return {
         "smoothness": first,
         "agent_smoothness": curvatures.max(),
-        "end_smoothness": _power(objective, where, key, 25),
+        "end_smoothness": power(objective, where, key, 25),
         "noise": size * spread.mean(),
         "heterogeneity": jnp.sum((whole - mean) ** 2) / problem.num_agents,
         "gap": objective(flat) - best,

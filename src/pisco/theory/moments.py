@@ -11,7 +11,8 @@ are taken together. With C = Y − G, which sums to zero over agents, one round 
 
 With probability p the round is M_J instead of M_W, so that the second moments Σ of the state become
 (1 − p)·M_W·Σ·M_Wᵀ + p·M_J·Σ·M_Jᵀ. The spectral radius of that map is the growth of the squared error a round, in the
-mean over coins. It takes any doubly stochastic W, symmetric or not, connected or not.
+mean over coins. It takes any doubly stochastic W, symmetric or not, connected or not; and the pair of matrices of
+one-way links, the first in the place of W for X, the second for C.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ class RoundMaps:
         check_number("local_steps", local_steps, low=0, integer=True)
         check_number("comm_lr", comm_lr, low=0, open_low=True)
         check_number("server_prob", server_prob, low=0, high=1)
-        hessians = np.asarray(hessians, float)
-        matrix = np.asarray(weights.toarray() if hasattr(weights, "toarray") else weights, float)
-        n = len(matrix)
-        if hessians.shape != (n, *hessians.shape[-1:] * 2) or matrix.shape != (n, n):
+        hessians, pair = np.asarray(hessians, float), weights if isinstance(weights, tuple) else (weights, weights)
+        pull, push = (np.asarray(each.toarray() if hasattr(each, "toarray") else each, float) for each in pair)
+        n = len(pull)
+        if hessians.shape != (n, *hessians.shape[-1:] * 2) or pull.shape != (n, n) or push.shape != (n, n):
             raise InputError(
-                f"hessians have shape {hessians.shape} and weights {matrix.shape}, expected (n, d, d) and (n, n)"
+                f"hessians have shape {hessians.shape} and weights {pull.shape}, expected (n, d, d) and (n, n)"
             )
-        if max(abs(matrix.sum(axis) - 1).max() for axis in (0, 1)) > 1e-6:
+        if max(abs(pull.sum(axis=0) - 1).max(), abs(push.sum(axis=1) - 1).max()) > 1e-6:
             raise InputError("weights are not doubly stochastic: every row and every column must sum to 1")
         values, self.vectors = np.linalg.eigh(hessians)
         self.flat = not values.max() > 0
@@ -61,7 +62,8 @@ class RoundMaps:
         self.values = np.maximum(values, 0.0) / self.steepest  # so that X and C are of one size
         self.local_steps, self.comm_lr, self.one_exchange = local_steps, comm_lr, one_exchange
         self.server_prob = server_prob
-        self.groups = [(part, matrix[np.ix_(part, part)]) for part in _parts(matrix, apart=server_prob == 0)]
+        parts = _parts(pull, apart=server_prob == 0)
+        self.groups = [(part, tuple(each[np.ix_(part, part)] for each in (pull, push))) for part in parts]
 
     def limit(self) -> float:
         """The step up to which all smaller ones are stable."""
@@ -90,12 +92,11 @@ class RoundMaps:
             return self.growth(local_lr) <= 1 + FLAT
         # With two exchanges a server round leaves all agents alike: deviations must not outgrow the server's visits,
         # nor x̄ from one visit to the next, which is far cheaper to follow than all moments.
-        ((everybody, matrix),) = self.groups
+        ((everybody, pair),) = self.groups
         n, d = self.values.shape
         with np.errstate(over="ignore", invalid="ignore"):
             gossip, server = (
-                self._map(everybody, mixing, local_lr * self.steepest)
-                for mixing in (matrix, np.full_like(matrix, 1 / n))
+                self._map(everybody, mixing, local_lr * self.steepest) for mixing in (pair, _averaging(n))
             )
         hessians = (self.vectors * self.values[:, None, :]) @ self.vectors.transpose(0, 2, 1)
         alike = np.tile(np.eye(d), (n, 1))
@@ -108,8 +109,8 @@ class RoundMaps:
     def growth(self, local_lr: float) -> float:
         """The worst over the groups of agents that hear of each other."""
         p, worst = self.server_prob, 0.0
-        for part, matrix in self.groups:
-            mixings = [(matrix, 1 - p), (np.full_like(matrix, 1 / len(part)), p)]
+        for part, pair in self.groups:
+            mixings = [(pair, 1 - p), (_averaging(len(part)), p)]
             with np.errstate(over="ignore", invalid="ignore"):
                 step = local_lr * self.steepest
                 maps = [(self._map(part, mixing, step), chance) for mixing, chance in mixings if chance > 0]
@@ -118,7 +119,7 @@ class RoundMaps:
             worst = max(worst, _moment_radius(maps))
         return worst
 
-    def _map(self, part: np.ndarray, mixing: np.ndarray, step: float) -> np.ndarray:
+    def _map(self, part: np.ndarray, mixing: tuple[np.ndarray, ...], step: float) -> np.ndarray:
         """M of the agents in `part`, on X and on the C that sum to zero."""
         values, vectors = self.values[part], self.vectors[part]
         n, d = values.shape
@@ -133,17 +134,22 @@ class RoundMaps:
             out[np.arange(n), :, np.arange(n), :] = (vectors * of[:, None, :]) @ vectors.transpose(0, 2, 1)
             return out.reshape(n * d, n * d)
 
-        mix = np.kron(mixing.T, np.eye(d))  # agents lead, so that X·W of the paper is Wᵀ on the left
-        unmix = mix - np.eye(n * d)
-        xx = mix @ own(1 - self.comm_lr + self.comm_lr * powers[steps + 1])
-        xc = -self.comm_lr * mix @ own(sums[steps + 1])
+        pull, push = (np.kron(each.T, np.eye(d)) for each in mixing)  # agents lead: X·W of the paper is Wᵀ on the left
+        unmix = push - np.eye(n * d)
+        xx = pull @ own(1 - self.comm_lr + self.comm_lr * powers[steps + 1])
+        xc = -self.comm_lr * pull @ own(sums[steps + 1])
         if self.one_exchange:
             gx, gc = own(values * powers[steps]), -own(values * sums[steps])
         else:
             gx, gc = own(values) @ xx, own(values) @ xc
         zero_sum = np.kron(_zero_sum(n), np.eye(d))
-        cx, cc = zero_sum.T @ unmix @ gx, zero_sum.T @ (mix + unmix @ gc) @ zero_sum
+        cx, cc = zero_sum.T @ unmix @ gx, zero_sum.T @ (push + unmix @ gc) @ zero_sum
         return np.block([[xx, xc @ zero_sum], [cx, cc]])
+
+
+def _averaging(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """J, for X and for C."""
+    return np.full((n, n), 1 / n), np.full((n, n), 1 / n)
 
 
 def _parts(matrix: np.ndarray, *, apart: bool) -> list[np.ndarray]:

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from pisco.errors import check_number
+from pisco.errors import InputError, check_number
 from pisco.theory.moments import RoundMaps
 from pisco.theory.stability import Rule, growth, largest_stable_step, weight_modes
 
@@ -36,7 +36,7 @@ def agents_growth(curvatures: Any, weights: Any, *, local_lr: float, **rule: Unp
     0.64
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
-    if _too_many(curvatures, rule.get("server_prob", 0.0)):
+    if _too_many(curvatures, weights, rule.get("server_prob", 0.0)):
         return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **rule)
     return max(RoundMaps(each, weights, **rule).growth(local_lr) for each in _cases(curvatures, weights))
 
@@ -56,7 +56,8 @@ def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> fl
     Args:
       curvatures: (n, d, d), the agents' Hessians, or (n,), their largest curvatures (`agent_curvatures` estimates
         those). Negative curvature counts as none: leaving a saddle is no instability.
-      weights: W, n × n, dense or sparse, doubly stochastic; symmetric or not, connected or not.
+      weights: W, n × n, dense or sparse, doubly stochastic; symmetric or not, connected or not. Or the pair of one-way
+        links, `(network.weights, network.push)`.
       **rule: PISCO's settings besides η_l.
 
     >>> average, unlike = np.full((3, 3), 1 / 3), np.array([0.1, 0.1, 3.0])
@@ -67,7 +68,7 @@ def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> fl
     >>> round(largest_safe_step(unlike, average, local_steps=9), 2)      # in some direction the others may be flat
     0.28
     """
-    if _too_many(curvatures, rule.get("server_prob", 0.0)):
+    if _too_many(curvatures, weights, rule.get("server_prob", 0.0)):
         return largest_stable_step(weight_modes(weights), max(curvatures), **rule)
     limit = math.inf
     for case in _cases(curvatures, weights):
@@ -78,8 +79,13 @@ def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> fl
     return limit
 
 
-def _too_many(curvatures: Any, p: float) -> bool:
-    return np.ndim(curvatures) == 1 and len(curvatures) > (MOST_WITH_COINS if 0 < p < 1 else MOST_AGENTS)
+def _too_many(curvatures: Any, weights: Any, p: float) -> bool:
+    most = MOST_WITH_COINS if 0 < p < 1 else MOST_AGENTS
+    if np.ndim(curvatures) != 1 or len(curvatures) <= most:
+        return False
+    if isinstance(weights, tuple):
+        raise InputError(f"limits of one-way links are known up to {most} agents, not for {len(curvatures)}; use fewer")
+    return True
 
 
 def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
@@ -87,6 +93,7 @@ def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
     given = np.asarray(curvatures, float)
     if given.ndim != 1:
         return [given]
+    weights = weights[0] if isinstance(weights, tuple) else weights
     kept = weights.diagonal() if hasattr(weights, "diagonal") else np.diagonal(weights)
     one = np.eye(len(given))
     alone = given * one[np.argsort(-given)[:SINGLED_OUT]]

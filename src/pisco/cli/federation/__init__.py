@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from pisco.cli.console import Command
+from pisco.cli.federation.audit import audit
 from pisco.cli.federation.changes import change, init
 from pisco.cli.federation.check import check
 from pisco.cli.federation.follow import status, try_
@@ -33,6 +34,6 @@ def _installed() -> None:
         raise InputError("federations need more packages; run pip install 'pisco-fl[federation]'")
 
 
-for _command in (init, check, issue, request, revoke, change, show, status, measure, replay, collect, export):
+for _command in (init, check, issue, request, revoke, change, show, status, measure, replay, audit, collect, export):
     app.command(cls=Command)(_command)
 app.command("try", cls=Command)(try_)

@@ -20,7 +20,10 @@ def issue(
     request: Annotated[
         Path | None, typer.Option(help="Sign the key of this request, which stays where it was made.")
     ] = None,
-    renew: Annotated[bool, typer.Option("--renew", help="A new certificate for the key in the kit.")] = False,
+    renew: Annotated[
+        bool,
+        typer.Option("--renew", help="A new certificate for the key in the kit, or the one that it was asked for."),
+    ] = False,
 ) -> None:
     """Make one member's kit: key, certificate, plan; or renew its certificate.
 
@@ -32,6 +35,7 @@ def issue(
     """
     from pisco.errors import InputError
     from pisco.federation import kits, signed
+    from pisco.federation.authority import Authority
 
     plan = open_plan(home)
     if (name is None) != everybody or (everybody and (folder or request or renew)):
@@ -39,14 +43,18 @@ def issue(
     if request is not None and renew:
         raise InputError("--request already brings the key to sign; leave --renew out")
     names = [name] if name is not None else [*plan.helpers, *plan.names]
+    authority = Authority.open(home / AUTHORITY, plan.name)
     for each in names:
         place = folder or home / KITS / each
         if everybody and (place / "cert.pem").exists():
             continue
+        if everybody and (authority.trusted(each) or (place / "request.pem").exists()):
+            say(f"{each}: has a key of its own elsewhere; left out")
+            continue
         made = kits.issue(home, plan, each, place, days=days, request=request, renew=renew)
         say(f"{each}: {place} (serial {made.serial_number:x}, until {made.not_valid_after_utc:%Y-%m-%d})")
     signed.renew(home, plan, home / PLAN)  # it may have been edited by hand before
-    if request is not None:
+    if name is not None and not ((folder or home / KITS / name) / "key.pem").exists():
         say("send it back to the agent, who puts it beside the key.pem made with the request")
 
 

@@ -116,14 +116,9 @@ def _sizes(world: World, problem: Problem) -> Any:
 
 
 def _sweep(
-    points: Sequence[Any],
-    place: Place,
-    world: World,
-    problem: Problem,
-    seeds: Sequence[int],
-    progress: Follow,
+    points: Sequence[Any], place: Place, world: World, problem: Problem, seeds: Sequence[int], progress: Follow
 ) -> list[Result]:
-    """All points with all seeds, on an accelerator in batches of one size, so that tuning and judging share a program."""
+    """All points with all seeds; on an accelerator in batches of one size: tuning and judging share a program."""
     task, judging = place.task, place.task.judging
     batch = len(points)
     if jax.default_backend() != "cpu":
@@ -185,7 +180,7 @@ def _entry(world: World, tuned: Tuned, result: Result, place: Place) -> dict[str
 
 
 def _law(result: Result, name: str, of: Sequence[str] = ("round", "server_rounds")) -> dict[str, list[float]] | None:
-    """Whole numbers c such that a column is c₀ + c₁·rounds + c₂·server rounds in every row of every seed, if any are."""
+    """Whole numbers c with column = c₀ + c₁·rounds + c₂·server rounds in every row of every seed, if there are."""
     columns = [result.column(each).ravel().astype(float) for each in of]
     given = np.stack([np.ones_like(columns[0]), *columns], axis=1)
     values = result.column(name).ravel().astype(float)

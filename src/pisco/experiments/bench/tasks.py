@@ -210,7 +210,7 @@ def _groups(table: Mapping[str, Any], agents: int) -> list[int]:
 
 
 def _fixed(place: Place, problem: Problem) -> dict[str, Any]:
-    """Hyperparameters beside the step size; local steps such that an agent takes as many gradients as the suite says."""
+    """Hyperparameters beside the step size; as many local steps as give the suite's number of gradients a round."""
     known, wanted = ALGORITHMS[place.method].hyperparameters, place.task.judging.gradient_steps
     if "local_lr" not in known:
         raise InputError(f"algorithm {label(place.method)!r} has no `local_lr` to tune; call its step size that")

@@ -12,6 +12,7 @@ from pisco.federation.rolls import BadRoll, Chain, OtherPlan, Roll, check_signat
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited
+from pisco.federation.runtime.rolled import note_roll
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Ready, Rolls
 
@@ -217,6 +218,7 @@ class Attendance:
     def _add(self, roll: Roll) -> None:
         before, place = self.chain.head, self.chain.count - 1
         counts = self.chain.add(roll, self.agent.plan)
+        note_roll(self.agent.audit, self.chain, before)
         if place + 1 == self.done:
             self.counted = counts
         elif counts and self.agent.index in before.present and self.done <= place:

@@ -2,11 +2,13 @@
 
 A message is the leaves of a tree one after the other as raw little-endian bytes, in chunks. Everything is checked
 before memory is taken for it: who sends, for which exchange, the layout, the size; and at the end that all numbers are
-finite.
+finite. Who tells by a mark which layout it expects is answered without a header where that is it.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import itertools
 import math
 import re
@@ -71,6 +73,11 @@ class MessageLayout:
     def size(self) -> int:
         """Bytes of a whole message."""
         return sum(_dtype(name).itemsize * math.prod(shape) for name, shape in self.leaves)
+
+    @functools.cached_property
+    def mark(self) -> bytes:
+        """A few bytes that tell it from others."""
+        return hashlib.blake2b(str(self).encode(), digest_size=4).digest()
 
     @property
     def dtypes(self) -> list[np.dtype]:
@@ -141,12 +148,16 @@ class Held(Protocol):
         ...
 
 
-def encode(where: Where, sender: str, layout: MessageLayout, message: bytes | Update) -> Iterator[Any]:
-    """A message as chunks, the first one with the header."""
+def encode(
+    where: Where, sender: str, layout: MessageLayout, message: bytes | Update, *, known: bool = False
+) -> Iterator[Any]:
+    """A message as chunks, the first one with the header, unless the receiver told that it knows what it says."""
     from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
     pieces, data, told = Update((), message, str(layout)) if isinstance(message, bytes) else message
     header = Header(**where._asdict(), sender=sender, layout=told, size=len(data), pieces=pieces)
+    if known and (pieces or data):
+        header = Header(size=len(data), pieces=pieces) if pieces else None
     yield Chunk(header=header, data=data[:CHUNK])
     for start in range(CHUNK, len(data), CHUNK):
         yield Chunk(data=data[start : start + CHUNK])
@@ -176,24 +187,28 @@ def decode(
     if first is None:
         return None
     header = first.header
-    if header.federation != where.federation:
+    # Who answers is known by its certificate, and to what by the call; a header tells where something does not fit.
+    brief = layout is not None and not header.federation
+    if not brief and header.federation != where.federation:
         raise BadMessage("it belongs to another federation")
-    if (header.round, header.phase) != (where.round, where.phase):
+    if not brief and (header.round, header.phase) != (where.round, where.phase):
         raise BadMessage(
             f"it is for round {header.round}, phase {header.phase}, "
             f"but round {where.round}, phase {where.phase} was asked for"
         )
-    if header.sender != sender:
+    if not brief and header.sender != sender:
         raise BadMessage(f"it says it comes from {header.sender[:80]!r}")
     update = list(header.pieces)
     if update and held is None:
         raise BadMessage("it tells what changed, but was asked for the whole")
     known = held.layout if update and held else None
+    known = layout if brief else known
     found = known or MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
     size = held.size(found, update) if update and held else found.size
-    if max(size, found.size) > limit or header.size != size:
+    announced = size if brief and not update else header.size
+    if max(size, found.size) > limit or announced != size:
         raise BadMessage(f"it announces {header.size} bytes for a layout of {size}; the most is {limit}")
     if len(first.data) == size:
         data: Any = first.data

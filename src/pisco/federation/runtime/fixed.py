@@ -18,6 +18,8 @@ from pisco.federation.runtime.routes import ServerHop
 BITS, SUM_BITS = 40, 20
 """A number is a multiple of 2^-40, and a sum at most 2^20."""
 WORD = np.dtype("<u8")
+STEP = 1 << 15
+"""Words at a time, so that they stay in the cache while one member's after the other's are added."""
 
 
 class OutOfRange(ValueError):
@@ -54,29 +56,23 @@ def encode(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
     return words
 
 
-def add(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The sum of words, modulo 2^64."""
-    total = np.array(parts[0], WORD)
-    for part in parts[1:]:
-        total += part
-    return total
-
-
-def decode(words: np.ndarray, layout: MessageLayout, divisor: int) -> list[np.ndarray]:
-    """A sum as the arrays of a layout, divided by a number."""
-    whole = words.view(np.int64)
-    # Its absolute value would not do: that of the smallest integer is itself.
-    if whole.size and max(int(whole.max()), -int(whole.min())) > 1 << (BITS + SUM_BITS):
-        raise OutOfRange("the masks in a sum did not cancel")
-    numbers = whole.astype(np.float64)
-    numbers *= 2.0**-BITS
-    numbers /= divisor
-    arrays, at = [], 0
-    for dtype, (_, shape) in zip(layout.dtypes, layout.leaves, strict=True):
-        size = math.prod(shape)
-        arrays.append(numbers[at : at + size].astype(dtype).reshape(shape))
-        at += size
-    return arrays
+def total(parts: Sequence[Sequence[np.ndarray]], layout: MessageLayout, divisor: int) -> list[np.ndarray]:
+    """The sum of everybody's words, modulo 2^64, as the arrays of a layout and divided by a number."""
+    made = []
+    for at, (dtype, (_, shape)) in enumerate(zip(layout.dtypes, layout.leaves, strict=True)):
+        leaves, numbers = [part[at].reshape(-1) for part in parts], np.empty(math.prod(shape), dtype)
+        for start in range(0, numbers.size, STEP):
+            here = slice(start, start + STEP)
+            words = np.array(leaves[0][here], WORD)
+            for leaf in leaves[1:]:
+                words += leaf[here]
+            whole = words.view(np.int64)
+            # Not its absolute value: that of the smallest integer is itself.
+            if max(int(whole.max()), -int(whole.min())) > 1 << (BITS + SUM_BITS):
+                raise OutOfRange("the masks in a sum did not cancel")
+            numbers[here] = whole / (divisor * 2.0**BITS)
+        made.append(numbers.reshape(shape))
+    return made
 
 
 def divisor(hop: ServerHop) -> int:
@@ -93,6 +89,6 @@ def weighed(arrays: Sequence[np.ndarray], hop: ServerHop, place: int) -> list[np
 
 def mean(arrays: Mapping[int, Sequence[np.ndarray]], hop: ServerHop) -> list[np.ndarray]:
     """What the server makes of the reporters' vectors, without masks: the same to the bit."""
-    count, layout = len(hop.reporters), MessageLayout.of(arrays[hop.reporters[0]])
-    words = [encode(weighed(arrays[place], hop, place), count) for place in hop.reporters]
-    return decode(add(words), layout, divisor(hop))
+    layout = MessageLayout.of(arrays[hop.reporters[0]])
+    words = [encode(weighed(arrays[place], hop, place), len(hop.reporters)) for place in hop.reporters]
+    return total([layout.masked.split(each.data) for each in words], layout, divisor(hop))

@@ -18,10 +18,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
 from pisco.federation.runtime.codec import MessageLayout, Where
-from pisco.federation.runtime.fixed import WORD
+from pisco.federation.runtime.fixed import STEP, WORD
 
-STEP = 1 << 15
-"""Words at a time, so that they stay in the cache while one mask after the other is added."""
 _BLOCK = 16
 
 

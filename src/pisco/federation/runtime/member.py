@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from pisco.errors import InputError
+from pisco.federation.audit import AuditLog
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, SERVER
 from pisco.federation.runtime import transport, tunnels
 from pisco.federation.runtime.codec import MessageLayout, Update, Where, encode
+from pisco.federation.runtime.news import Newsreader
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
 from pisco.federation.runtime.peers import Mailroom, Peer
 from pisco.federation.runtime.store import Store, outbox_of
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.wire_pb2 import Request
+from pisco.federation.runtime.wire_pb2 import Chunk, Request
 
 log = logging.getLogger("pisco.federation")
 
@@ -53,29 +55,37 @@ class MemberProcess(ABC):
         self.found = self.store.load()
         self.outbox: Outbox = outbox_of(self.found)
         self.mailroom = Mailroom(kit, self.plan.patience)
-        self.door = transport.Door(kit)
+        self.audit = AuditLog(folder, kit, durable=durable)
+        self.door = transport.Door(kit, lambda line: self.audit.add("refusal", line=line))
+        self._revoked = kit.revoked
         self.listen = listen
         self.bytes_sent = 0
         self._listening: Any = None
         self._close_ways: Callable[[], None] = lambda: None
+        self._news: Newsreader | None = None
         self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
 
     def open(self, address: str, methods: dict[str, Any]) -> None:
         """Begin to answer."""
-        pull = {transport.PULL: (self._pull, Request)}
+        pull = {transport.PULL: (self._pull, Request), transport.TAKE: (self._take, Request)}
         listen = self.listen or (tunnels.private_address() if address == OUTBOUND else address)
         self._listening = transport.serve(self.door, listen, pull | methods, peers=len(self.plan.names) + 1)
         self._close_ways = ways_in(self.kit, lambda: self.plan, address, listen, self.listen)
+        if self.name != SERVER:
+            self._news = Newsreader(self.kit, lambda have: self.peer(SERVER, 0).news(have))
 
     def close(self) -> None:
         """Stop answering and release everything."""
         self.outbox.close()
+        if self._news is not None:
+            self._news.close()
         self.mailroom.close()
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
         self._close_ways()
+        self.audit.close()
         self.store.close()
 
     def federation_hash(self, round_: int) -> bytes:
@@ -120,7 +130,15 @@ class MemberProcess(ABC):
         self.plan = plan
 
     def look_for_plan(self) -> None:
-        """Read the kit's plan again when it has changed: a change of the roster may have been planned."""
+        """Read the kit's plan again when it has changed: a change of the roster may have been planned.
+
+        And its certificate, which may have been renewed.
+        """
+        self.kit.look_for_certificate()
+        revoked = self.kit.revoked
+        if revoked is not self._revoked:
+            new, self._revoked = revoked - self._revoked, revoked
+            self.audit.add("revoked", serials=[f"{serial:x}" for serial in sorted(new)])
         try:
             found = os.stat(self._plan_path)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (found.st_mtime_ns, found.st_ino)
@@ -145,6 +163,7 @@ class MemberProcess(ABC):
             try:
                 self.adopt(new)
                 log.info("took the new plan %s", new.hash[:12])
+                self.audit.add("plan", plan=new.hash, version=self.kit.version)
             except InputError as error:
                 log.warning("the new plan is ignored: %s", error)
 
@@ -159,6 +178,10 @@ class MemberProcess(ABC):
             self.farewell(name, request.round)
         else:
             yield from self._answer(name, request, context)
+
+    def _take(self, name: str, request: Request, context: grpc.ServicerContext) -> Chunk:
+        """The same for who expects a small message: the end of the call travels with it, not after it."""
+        return next(iter(self._pull(name, request, context)), Chunk())
 
     def _objection(self, name: str, request: Request, end: int) -> str | None:
         if name != SERVER and name not in self.plan.names:
@@ -191,7 +214,8 @@ class MemberProcess(ABC):
             update = found.updates.get(request.base)
             self.bytes_sent += len(update.data if update else found.data)
             where = self.where(request.round, request.phase)
-            yield from encode(where, self.name, found.layout, update or found.data)
+            known = request.expected == found.layout.mark
+            yield from encode(where, self.name, found.layout, update or found.data, known=known)
 
     def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)
         """Somebody asks for a message: the server begins to average."""

@@ -16,6 +16,7 @@ from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.codec import BadMessage, Held, MessageLayout, Where, decode
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
+from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.tunnels import Way, introduce, presented
@@ -31,6 +32,9 @@ A_WHILE = 2.0
 
 FIRST_WORD = 5.0
 """Seconds of waiting before the log says for whom."""
+
+SMALL = 64 * 1024
+"""Bytes up to which a message is taken in one piece."""
 
 SILENCE = 30.0
 """A call that brings nothing for this long is given up and made again; three times the longest poll."""
@@ -59,18 +63,20 @@ class Peer:
         self.kit, self.name, self.address = kit, name, address
         self.way = Way(kit, name, address)
         self.presented = b""
-        self._checked_against: frozenset[int] | None = None
+        self._checked_against: tuple[frozenset[int], bytes] | None = None
         self._checking = threading.Lock()
         self._connect(b"")
 
     def _connect(self, certificate: bytes) -> None:
         """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
-        self.presented = certificate
+        self.presented, self._showing = certificate, self.kit.certificate
         self.channel = transport.channel(self.kit, self.name, self.way.target, certificate or self.kit.certificate)
         self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
+        self._take = transport.method(self.channel, transport.TAKE, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
+        self._news = transport.method(self.channel, transport.NEWS, Notice, Notice)
         self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
 
     def check(self) -> None:
@@ -79,16 +85,16 @@ class Peer:
         grpc does not show the peer's certificate to clients. So it is looked at on a connection of our own, and the
         channel then trusts that one certificate alone: nobody with another one, a revoked one say, can answer there.
         """
-        if self.kit.revoked == self._checked_against:
+        if (self.kit.revoked, self.kit.certificate) == self._checked_against:
             return
         with self._checking:
-            revoked = self.kit.revoked
-            if revoked != self._checked_against:
+            now = self.kit.revoked, self.kit.certificate
+            if now != self._checked_against:
                 seen = self._look()
-                if seen != self.presented:
+                if (seen, now[1]) != (self.presented, self._showing):
                     self.channel.close()
                     self._connect(seen)
-                self._checked_against = revoked
+                self._checked_against = now
 
     def _look(self) -> bytes:
         """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
@@ -99,8 +105,8 @@ class Peer:
         """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""
         self._checked_against = None
 
-    def ask(self, where: Where, base: bytes = b"") -> Call:
-        """Ask, without waiting for the answer; `base` marks the copy that we hold."""
+    def ask(self, where: Where, layout: MessageLayout | None = None, base: bytes = b"") -> Call:
+        """Ask, without waiting for the answer, for what should look like this; `base` marks the copy that we hold."""
         try:
             self.check()
         except OSError as error:
@@ -108,7 +114,10 @@ class Peer:
         except Refused as error:
             return Call(self, None, f"refused: {error}")
         try:
-            return Call(self, self._pull(Request(**where._asdict(), base=base), wait_for_ready=False))
+            expected = layout.mark if layout else b""
+            request = Request(**where._asdict(), base=base, expected=expected)
+            small = layout is not None and layout.size <= SMALL
+            return Call(self, (self._take.future if small else self._pull)(request, wait_for_ready=False), small=small)
         except ValueError:  # grpc's word for a channel that was closed: we are stopping
             return Call(self, None, "our connection to it is closed")
 
@@ -120,6 +129,11 @@ class Peer:
         """A question that can be waited for and given up."""
         self.check()
         return self._roll.future(ready, timeout=timeout)
+
+    def news(self, have: Notice, timeout: float = 10.0) -> Notice:
+        """What the server has that is newer."""
+        self.check()
+        return self._news(have, timeout=timeout)
 
     def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
         """Tell our key for masks, and hear those of others."""
@@ -139,8 +153,8 @@ class Peer:
 class Call:
     """One question to a peer, under way."""
 
-    def __init__(self, peer: Peer, call: Any, trouble: str = ""):
-        self.peer, self.call, self.trouble = peer, call, trouble
+    def __init__(self, peer: Peer, call: Any, trouble: str = "", *, small: bool = False):
+        self.peer, self.call, self.trouble, self.small = peer, call, trouble, small
         self.heard = self.asked = self.began = time.monotonic()
         self.first = self.size = 0
 
@@ -149,7 +163,7 @@ class Call:
         if self.call is None:
             raise _Trouble(self.trouble)
         try:
-            for chunk in self.call:
+            for chunk in self._taken() if self.small else self.call:
                 self.heard = time.monotonic()
                 if not self.first:
                     self.began, self.first = self.heard, len(chunk.data)
@@ -158,6 +172,14 @@ class Call:
                 yield chunk
         except grpc.RpcError as error:
             raise _Trouble.of(error, self.peer) from None
+
+    def _taken(self) -> Iterator[Any]:
+        try:
+            chunk = self.call.result()
+        except grpc.FutureCancelledError:
+            raise _Trouble("it went silent") from None
+        if chunk.ByteSize():
+            yield chunk
 
     def stop(self) -> None:
         """Give it up."""
@@ -261,7 +283,7 @@ class Mailroom:
         """
         patience = self.patience if patience is None else patience
         held = {p: copies[0].held(peer.name, copies[1], layout) if copies else None for p, peer in peers.items()}
-        calls = {place: self._ask(peer, where, held[place]) for place, peer in peers.items()}
+        calls = {place: self._ask(peer, where, layout, held[place]) for place, peer in peers.items()}
         began = time.monotonic()
         try:
             first = next(iter(calls), None)
@@ -279,8 +301,8 @@ class Mailroom:
         finally:
             self.asking = ""
 
-    def _ask(self, peer: Peer, where: Where, held: Held | None) -> Call:
-        call = peer.ask(where, held.mark if held else b"")
+    def _ask(self, peer: Peer, where: Where, layout: MessageLayout | None, held: Held | None) -> Call:
+        call = peer.ask(where, layout, held.mark if held else b"")
         with self._lock:
             self._calls.add(call)
         return call
@@ -343,7 +365,7 @@ class Mailroom:
                 self._woken.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
-            call = self._ask(peer, where, held)
+            call = self._ask(peer, where, layout, held)
 
     def _watch(self) -> None:
         """Give up calls that bring nothing; a dead connection without a goodbye looks like that."""

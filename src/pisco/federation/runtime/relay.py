@@ -133,7 +133,7 @@ class Relay:
                 "another machine's?"
             ) from None
         self.address = f"{address.rpartition(':')[0]}:{self._listener.getsockname()[1]}"
-        self._context = tunnels.tls(kit, server=True, alpn=tunnels.ALPN)
+        self._shown, self._context = kit.certificate, tunnels.tls(kit, server=True, alpn=tunnels.ALPN)
         self._lock = threading.Lock()
         self._strangers: OrderedDict[ssl.SSLSocket, float] = OrderedDict()
         self._open: set[socket.socket] = set()
@@ -170,9 +170,12 @@ class Relay:
                     return
                 continue
             try:
+                if self._shown != self.kit.certificate:  # it was renewed
+                    self._context = tunnels.tls(self.kit, server=True, alpn=tunnels.ALPN)
+                    self._shown = self.kit.certificate
                 secured = self._context.wrap_socket(tunnels.tuned(raw), server_side=True, do_handshake_on_connect=False)
                 where = str(secured.getpeername()[0])
-            except OSError:  # it is gone already
+            except OSError:  # it is gone already, or our certificate is being copied
                 raw.close()
                 continue
             with self._lock:
@@ -190,7 +193,7 @@ class Relay:
             for raw in late:
                 self._end(raw)
 
-    def _end(self, raw: socket.socket) -> None:
+    def _end(self, raw: ssl.SSLSocket) -> None:
         with self._lock:
             self._strangers.pop(raw, None)
         with contextlib.suppress(OSError):

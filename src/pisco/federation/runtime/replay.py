@@ -76,7 +76,7 @@ def why_not_scan(plan: Federation, rolls: Sequence[Roll]) -> str | None:
         return "the roster changes during the run"
     if any(roll.expelled for roll in rolls):
         return "a member was expelled during the run"
-    routes = Routes(plan.network_of(plan.epochs[0]), streams(seed_key(plan.seed)))
+    routes = Routes(plan.network_of(plan.epoch_at(0)), streams(seed_key(plan.seed)))
     alone = [roll for roll in counted(rolls) if not plan.tries_server(roll.attempt)]
     found = next((roll.round for roll in alone if routes.told(roll.round, 0).server.any()), None)
     return None if found is None else f"round {found} was attempted again without the server"

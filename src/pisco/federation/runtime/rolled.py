@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from pisco.federation.audit import AuditLog
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Chain, Roll
 from pisco.federation.roster import Epoch
@@ -47,6 +48,13 @@ def rolled_boundary(epoch: Epoch, roll: Roll, joined: Collection[int]) -> Server
     }
     stay, join = (tuple(place for place, known in there.items() if known is kind) for kind in (True, False))
     return ServerHop(None, stay, join) if stay and join else None
+
+
+def note_roll(audit: AuditLog, chain: Chain, before: Roll) -> None:
+    """Note the newest roll; the server's own log of rolls is on disk before, and signed."""
+    roll, left = chain.head, sorted(set(before.present) - set(chain.head.present))
+    facts = {"place": chain.count - 1, "round": roll.round, "attempt": roll.attempt, "present": list(roll.present)}
+    audit.add("roll", sure=False, **facts, left_out=left if roll.round == before.round else [], rolls=chain.hash.hex())
 
 
 def crossings(plan: Federation, before: int, k: int) -> bool:

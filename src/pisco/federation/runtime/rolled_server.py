@@ -19,7 +19,7 @@ from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.member import BOUNDARY
 from pisco.federation.runtime.peers import Dropped, Waited
 from pisco.federation.runtime.roll_call import RollCall, Word
-from pisco.federation.runtime.rolled import answer_rolled, roll_mask, rolled_boundary, rolled_where
+from pisco.federation.runtime.rolled import answer_rolled, note_roll, roll_mask, rolled_boundary, rolled_where
 from pisco.federation.runtime.routes import ServerHop
 from pisco.federation.runtime.server import Server
 from pisco.federation.runtime.transport import grpc
@@ -148,6 +148,7 @@ class RolledServer(Server):
         before = self.chain.head
         self.call.add(roll, now)
         self.outbox.forget(self.chain.count)
+        note_roll(self.audit, self.chain, before)
         if roll.round == before.round:
             names = {member.index: member.name for member in self.plan.epoch_at(roll.round).members}
             gone = ", ".join(names[index] for index in set(before.present) - set(roll.present)) or "nobody"

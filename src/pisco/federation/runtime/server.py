@@ -19,7 +19,7 @@ from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
-from pisco.federation.runtime import membership, transport
+from pisco.federation.runtime import membership, news, transport
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
@@ -252,6 +252,12 @@ class Server(MemberProcess):
             self.door.refuse(context, name, "it is not in the roster")
         return self.ledger.overview()
 
+    def _tell_news(self, name: str, request: news.Notice, context: grpc.ServicerContext) -> news.Notice:
+        if name not in (*self.plan.helpers, *self.plan.names):
+            self.door.refuse(context, name, "it is not in the plan")
+        self.look_for_plan()
+        return news.newer(self.kit, request)
+
     def farewell(self, name: str, round_: int) -> None:
         super().farewell(name, round_)
         if (name, round_) in self._parted:
@@ -289,7 +295,11 @@ class Server(MemberProcess):
 
     def methods(self) -> dict[str, Any]:
         """What members may ask for, apart from messages."""
-        own = {transport.REPORT: (self._report, Report), transport.OVERVIEW: (self._overview, Question)}
+        own = {
+            transport.REPORT: (self._report, Report),
+            transport.OVERVIEW: (self._overview, Question),
+            transport.NEWS: (self._tell_news, news.Notice),
+        }
         return own | self.sums.methods()
 
     def pause(self) -> None:

@@ -31,7 +31,7 @@ import grpc.experimental  # noqa: E402
 
 log = logging.getLogger("pisco.federation")
 
-PULL, REPORT, OVERVIEW, ROLL, KEYS = "Pull", "Report", "Overview", "Roll", "Keys"
+PULL, TAKE, REPORT, OVERVIEW, ROLL, KEYS, NEWS = "Pull", "Take", "Report", "Overview", "Roll", "Keys", "News"
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""
@@ -80,8 +80,8 @@ def method(channel: grpc.Channel, name: str, request: Any, response: Any) -> Any
 class Door:
     """Who may come in: every request is checked against the certificate it came with."""
 
-    def __init__(self, kit: Kit):
-        self.kit = kit
+    def __init__(self, kit: Kit, note: Callable[[str], None] = lambda line: None):
+        self.kit, self.note = kit, note
         self._lock = threading.Lock()
         self._inside: Counter[str] = Counter()
         self._said: dict[str, float] = {}
@@ -129,11 +129,14 @@ class Door:
         with self._lock:
             self.refusals += 1
             # Who keeps asking must not fill the disk with lines that differ in a number only: a round, a port.
-            if now - self._said.get(kind, -60.0) > 5.0:
+            new = now - self._said.get(kind, -60.0) > 5.0
+            if new:
                 if len(self._said) > 1000:
                     self._said.clear()
                 self._said[kind] = now
-                log.warning("%s", line)
+        if new:
+            log.warning("%s", line)
+            self.note(line)
 
 
 def more_files() -> None:
@@ -214,9 +217,18 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
             *_KEEP_ALIVE,
         ],
     )
-    credentials = grpc.ssl_server_credentials(
-        [(kit.key, kit.certificate)], root_certificates=kit.authority, require_client_auth=True
-    )
+    shown = [kit.certificate]
+
+    def certificates() -> Any:
+        return grpc.ssl_server_certificate_configuration([(kit.key, shown[0])], root_certificates=kit.authority)
+
+    def renewed() -> Any:
+        if shown[0] == kit.certificate:
+            return None
+        shown[0] = kit.certificate
+        return certificates()
+
+    credentials = grpc.dynamic_ssl_server_credentials(certificates(), renewed, require_client_authentication=True)
     try:
         port = server.add_secure_port(address, credentials)
     except RuntimeError:

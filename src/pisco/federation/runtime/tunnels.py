@@ -88,7 +88,7 @@ def proxy_for(kit: Kit, host: str) -> str | None:
     if kit.proxy is not None:
         return kit.proxy
     found = urllib.request.getproxies_environment()
-    if "https" not in found or _loopback(host) or urllib.request.proxy_bypass_environment(host, found):
+    if "https" not in found or _loopback(host) or urllib.request.proxy_bypass(host):
         return None
     return check_proxy(found["https"])
 

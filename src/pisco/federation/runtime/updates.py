@@ -100,7 +100,7 @@ class Copy(NamedTuple):
                 end = begin + codec.message_bytes(like)
                 try:
                     change = jax.tree.leaves(codec.decode(bytes(data[begin:end]), like, _key(key)))
-                except ValueError as error:
+                except (ValueError, TypeError, LookupError, ArithmeticError) as error:  # of anybody's codec
                     raise BadMessage(f"what changed cannot be read: {error}") from None
                 new[at : at + len(like)] = [
                     old + np.asarray(add)[None] for old, add in zip(new[at : at + len(like)], change, strict=True)

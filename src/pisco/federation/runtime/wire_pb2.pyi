@@ -7,16 +7,18 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Request(_message.Message):
-    __slots__ = ("federation", "round", "phase", "base")
+    __slots__ = ("federation", "round", "phase", "base", "expected")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
     round: int
     phase: int
     base: bytes
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
+    expected: bytes
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., base: _Optional[bytes] = ..., expected: _Optional[bytes] = ...) -> None: ...
 
 class Header(_message.Message):
     __slots__ = ("federation", "round", "phase", "sender", "layout", "size", "pieces")

@@ -1,0 +1,157 @@
+"""A member's audit log: what it refused, which plans and rolls it went by, who was expelled; every line on the last.
+
+AUDIT.jsonl, one line each: `{"at", "kind", "facts", "hash", "signature"}`. A line's hash is over the hash before it
+and its own time, kind and facts, and the member's key signs it. A line that was changed, left out or put in breaks the
+chain; lines cut off at the end are missed by who has noted a later hash.
+
+| kind | facts |
+| --- | --- |
+| start | member, federation, certificate, hash and version of the plan |
+| plan | hash and version of a newer one |
+| refusal | the line of the log |
+| roll | its place, round, attempt, who is called, who was left out since the last attempt, the hash of all rolls |
+| revoked | serial numbers of certificates |
+| stop | nothing: the process ends, and was not killed |
+
+Rolls come too often to be signed one by one; the next line of another kind signs them with itself.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import hashlib
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+
+from pisco.errors import InputError
+from pisco.federation import authority as ca
+from pisco.federation.kits import Kit
+from pisco.federation.rolls import check_signature, sign
+
+log = logging.getLogger("pisco.federation")
+
+FILE = "audit.jsonl"
+START = "start"
+
+
+class Noted(NamedTuple):
+    """One line of a log that was found whole."""
+
+    at: str
+    kind: str
+    facts: dict[str, Any]
+    hash: str
+
+
+class BadLine(Exception):
+    """What is wrong with a line."""
+
+
+class AuditLog:
+    """The log in a member's state folder, to which lines are added and nothing else."""
+
+    def __init__(self, folder: Path, kit: Kit, *, durable: bool = True):
+        self.path, self.kit, self.durable = folder / FILE, kit, durable
+        self._lock = threading.Lock()
+        whole = self.path.read_bytes() if self.path.exists() else b""
+        end = whole.rfind(b"\n") + 1  # a line cut short by a kill
+        lines = read(self.path)
+        self.head = lines[-1].hash if lines else ""
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._end = end
+        os.ftruncate(self._file, end)
+        plan = kit.federation
+        self.add(
+            START,
+            member=kit.name,
+            federation=plan.name,
+            certificate=kit.certificate.decode(),
+            plan=plan.hash,
+            version=kit.version,
+        )
+
+    def add(self, kind: str, *, sure: bool = True, **facts: Any) -> None:
+        """One more line. A `sure` one is signed, with all before it, and on disk before we go on."""
+        with self._lock:
+            if self._file < 0:
+                return  # closed: somebody is still being answered
+            at = dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+            head = _hash(self.head, at, kind, facts)
+            signature = base64.b64encode(sign(self.kit, bytes.fromhex(head))).decode() if sure else ""
+            line = {"at": at, "kind": kind, "facts": facts, "hash": head, "signature": signature}
+            content = json.dumps(line).encode() + b"\n"
+            try:
+                if os.write(self._file, content) != len(content):
+                    raise OSError("the disk is full")
+                if sure and self.durable:
+                    os.fsync(self._file)
+            except OSError as error:  # the run is worth more than a line of its log
+                log.warning("cannot write to %s: %s", self.path, error)
+                os.ftruncate(self._file, self._end)
+                return
+            self.head, self._end = head, self._end + len(content)
+
+    def close(self) -> None:
+        """The last line of a run."""
+        self.add("stop")
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+
+
+def read(path: Path, authority: bytes | None = None) -> list[Noted]:
+    """The lines of a log, checked: each on the one before; and signed by a member, where `authority` is given."""
+    found: list[Noted] = []
+    certificate, signed = b"", (b"", "")
+    for number, line in enumerate(path.read_text().split("\n")[:-1] if path.exists() else [], 1):
+        try:
+            said = json.loads(line)
+            made = Noted(said["at"], said["kind"], said["facts"], said["hash"])
+            if made.hash != _hash(found[-1].hash if found else "", *made[:3]):
+                raise BadLine("was changed, or lines before it are missing")
+            if said["signature"]:
+                signed = base64.b64decode(said["signature"]), made.hash
+            if authority is not None and made.kind == START:
+                certificate = _signer(made.facts, found, authority)
+                _check(certificate, *signed)  # so all lines until here are signed
+        except BadLine as error:
+            raise InputError(f"line {number} of {path} {error}; ask who could write to it") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise InputError(f"line {number} of {path} cannot be read; ask who could write to it") from None
+        found.append(made)
+    if authority is not None and found:
+        try:
+            _check(certificate, *signed)
+        except BadLine as error:
+            raise InputError(f"the last line of {path} that is signed {error}; ask who could write to it") from None
+    return found
+
+
+def _hash(before: str, at: str, kind: str, facts: dict[str, Any]) -> str:
+    text = json.dumps([before, at, kind, facts], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _check(certificate: bytes, signature: bytes, digest: str) -> None:
+    try:
+        check_signature(certificate, bytes.fromhex(digest), signature)
+    except ValueError:
+        raise BadLine("is not signed by the member") from None
+
+
+def _signer(facts: dict[str, Any], found: list[Noted], authority: bytes) -> bytes:
+    certificate, member = facts["certificate"].encode(), found[0].facts["member"] if found else facts["member"]
+    known = x509.load_pem_x509_certificate(certificate)
+    if not ca.check_signed(known, x509.load_pem_x509_certificate(authority)):
+        raise BadLine("has a certificate that another authority signed")
+    if not ca.common_name(known) == facts["member"] == member:
+        raise BadLine(f"has a certificate of {ca.common_name(known)!r}, and the log is of {member!r}")
+    return certificate

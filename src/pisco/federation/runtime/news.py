@@ -1,0 +1,139 @@
+"""New plans and revocations reach everybody through the server: signed by the authority, shown, then put into the kit.
+
+The coordinator copies them into the server's kit alone. Members ask there now and then; whatever the server says, only
+what the authority signed, and signed later than what is in force, gets into a kit, where a running process finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from cryptography import x509
+from google.protobuf.message import DecodeError
+
+from pisco.errors import InputError
+from pisco.federation import authority as ca
+from pisco.federation import signed
+from pisco.federation.kits import PLAN, Kit
+from pisco.federation.plan import Federation
+from pisco.files import atomic_write
+
+log = logging.getLogger("pisco.federation")
+
+EVERY = 5.0
+"""Seconds between two questions."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """What somebody has, and, as an answer, the texts that are newer; JSON on the wire."""
+
+    version: int = 0
+    listed: float = 0.0
+    revocations: int = 0  # lists are dated in whole seconds, and only grow
+    plan: str = ""
+    revoked: str = ""
+
+    def SerializeToString(self) -> bytes:
+        """As messages of protobuf are asked."""
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def FromString(cls, data: bytes) -> Notice:
+        """As messages of protobuf are read."""
+        try:
+            found = json.loads(data)
+            numbers = int(found["version"]), float(found["listed"]), int(found["revocations"])
+            return cls(*numbers, str(found["plan"]), str(found["revoked"]))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise DecodeError("not a notice") from None
+
+
+def have(kit: Kit) -> Notice:
+    """What is in force here."""
+    return Notice(kit.version, kit.listed, len(kit.revoked))
+
+
+def newer(kit: Kit, than: Notice) -> Notice:
+    """The texts in our kit that are newer than what somebody has."""
+    own = have(kit)
+    with contextlib.suppress(OSError):  # it is being copied just now
+        plan = (kit.folder / PLAN).read_text() if own.version > than.version else ""
+        later = (own.listed, own.revocations) > (than.listed, than.revocations)
+        revoked = (kit.folder / ca.REVOKED).read_text() if later else ""
+        return Notice(own.version, own.listed, own.revocations, plan, revoked)
+    return own
+
+
+def take(kit: Kit, notice: Notice) -> None:
+    """Show what is new, and put it into the kit; what the authority did not sign, or signed before, is refused."""
+    authority = x509.load_pem_x509_certificate(kit.authority)
+    if notice.revoked:
+        _beside(kit.folder / ca.REVOKED, notice.revoked, lambda path: _list(kit, path, authority))
+    if notice.plan:
+        _beside(kit.folder / PLAN, notice.plan, lambda path: _plan(kit, path, authority))
+
+
+def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
+    """Put a text in place if it passes, looked at as a file beside it."""
+    beside = place.with_name(f"new-{place.name}")
+    try:
+        atomic_write(beside, text.encode())
+        if check(beside):
+            beside.replace(place)
+    except (OSError, InputError, UnicodeError) as error:
+        log.warning("what the server brings is not taken: %s", error)
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
+
+
+def _list(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
+    listed = ca.read_revoked(path, authority)
+    if (listed.last_update_utc.timestamp(), len(listed)) <= (kit.listed, len(kit.revoked)):
+        return False
+    new = sorted({each.serial_number for each in listed} - kit.revoked)
+    log.warning("the authority revokes %s", ", ".join(f"{serial:x}" for serial in new) or "nothing new")
+    return True
+
+
+def _plan(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
+    plan = Federation.load(path)
+    version = signed.check(path, plan, authority)
+    if version <= kit.version or plan.name != kit.federation.name:
+        return False
+    log.warning("the authority signs version %d of the plan, %s: %s", version, plan.hash[:12], described(plan))
+    return True
+
+
+def described(plan: Federation) -> str:
+    """The changes of a plan, in one line."""
+    words = [
+        f"from round {change.round} on {change.action} {change.name}{f' ({at})' if at else ''}"
+        for change in plan.changes
+        for at in [change.address or change.reach]
+    ]
+    return "; ".join(words) or "no changes of the roster"
+
+
+class Newsreader:
+    """Asks the server now and then, until it is closed."""
+
+    def __init__(self, kit: Kit, ask: Callable[[Notice], Notice]):
+        self.kit, self._ask, self._closed = kit, ask, threading.Event()
+        threading.Thread(target=self._loop, daemon=True, name="news").start()
+
+    def _loop(self) -> None:
+        while not self._closed.wait(EVERY):
+            with contextlib.suppress(Exception):  # the server is away, or older than this question
+                self.kit.look_for_certificate()
+                take(self.kit, self._ask(have(self.kit)))
+
+    def close(self) -> None:
+        self._closed.set()

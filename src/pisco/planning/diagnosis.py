@@ -1,0 +1,197 @@
+"""What will pay on a problem and a network: tracking, local steps, more server rounds, compression.
+
+Noise, unlikeness, curvature and mixing are measured, and the errors that theory expects of each choice are compared,
+each at its own best step size. Nothing is trained.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+
+from pisco.errors import InputError, brief, check_number
+from pisco.networks.network import Network
+from pisco.networks.spectral import expected_mixing_rate
+from pisco.planning.settings import PROBABILITIES
+from pisco.problems.problem import Problem
+from pisco.theory.estimates import agent_curvatures
+from pisco.theory.expected import Facts, least_error
+from pisco.theory.spread import Spread, descent, gradient_spread
+
+STEPS = (1, 2, 4, 8, 16, 32)
+"""Local steps that are compared."""
+
+CONSENSUS = 0.3
+"""`consensus_lr` of compressed methods: mixing slows down by that, and by what messages leave out."""
+
+CLEARLY, HARDLY = 0.8, 1.25
+"""An error below this share of another is better; up to this many times as large it is about the same."""
+
+PLAIN = "local-dsgd"
+METHODS = {PLAIN: "none", "pisco": "last gradient", "pisco-vr": "averaged"}
+"""What is compared, and what the correction of each rests on."""
+
+
+class Answer(NamedTuple):
+    """An answer to one question."""
+
+    question: str
+    pays: bool
+    ratio: float
+    """The error with it over the error without, as theory expects them."""
+    words: str
+
+
+class Diagnosis(NamedTuple):
+    """What was measured, and what follows."""
+
+    facts: Facts
+    mixing_rate: float
+    """λ_w."""
+    expected_mixing_rate: float
+    """λ_p, at the network's own p."""
+    server_prob: float
+    local_steps: int
+    """T: gradient steps between two exchanges."""
+    method: str
+    """The method with the least error among those that track and gossip SGD with local steps."""
+    verdicts: tuple[Answer, ...]
+
+    @property
+    def pays(self) -> dict[str, bool]:
+        """The answers alone, by question."""
+        return {verdict.question: verdict.pays for verdict in self.verdicts}
+
+
+def diagnose(
+    problem: Problem,
+    network: Network,
+    *,
+    rounds: int,
+    batch_size: int | None = None,
+    local_steps: int = 2,
+    params: Any = None,
+    samples: int = 5_000,
+    seed: int = 0,
+) -> Diagnosis:
+    """Measure noise, unlikeness, curvature and mixing, and say what will pay.
+
+    Args:
+      problem: loss and data.
+      network: graph, weights and server; its p counts.
+      rounds: K of the run to come.
+      batch_size: samples per gradient, None for all.
+      local_steps: T, gradient steps between two exchanges (T_o + 1 for PISCO).
+      params: where to measure, the model of one agent, as in a run's mean; None descends from x⁰ first, which takes
+        some hundred gradients of f.
+      samples: on how many samples of all agents together to look at the curvature, and to descend.
+      seed: of x⁰ and the batches.
+
+    >>> import numpy as np, pisco
+    >>> alike = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.ones((4, 2)))
+    >>> diagnose(alike, pisco.Network.ring(4), rounds=100).pays["tracking"]
+    False
+    >>> apart = pisco.problems.quadratic(np.stack([c * np.eye(2) for c in (1, 2, 3, 4)]), np.arange(8.0).reshape(4, 2))
+    >>> diagnose(apart, pisco.Network.ring(4), rounds=1000).pays["tracking"]
+    True
+    """
+    check_number("rounds", rounds, low=1, integer=True)
+    check_number("local_steps", local_steps, low=1, integer=True)
+    if batch_size is not None:
+        check_number("batch_size", batch_size, low=1, integer=True)
+    p = network.server.probability
+    if p is None:
+        raise InputError(f"server={network.server!r} has no single probability; diagnose with bernoulli(p)")
+    if problem.num_agents != network.num_agents:
+        raise InputError(
+            f"the problem has {problem.num_agents} agents and the network {network.num_agents}; match them"
+        )
+    try:
+        if params is None:
+            params, gap = descent(problem, samples=samples, seed=seed)
+        else:
+            gap = float(jax.jit(lambda problem, x: problem.objective(x))(problem, params))  # losses end at 0 or above
+        spread = gradient_spread(problem, params, batch_size=batch_size, samples=samples, seed=seed)
+        curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed).max())
+    except InputError:
+        raise
+    except (TypeError, ValueError, NotImplementedError) as failure:
+        raise InputError(
+            f"the loss cannot be differentiated twice ({brief(failure)}), which a diagnosis needs; compare runs instead"
+        ) from failure
+    if not all(map(math.isfinite, (*spread, curvature, gap))):
+        raise InputError("the loss or a gradient is not finite where it was measured; give params of a sound model")
+    facts = Facts(problem.num_agents, rounds, curvature, gap, spread)
+    rate = network.mixing_rate
+    if expected_mixing_rate(rate, p) <= 1e-9:
+        raise InputError(network.problem_with_reach or "agents never agree on this network; use other weights or p > 0")
+
+    def error(method: str, steps: int = local_steps, p: float = p) -> float:
+        mixing = expected_mixing_rate(rate, p)
+        return least_error(facts, tracking=METHODS[method], steps=steps, mixing_rate=mixing)[0]
+
+    errors = {method: error(method) for method in METHODS}
+    method = min(errors, key=errors.__getitem__)
+    slower = CONSENSUS * spread.top_tenth * expected_mixing_rate(rate, p)
+    compressed = least_error(facts, tracking=METHODS[method], steps=local_steps, mixing_rate=slower)[0]
+    compressed += (1 - spread.top_tenth) * (errors[PLAIN] - errors[method])  # what is left out is not tracked yet
+    verdicts = (
+        _tracking(facts, errors),
+        _local_steps({steps: error(method, steps) for steps in STEPS}),
+        _server({each: error(method, p=each) for each in sorted({p, *PROBABILITIES}) if each >= p}, p),
+        _compression(compressed / max(errors[method], 1e-300), spread),
+    )
+    return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts)
+
+
+def _tracking(facts: Facts, errors: dict[str, float]) -> Answer:
+    best = min(METHODS.keys() - {PLAIN}, key=lambda method: (errors[method], method))
+    ratio = errors[best] / max(errors[PLAIN], 1e-300)
+    spread = facts.spread
+    why = (
+        f"agents' gradients differ by ζ² = {spread.heterogeneity:.2g}, an agent's batches by σ²/b = {spread.noise:.2g}"
+    )
+    if ratio < CLEARLY:
+        words = f"yes, take {best}: {why}, and what agents differ by would stay; expect {ratio:.2g} of the error"
+    elif ratio < HARDLY:
+        words = f"it hardly matters: {why}, and neither moves the mean gradient much; {PLAIN} sends half as much"
+    else:
+        words = f"no: {why}, and trackers carry noise; expect {ratio:.2g} times the error of {PLAIN}"
+    return Answer("tracking", ratio < CLEARLY, ratio, words)
+
+
+def _local_steps(errors: dict[int, float]) -> Answer:
+    least = min(errors.values())
+    best = min(steps for steps, error in errors.items() if error <= least * 1.1)
+    ratio = errors[best] / max(errors[1], 1e-300)
+    if best > 1 and ratio < CLEARLY:
+        words = f"yes, up to about {best} gradients between exchanges: expect {ratio:.2g} of the error at equal rounds"
+    else:
+        words = "no: at equal rounds more gradients between exchanges do not lower the error, since steps must shrink"
+    return Answer("local steps", best > 1 and ratio < CLEARLY, ratio, words)
+
+
+def _server(errors: dict[float, float], now: float) -> Answer:
+    if now >= 1:
+        return Answer("more server rounds", False, 1.0, "no: the server is reached in every round")
+    ratio = errors[1.0] / max(errors[now], 1e-300)
+    if ratio >= CLEARLY:
+        words = f"no: with the server in every round the error would be {ratio:.2g} of that at p = {now:g}"
+        return Answer("more server rounds", False, ratio, words)
+    enough = min(p for p, error in errors.items() if error <= HARDLY * errors[1.0])
+    ratio = errors[enough] / errors[now]
+    words = (
+        f"yes, p = {enough:g} in place of {now:g}: expect {ratio:.2g} of the error; beyond that little is left to gain"
+    )
+    return Answer("more server rounds", True, ratio, words)
+
+
+def _compression(ratio: float, spread: Spread) -> Answer:
+    held = f"the largest tenth of the entries holds {spread.top_tenth:.0%} of a gradient's square"
+    if ratio < HARDLY:
+        words = f"yes, top-k of a tenth: {held}; expect {ratio:.2g} times the error at equal rounds"
+    else:
+        words = f"not top-k of a tenth: {held}, mixing slows down; expect {ratio:.2g} times the error at equal rounds"
+    return Answer("compression", ratio < HARDLY, ratio, words)

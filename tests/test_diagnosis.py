@@ -1,0 +1,144 @@
+"""What will pay, measured and foretold, against runs that show it."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pisco
+from pisco.algorithms import build
+from pisco.cli.main import app
+from pisco.errors import InputError
+from pisco.interop import host
+from pisco.planning import diagnose
+from pisco.theory import gradient_spread
+
+from worlds import TINY_EXPERIMENT
+
+AGENTS, ROUNDS, BATCH, STEPS = 10, 100, 64, 4
+
+
+def loss(x, batch, key):
+    logits = batch["features"].astype(jnp.float32) @ x
+    return jnp.logaddexp(0, -batch["labels"] * logits) + 0.005 * (x @ x)
+
+
+def a9a(partition):
+    """A tenth of a9a, dealt out sorted by label or shuffled; one loss, so that programs are compiled once."""
+    whole = pisco.data.load("a9a")
+    features, labels = whole.features[:3000], whole.labels[:3000].astype(np.float32)
+    order = np.argsort(labels, kind="stable") if partition == "sorted" else np.arange(len(labels))
+    deal = lambda values: values[order].reshape(AGENTS, -1, *values.shape[1:])  # noqa: E731
+    return pisco.Problem(loss, np.zeros(123, np.float32), {"features": deal(features), "labels": deal(labels)})
+
+
+def error(method, problem, p=0.1, steps=STEPS, batch_size=BATCH, **options):
+    """The mean of ‖∇f‖² over a run, at the best of several step sizes."""
+    network = pisco.Network.ring(AGENTS)
+    rules = [build(method, local_lr=reach / steps, local_steps=steps, **options) for reach in (0.06, 0.2, 0.6)]
+    points = [(rule, pisco.bernoulli(p)) for rule in rules]
+    found = pisco.sweep(points, problem, network, rounds=ROUNDS, batch_size=batch_size, eval_every=4)
+    return min(float(np.nanmin(each.history["grad_norm_sq_mean"][..., -1])) for each in found)
+
+
+def verdicts(problem, p=0.1, batch_size=BATCH):
+    network = pisco.Network.ring(AGENTS, server=pisco.bernoulli(p))
+    return diagnose(problem, network, rounds=ROUNDS, batch_size=batch_size, local_steps=STEPS, samples=2000)
+
+
+@pytest.mark.parametrize("partition", ["sorted", "shuffled"])
+def test_tracking_pays_where_it_is_said_to(partition):
+    problem = a9a(partition)
+    said = verdicts(problem)
+    ratio = error("pisco-vr", problem) / error("local-dsgd", problem)
+    assert said.pays["tracking"] == (partition == "sorted")
+    assert ratio < 0.7 if said.pays["tracking"] else 0.9 < ratio < 1.2
+    assert said.method == ("pisco-vr" if partition == "sorted" else "local-dsgd")
+
+
+@pytest.mark.slow
+def test_the_other_verdicts_agree_with_runs():
+    """Local steps, more server rounds, compression: each pays, or does not, as was said."""
+    for partition, noisy in (("sorted", False), ("shuffled", False), ("shuffled", True)):
+        problem, size = a9a(partition), 2 if noisy else BATCH
+        said = verdicts(problem, batch_size=size)
+        pays = said.pays
+        now = error(said.method, problem, batch_size=size)
+        assert pays["local steps"] == (
+            error(said.method, problem, steps=8, batch_size=size)
+            < 0.8 * error(said.method, problem, steps=1, batch_size=size)
+        ), (partition, noisy)
+        assert pays["more server rounds"] == (error(said.method, problem, p=1.0, batch_size=size) < 0.8 * now)
+    compressed = {"compressor": {"name": "top-k", "fraction": 0.1}, "one_exchange": True}
+    for partition, expected in (("sorted", False), ("shuffled", True)):
+        problem = a9a(partition)
+        worse = error("pisco-compressed", problem, **compressed) / error("pisco-one-exchange", problem)
+        assert verdicts(problem).pays["compression"] == expected == (worse < 1.25), (partition, worse)
+
+
+def test_what_is_measured_is_what_a_small_problem_has():
+    """Least squares with a target of its own in every sample: every number by hand."""
+    rng = np.random.default_rng(0)
+    roots, centres = rng.normal(size=(3, 2, 2)), rng.normal(size=(3, 2))
+    hessians = roots @ roots.transpose(0, 2, 1)
+    noise = rng.normal(size=(3, 400, 2))
+    noise -= noise.mean(axis=1, keepdims=True)
+    data = {"h": np.repeat(hessians[:, None], 400, 1), "at": centres[:, None] + noise}
+    problem = pisco.Problem(
+        lambda x, batch, key: 0.5 * jnp.einsum("bi,bij,bj->b", x - batch["at"], batch["h"], x - batch["at"]),
+        np.zeros(2),
+        data,
+    )
+    point = jnp.array([0.3, -0.2])
+    grads = np.einsum("nij,nj->ni", hessians, np.asarray(point) - centres)
+    unlike = grads - grads.mean(0)
+    drift = np.mean(np.einsum("nij,nj->ni", hessians, unlike), axis=0)
+    whole = gradient_spread(problem, point)
+    assert whole.noise == whole.noise_drift == whole.noise_energy == 0
+    assert whole.heterogeneity == pytest.approx((unlike**2).sum(1).mean(), rel=1e-4)
+    assert whole.drift == pytest.approx((drift**2).sum(), rel=1e-4)
+    drawn = gradient_spread(problem, point, batch_size=5, batches=400)
+    xi = np.einsum("nij,nsj->nsi", hessians, noise)
+    mean = hessians.mean(0)
+    assert drawn.noise == pytest.approx((xi**2).sum(2).mean() / 5, rel=0.1)
+    assert drawn.heterogeneity == pytest.approx(whole.heterogeneity, rel=0.3)
+    # Few batches, much noise: it is taken off, else it would be in there.
+    few = [gradient_spread(problem, point, batch_size=5, batches=2, seed=seed) for seed in range(40)]
+    assert np.mean([each.heterogeneity for each in few]) == pytest.approx(whole.heterogeneity, rel=0.4)
+    assert drawn.noise / 2 * 2 / 3 > 0.4 * whole.heterogeneity
+    assert 0 < drawn.noise_energy < np.linalg.norm(mean, 2) * 3 * drawn.noise
+
+
+def test_the_command_says_it_in_words_and_json(tmp_path):
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "points.npz", features=rng.normal(size=(40, 3)), labels=np.arange(40) % 2)
+    file = tmp_path / "tiny.toml"
+    file.write_text(TINY_EXPERIMENT)
+    runner = CliRunner()
+    shown = runner.invoke(app, ["diagnose", str(file), "--json"])
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    assert {verdict["question"] for verdict in told["verdicts"]} == {
+        *("tracking", "local steps", "more server rounds", "compression")
+    }
+    assert told["facts"]["spread"]["heterogeneity"] >= 0 and told["local_steps"] >= 1
+
+
+def test_what_cannot_be_judged_is_refused():
+    problem = pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [1.0]])
+    with pytest.raises(InputError, match="no single probability"):
+        diagnose(problem, pisco.Network.ring(2, server=pisco.per_agent([0.1, 0.2])), rounds=10)
+    with pytest.raises(InputError, match="the problem has 2 agents and the network 3"):
+        diagnose(problem, pisco.Network.ring(3), rounds=10)
+    apart = pisco.Network(pisco.networks.graphs.from_edges([], 2), server=pisco.never())
+    with pytest.raises(InputError, match="components and the server is never reached"):
+        diagnose(problem, apart, rounds=10)
+    with pytest.raises(InputError, match="not finite"):
+        diagnose(problem, pisco.Network.ring(2), rounds=10, params=jnp.array([jnp.nan]))
+    outside = host.Local(lambda seed: np.zeros(2, np.float32), lambda x, rows, seed: (0.0, x), lambda x, rows: 0.0, 3)
+    with pytest.raises(InputError, match="cannot be differentiated twice"):
+        diagnose(host.problem(outside, outside), pisco.Network.ring(2), rounds=10)
+    with pytest.raises(InputError, match="rounds is 0"):
+        diagnose(problem, pisco.Network.ring(2), rounds=0)
