@@ -212,10 +212,10 @@ def _check(scores: Scores, out: Path | None, by: str, ratio: float, as_json: boo
 
     found = leave_one_out(scores, currency=by)
     names = {
-        "alone": "the first proposal",
-        "listed": "the best of the first five",
-        "new_task": "the first proposal, no cell of the task seen",
-        "new_listed": "the best of the first five, no cell of the task seen",
+        "alone": "first",
+        "listed": "best of five",
+        "new_task": "first, task not seen",
+        "new_listed": "best of five, task not seen",
     }
     rows = []
     for name, words in names.items():
@@ -229,7 +229,7 @@ def _check(scores: Scores, out: Path | None, by: str, ratio: float, as_json: boo
         return
     print_table(
         f"Price by {by} over the best that was measured, on cells that were left out",
-        ("proposal", "cells × prices", "median", "90%", "within 1.15"),
+        ("proposal", "squares", "median", "90%", "within 1.15"),
         [
             (
                 row["proposal"],
