@@ -375,3 +375,16 @@ def test_plans_without_a_guard_keep_their_hash():
         plan_for(3, network={"graph": "ring", "clip_at": 3.0})
     with pytest.raises(pisco.InputError, match="leave_out_at is 1"):
         checked(NetworkTable, {"agents": 3, "guard": "clip", "leave_out_at": 1.0}, "the network")
+
+
+def test_the_only_member_with_a_label_is_not_named():
+    """Its tracker differs from all others' in every round, but what adds up stays bounded."""
+    whole = pisco.data.load("a9a")
+    labels = np.asarray(whole.labels)
+    rows = np.concatenate([np.flatnonzero(labels <= 0)[: 7 * 400], np.flatnonzero(labels > 0)[:400]])
+    data = pisco.data.Dataset("one apart", whole.features[rows], labels[rows], None, None)
+    problem = pisco.problems.logistic(data, agents=8, partition="sorted", rho=0.01)
+    network = pisco.Network.complete(8, server=pisco.bernoulli(0.1), guard=pisco.clip())
+    rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
+    result = pisco.run(rule, problem, network, rounds=30, batch_size=64, eval_every=30, seed=3)
+    assert result.named == []
