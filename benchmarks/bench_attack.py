@@ -22,8 +22,8 @@ from pisco.experiments import load
 KINDS = {
     "plain": [],
     "clipped": ["privacy.clip=0.5", "privacy.noise=0"],
-    "noise 1": ["privacy.clip=0.5", "privacy.noise=1.0", "privacy.delta=1e-3"],
-    "noise 4": ["privacy.clip=0.5", "privacy.noise=4.0", "privacy.delta=1e-3"],
+    "noise 1": ["privacy.clip=0.5", "privacy.noise=1.0", "privacy.delta=1e-4"],
+    "noise 4": ["privacy.clip=0.5", "privacy.noise=4.0", "privacy.delta=1e-4"],
 }
 
 

@@ -54,6 +54,7 @@ def test_members_are_told_apart_unless_noise_hides_them(runs):
     assert by_heart > 0.65 and hidden < by_heart - 0.05, (by_heart, hidden)
 
 
+@pytest.mark.slow
 def test_what_is_attacked_is_what_the_run_did(runs):
     """The gradient that the attack takes again is the tracker that PISCO starts with."""
     seen = observe(runs / "private", agent=1)

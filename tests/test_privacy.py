@@ -44,7 +44,12 @@ def private(privacy, sizes=SIZES, **more):
 
 @pytest.mark.parametrize(
     ("batch_size", "smooth", "block"),
-    [(None, True, 64 << 20), (3, False, 64 << 20), (3, True, 2 * 32), (None, False, 2 * 32)],
+    [
+        (3, False, 64 << 20),
+        (None, True, 2 * 32),
+        pytest.param(None, False, 64 << 20, marks=pytest.mark.slow),
+        pytest.param(3, True, 2 * 32, marks=pytest.mark.slow),
+    ],
 )
 def test_gradients_are_those_of_a_plain_loop(x64, monkeypatch, batch_size, smooth, block):
     monkeypatch.setattr(seam, "SAMPLES_BYTES", block)  # the second: two samples at a time
@@ -91,7 +96,7 @@ RING = pisco.Network.ring(3, server=pisco.bernoulli(0.3))
 
 def test_engines_agree_and_runs_replay(x64):
     problem = private(pisco.Privacy(clip=0.5, noise=1.0, delta=1e-3))
-    options = {"rounds": 6, "batch_size": 2, "eval_every": 3}
+    options = {"rounds": 3, "batch_size": 2, "eval_every": 3}
     scan = pisco.run(RULE, problem, RING, **options)
     again = pisco.run(RULE, problem, RING, **options)
     np.testing.assert_array_equal(scan.params, again.params)
@@ -243,6 +248,7 @@ def test_one_evaluation_has_the_divergence_that_it_says():
                 assert truth <= bound.at(np.asarray([epsilon]))[0] + 1e-9
 
 
+@pytest.mark.slow
 def test_noise_for_an_epsilon_and_curves_of_it():
     noise = accounting.noise_for(2.0, 500, 20, 300, 1e-5)
     assert 1.99 < accounting.spent(noise, 500, 20, 300, 1e-5) <= 2.0

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.attacks.observed import Observed
+from pisco.privacy import clipped
 from pisco.problems.problem import Problem
 from pisco.tree import squared_norm
 from pisco.types import Params
@@ -42,6 +43,7 @@ def invert(
     shape: tuple[int, ...],
     *,
     limits: tuple[float, float] = (0.0, 1.0),
+    clip: float | None = None,
     steps: int,
     seed: int = 0,
 ) -> np.ndarray:
@@ -54,7 +56,7 @@ def invert(
     def miss(flat: jax.Array) -> tuple[jax.Array, jax.Array]:
         def apart(flat: jax.Array) -> jax.Array:
             batch = {"features": flat.reshape(shape), "labels": labels}
-            found = jax.grad(problem.batch_loss)(params, batch)
+            found = _mean_gradient(problem, params, batch, clip)
             return scale * squared_norm(jax.tree.map(jnp.subtract, found, gradient))
 
         return jax.value_and_grad(apart)(flat)
@@ -75,7 +77,8 @@ def attack(seen: Observed, *, steps: int = 500) -> Inversion:
     true = _floats(batch["features"])
     every = _floats(seen.problem.data["features"])  # how features are coded is no secret
     limits = (float(every.min()), float(every.max()))
-    found = invert(seen.problem, seen.start, seen.gradient, batch["labels"], true.shape, limits=limits, steps=steps)
+    given: Any = {"limits": limits, "clip": seen.clip, "steps": steps}
+    found = invert(seen.problem, seen.start, seen.gradient, batch["labels"], true.shape, **given)
     left, order = list(range(len(true))), []
     for one in true.reshape(len(true), -1):  # the nearest of those not taken yet
         near = min(left, key=lambda at: float(np.linalg.norm(found[at].ravel() - one)))
@@ -85,6 +88,19 @@ def attack(seen: Observed, *, steps: int = 500) -> Inversion:
     norms = np.linalg.norm(true.reshape(len(true), -1), axis=1)
     apart = np.linalg.norm((found - true).reshape(len(true), -1), axis=1)
     return Inversion(true, found, apart / np.maximum(norms, 1e-12))
+
+
+def _mean_gradient(problem: Problem, params: Params, batch: Any, clip: float | None) -> Params:
+    """The mean gradient of a batch, clipped as the agent does it, which is no secret."""
+    if clip is None or problem.privacy is None:
+        return jax.grad(problem.batch_loss)(params, batch)
+    smooth = problem.privacy.smooth
+
+    def one(sample: Any) -> Params:
+        alone = jax.tree.map(lambda leaf: leaf[None], sample)
+        return clipped(jax.grad(problem.batch_loss)(params, alone), jnp.asarray(clip), smooth)
+
+    return jax.tree.map(lambda leaf: leaf.mean(axis=0), jax.vmap(one)(batch))
 
 
 def _floats(features: Any) -> np.ndarray:
