@@ -10,6 +10,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.runtime import transport, tunnels
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.relay import Relay
+from pisco.federation.runtime.splicing import hang_up, splice
 from pisco.federation.runtime.transport import Door
 from pisco.federation.runtime.wire_pb2 import Receipt, Report
 
@@ -95,10 +96,10 @@ class HttpProxy(contextlib.AbstractContextManager):
                 near.close()
                 return
             near.sendall(b"HTTP/1.1 200 Connection established\r\nVia: tests\r\n\r\n")
-            tunnels.splice(near, far)
+            splice(near, far)
 
     def __exit__(self, *_):
-        tunnels.hang_up(self._listener)
+        hang_up(self._listener)
 
 
 def tls_records(data):

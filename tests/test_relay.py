@@ -18,6 +18,7 @@ from pisco.federation.kits import Refused
 from pisco.federation.plan import Federation
 from pisco.federation.runtime import relay as relays
 from pisco.federation.runtime import tunnels
+from pisco.federation.runtime.lines import hear, say
 from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.relay import Relay
 from pisco.federation.runtime.transport import grpc
@@ -155,7 +156,7 @@ def test_what_was_said_once_cannot_be_said_again(site, answering):
         assert ask(kits["agent-1"]) == "agent-1" + SECRET
         old = max(made.seen, key=len)
         far = made._summon("agent-0")  # the relay connects on its own, and says what it has recorded
-        tunnels.say(far, "ok")
+        say(far, "ok")
         raw = far.unwrap()
         raw.sendall(bytes(old))
         raw.settimeout(10)
@@ -201,7 +202,7 @@ def test_a_relays_key_opens_nothing(site, relay, answering):
     """It can connect to a member, as everybody on a network can to a port; there it is not in the roster."""
     connected(relay)
     far = relay._summon("agent-0")
-    tunnels.say(far, "ok")
+    say(far, "ok")
     raw = far.unwrap()
     with pytest.raises((ssl.SSLError, Refused)):  # it cannot even speak for another member
         tunnels.introduce(site[1]["relay-1"], raw, "agent-1", "h2")
@@ -216,7 +217,7 @@ def knock(kit, plan, *words):
     """What the relay answers."""
     point = next(each for each in plan.relays if each.name == "relay-1")
     with tunnels.knock(kit, point, *words) as secured:
-        return tunnels.hear(secured, 10)
+        return hear(secured, 10)
 
 
 def test_strangers_can_neither_register_nor_dial(site, relay, tmp_path):

@@ -162,7 +162,7 @@ def change(
         say(f"next: pisco federation issue {name} --dir {home}")
     if action == "remove":
         say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
-    note(f"copy federation.toml into the kit on every machine before round {at}; until then both plans agree")
+    note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
 
 
 def _cancel(home: Path, plan: Federation, name: str) -> None:
@@ -175,7 +175,7 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
     renewed = refresh_kits(home, changed)
     say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
-    note(f"copy federation.toml into the kit on every machine before round {at}")
+    note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
 
 
 def _front(home: Path) -> int | None:

@@ -110,4 +110,4 @@ def revoke(
         say(f"revoked: {name}, serial {each.serial_number:x}")
     renewed = refresh_kits(home, plan)
     say(f"list:    {home / AUTHORITY / 'revoked.pem'} ({renewed} kits here renewed)")
-    note("copy revoked.pem into the kit on every machine: those that run read it at once, no restart is needed")
+    note("copy revoked.pem into the server's kit, where that is elsewhere: members take it there, with no restart")

@@ -15,7 +15,9 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, RelayPoint
 from pisco.federation.runtime import tunnels
-from pisco.federation.runtime.relay import BEAT, Lines, Relay, streams_of
+from pisco.federation.runtime.lines import Lines, plain
+from pisco.federation.runtime.relay import BEAT, Relay, streams_of
+from pisco.federation.runtime.splicing import hang_up, splice
 
 log = logging.getLogger("pisco.federation")
 
@@ -71,7 +73,7 @@ class Outbound:
         finally:
             with self._lock:
                 self._open.discard(raw)
-            tunnels.hang_up(raw)
+            hang_up(raw)
 
     def _stay(self, relay: RelayPoint) -> None:
         pause, said = 0.1, ""
@@ -104,7 +106,7 @@ class Outbound:
                 if verb == "ok":
                     log.info("others reach us through the relay %s", relay.name)
                 elif verb == "no":
-                    raise OSError(errno.EACCES, "it refuses us: " + tunnels.plain(rest))
+                    raise OSError(errno.EACCES, "it refuses us: " + plain(rest))
                 elif verb == "call" and len(self._open) < self._most:
                     threading.Thread(target=self._take, args=(relay, rest), daemon=True, name="outbound").start()
             now = time.monotonic()
@@ -116,6 +118,6 @@ class Outbound:
 
     def _take(self, relay: RelayPoint, token: str) -> None:
         with contextlib.suppress(OSError, Refused, InputError):  # who called sees it, and tries again
-            raw = tunnels.agreed(tunnels.knock(self.kit, relay, "take", tunnels.plain(token)))
+            raw = tunnels.agreed(tunnels.knock(self.kit, relay, "take", plain(token)))
             with self._kept(raw):
-                tunnels.splice(tunnels.here(self.listen), raw)
+                splice(tunnels.here(self.listen), raw)

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import secrets
-import selectors
 import socket
 import ssl
 import threading
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,6 +26,8 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
 from pisco.federation.runtime import tunnels
+from pisco.federation.runtime.lines import Lines, hear, say
+from pisco.federation.runtime.splicing import hang_up, splice
 from pisco.federation.runtime.transport import Door, more_files
 
 log = logging.getLogger("pisco.federation")
@@ -40,60 +40,6 @@ GREETING = 10.0
 
 STRANGERS = 256
 """Connections that have not said who they are; one more, and the oldest is closed."""
-
-
-class Lines:
-    """The lines of a TLS connection, read and written by one thread alone, which others can wake."""
-
-    def __init__(self, secured: ssl.SSLSocket):
-        self.secured, self._buffer = secured, b""
-        self._out: deque[str] = deque()
-        self._wakes, self._wake = os.pipe()
-        os.set_blocking(self._wake, False)
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(secured, selectors.EVENT_READ)
-        self._selector.register(self._wakes, selectors.EVENT_READ)
-        self._lock, self._closed = threading.Lock(), False
-
-    def send(self, line: str) -> None:
-        """Have a line sent, from any thread."""
-        with self._lock:
-            if self._closed:
-                return
-            self._out.append(line)
-            with contextlib.suppress(BlockingIOError):
-                os.write(self._wake, b".")
-
-    def turn(self, seconds: float) -> list[str]:
-        """Send what waits, and give what has come, after at most so many seconds; an end is an `OSError`."""
-        self.secured.settimeout(tunnels.TIMEOUT)
-        if not self.secured.pending():
-            for key, _ in self._selector.select(seconds):
-                if key.fd == self._wakes:
-                    os.read(self._wakes, 4096)
-        while self._out:
-            tunnels.say(self.secured, self._out.popleft())
-        self.secured.settimeout(0.0)
-        try:
-            while True:
-                piece = self.secured.recv(4096)
-                if not piece:
-                    raise ConnectionResetError("it hung up")
-                self._buffer += piece
-                if len(self._buffer) > 8192:
-                    raise ConnectionResetError("what it sends has no end")
-        except (ssl.SSLWantReadError, BlockingIOError):
-            pass
-        *lines, self._buffer = self._buffer.split(b"\n")
-        return [line.decode("ascii", "replace") for line in lines]
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            self._selector.close()
-            os.close(self._wake)
-            os.close(self._wakes)
-        tunnels.hang_up(self.secured)
 
 
 def streams_of(plan: Federation) -> int:
@@ -152,7 +98,7 @@ class Relay:
     def close(self) -> None:
         """Stop listening and drop everybody."""
         self._closed.set()
-        tunnels.hang_up(self._listener)
+        hang_up(self._listener)
         with self._lock:
             left = [*self._open, *self._strangers]
         for each in left:
@@ -207,7 +153,7 @@ class Relay:
             name = self.kit.identify(certificate)
             if secured.selected_alpn_protocol() != tunnels.ALPN:
                 raise Refused("it speaks something else")
-            verb, _, rest = tunnels.hear(secured, GREETING).partition(" ")
+            verb, _, rest = hear(secured, GREETING).partition(" ")
             work = {"register": self._register, "dial": self._dial, "take": self._take}.get(verb)
             if work is None:
                 raise Refused(f"{name} asks for something unknown")
@@ -220,13 +166,13 @@ class Relay:
         except Refused as refused:
             self.door.complain(where, str(refused))
             with contextlib.suppress(OSError):
-                tunnels.say(secured, "no", str(refused)[:200])
+                say(secured, "no", str(refused)[:200])
         except (OSError, ValueError):  # a stranger without a certificate, or somebody who hung up
             log.debug("somebody at %s was not let in", where)
         with self._lock:
             self._strangers.pop(secured, None)
             self._open.discard(secured)
-        tunnels.hang_up(secured)
+        hang_up(secured)
 
     # What members ask for
 
@@ -270,18 +216,18 @@ class Relay:
         try:
             far = self._summon(target)
             if far is None:
-                tunnels.say(secured, "no", f"{target[:63]} is not connected there")
+                say(secured, "no", f"{target[:63]} is not connected there")
                 return False
             try:
                 for each in (far, secured):
                     each.settimeout(tunnels.TIMEOUT)
-                    tunnels.say(each, "ok")
+                    say(each, "ok")
                 # Both stay in our hands as they are: without TLS they are plain sockets.
                 self.join(name, target, *(each.unwrap() for each in (far, secured)))
             finally:
                 with self._lock:
                     self._open.discard(far)
-                tunnels.hang_up(far)
+                hang_up(far)
         finally:
             with self._lock:
                 self._streams[name] -= 1
@@ -289,7 +235,7 @@ class Relay:
 
     def join(self, name: str, target: str, far: socket.socket, near: socket.socket) -> None:
         """Pass on what the two send each other, until one of them ends."""
-        tunnels.splice(near, far, self._count)
+        splice(near, far, self._count)
 
     def _count(self, size: int) -> None:
         self.bytes += size

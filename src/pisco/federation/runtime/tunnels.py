@@ -25,6 +25,8 @@ from pisco.errors import InputError
 from pisco.federation import authority as ca
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import OUTBOUND, RelayPoint, host_of
+from pisco.federation.runtime.lines import hear, plain, say
+from pisco.federation.runtime.splicing import hang_up, splice
 
 ALPN = "pisco-relay"
 """What a relay speaks: nobody takes its port for a member's, or the other way round."""
@@ -32,11 +34,7 @@ ALPN = "pisco-relay"
 TIMEOUT = 5.0
 """Seconds to connect, for every step of it."""
 
-ANSWER = 15.0
-"""Seconds in which a relay says whether it has whom we want; it asks that member, who comes to it."""
-
 _UNIX = "unix:"
-_PIECE = 1 << 18
 _AVOID = 60.0
 
 
@@ -173,40 +171,6 @@ def here(address: str) -> socket.socket:
     return tuned(socket.create_connection((host, int(address.rpartition(":")[2])), timeout=TIMEOUT))
 
 
-# Passing on
-
-
-def hang_up(raw: socket.socket) -> None:
-    """Close, and wake whoever waits on it."""
-    with contextlib.suppress(OSError):
-        raw.shutdown(socket.SHUT_RDWR)
-    raw.close()
-
-
-def splice(one: socket.socket, other: socket.socket, count: Callable[[int], None] = lambda size: None) -> None:
-    """Pass on what comes from either side until one of them ends; both are then closed."""
-    ends = [one, other]
-    for each in ends:
-        each.settimeout(None)
-    back = threading.Thread(target=_pass_on, args=(other, one, count), daemon=True, name="splice")
-    back.start()
-    _pass_on(one, other, count)
-    back.join()
-    for each in ends:
-        each.close()
-
-
-def _pass_on(source: socket.socket, sink: socket.socket, count: Callable[[int], None]) -> None:
-    buffer = memoryview(bytearray(_PIECE))
-    with contextlib.suppress(OSError):
-        while size := source.recv_into(buffer):
-            sink.sendall(buffer[:size])
-            count(size)
-    for each in (source, sink):
-        with contextlib.suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-
-
 class Forwarder:
     """A private address of this machine whose connections are passed on to wherever `dial` connects."""
 
@@ -245,23 +209,6 @@ class Forwarder:
 
 
 # Through relays
-
-
-def say(secured: socket.socket, *words: str) -> None:
-    """One line."""
-    secured.sendall((" ".join(words) + "\n").encode())
-
-
-def hear(secured: socket.socket, seconds: float = ANSWER) -> str:
-    """One line, within so many seconds."""
-    line, end = b"", time.monotonic() + seconds
-    while not line.endswith(b"\n"):
-        secured.settimeout(max(0.01, end - time.monotonic()))
-        piece = secured.recv(1)
-        if not piece or len(line) > 300:
-            raise OSError(errno.ECONNRESET, "it hung up")
-        line += piece
-    return line[:-1].decode("ascii", "replace")
 
 
 def knock(kit: Kit, relay: RelayPoint, *words: str) -> ssl.SSLSocket:
@@ -313,11 +260,6 @@ def through_relays(kit: Kit, name: str, relays: Iterable[RelayPoint]) -> socket.
 def said(error: Exception) -> str:
     """What went wrong, in a few words."""
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-
-
-def plain(text: str) -> str:
-    """What a relay or a proxy says, fit for a line."""
-    return "".join(each for each in text[:100] if each.isprintable())
 
 
 class Way:
