@@ -31,6 +31,10 @@ DIGRAPHS = {
 PUSH_PULL = {"local_steps": 0, "one_exchange": True}
 
 
+def slow(case):
+    return pytest.param(case, marks=pytest.mark.slow)
+
+
 def one_round(network, tree, who=False):
     mix, links = draw_round(network.gossip, who, streams(seed_key(0)).links, jnp.int32(0), network.num_agents)
     return mix(tree), links
@@ -48,7 +52,7 @@ def test_families():
     assert "has 3 components" in pisco.Network(alone).problem_with_reach
 
 
-@pytest.mark.parametrize("name", DIGRAPHS)
+@pytest.mark.parametrize("name", ["random", slow("ring"), slow("exponential")])
 def test_pulls_and_pushes(name, x64):
     graph = DIGRAPHS[name]
     network = pisco.Network(graph, server=COIN)
@@ -66,7 +70,7 @@ def test_pulls_and_pushes(name, x64):
     assert 0 < network.mixing_rate < 1
 
 
-@pytest.mark.parametrize("options", [PUSH_PULL, {"local_steps": 2}, {"local_steps": 1, "comm_lr": 0.7}], ids=str)
+@pytest.mark.parametrize("options", [PUSH_PULL, slow({"local_steps": 2}), {"local_steps": 1, "comm_lr": 0.7}], ids=str)
 def test_twins(x64, options):
     world, rounds = Quadratics(), 40
     network = pisco.Network(DIGRAPHS["random"], server=COIN)
@@ -80,7 +84,7 @@ def test_twins(x64, options):
         np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("server", [pisco.never(), COIN], ids=repr)
+@pytest.mark.parametrize("server", [pisco.never(), slow(COIN)], ids=repr)
 @pytest.mark.parametrize("options", [PUSH_PULL, {"local_steps": 2}], ids=str)
 def test_the_optimum_where_one_matrix_does_not_get_there(x64, options, server):
     world, network = Quadratics(), pisco.Network(DIGRAPHS["random"], server=server)

@@ -60,7 +60,7 @@ def by_the_library(page):
     return told["result"].history, told["network"]
 
 
-@pytest.mark.parametrize("one_exchange", [False, True])
+@pytest.mark.parametrize("one_exchange", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_its_numbers_are_the_librarys(page, one_exchange):
     """A hand-drawn network with an agent gone, so that places and data differ; prices and coins too."""
     page.select_option("#shape", "grid")

@@ -142,7 +142,7 @@ def test_clusters_with_sampled_reports(x64, reporters, gossip_steps):
         np.testing.assert_allclose(states[k + 1].params.T, X, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("gossip_steps", [None, 2])
+@pytest.mark.parametrize("gossip_steps", [None, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["dsgd", "pisco"])
 def test_sampled_to_sampled(x64, name, gossip_steps):
     """Only who reports hears the average: the round keeps the mean, so gradient tracking may use it."""
