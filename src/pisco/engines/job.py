@@ -61,7 +61,7 @@ def streams(key: jax.Array) -> Streams:
     return Streams(*(jax.random.fold_in(key, stream) for stream in range(6)))
 
 
-def seed_key(seed: int) -> jax.Array:
+def seed_key(seed: Any) -> jax.Array:
     """The root key of a seed, by a fixed generator whatever the user's jax configuration says."""
     return jax.random.key(seed, impl="threefry2x32")
 

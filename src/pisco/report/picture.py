@@ -204,7 +204,7 @@ def _tiles(ax: Axes, tiles: Tiles) -> None:
                 "alpha": 0.15 + 0.55 * tiles.strength[row, column],
             }
             ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, edgecolor="white", **look))
-        ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=6, linespacing=1.1)
+        ax.text(column, row, str(tiles.words[row][column]), ha="center", va="center", fontsize=6, linespacing=1.1)
     for kind, colour in zip(tiles.kinds, tiles.colours, strict=True):
         ax.plot([], [], marker="s", linestyle="none", color=colour, alpha=0.6, label=kind)
     ax.set_xticks(range(len(tiles.across)), tiles.across)

@@ -103,7 +103,7 @@ def propose(
     return sorted(found.values(), key=lambda each: (each.price, each.method))
 
 
-class Check(NamedTuple):
+class LeftOut(NamedTuple):
     """On cells that were left out: what the proposal costs over the best, alone and as the best of a short list."""
 
     alone: np.ndarray
@@ -118,7 +118,7 @@ def leave_one_out(
     ratios: Sequence[float] = RATIOS,
     currency: str = "bytes",
     shortlist: int = 5,
-) -> Check:
+) -> LeftOut:
     """For every cell, the price of what the other cells propose over the best price that was measured in it."""
     learned = Learned.of(scores)
     alone, listed, new, new_listed = [], [], [], []
@@ -135,7 +135,7 @@ def leave_one_out(
                 if prices:
                     first.append(prices[0])
                     several.append(min(prices[:shortlist]))
-    return Check(*(np.array(each) for each in (alone, listed, new, new_listed)))
+    return LeftOut(*(np.array(each) for each in (alone, listed, new, new_listed)))
 
 
 def shortlist(mixing_rate: float, ratio: float, count: int = 5, currency: str = "messages") -> list[str]:

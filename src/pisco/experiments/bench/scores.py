@@ -120,8 +120,8 @@ def score_of(cell: Mapping[str, Any], entry: Mapping[str, Any]) -> Score:
     for name in ("server_rounds", *COLUMNS):
         if entry.get(name) is not None:
             spent[name] = column(entry[name])
-    facts = ("server_prob", "local_lr", "tuning_failed", "at_edge")
-    return Score(cell, *(entry[name] for name in facts), missed, spent)
+    facts = {name: entry[name] for name in ("server_prob", "local_lr", "tuning_failed", "at_edge")}
+    return Score(cell, **facts, missed=missed, spent=spent)
 
 
 class Ranked(NamedTuple):

@@ -133,11 +133,18 @@ class Update(NamedTuple):
     layout: str = ""  # told where the receiver may not know it
 
 
-class Held(Protocol):
+class HeldCopy(Protocol):
     """A copy of an earlier message, which may be none."""
 
-    mark: bytes
-    layout: MessageLayout | None
+    @property
+    def mark(self) -> bytes:
+        """Its hash."""
+        ...
+
+    @property
+    def layout(self) -> MessageLayout | None:
+        """Its layout, where that is known."""
+        ...
 
     def size(self, layout: MessageLayout, pieces: Sequence[Any]) -> int:
         """How many bytes an update must have."""
@@ -170,7 +177,7 @@ def decode(
     *,
     layout: MessageLayout | None = None,
     limit: int,
-    held: Held | None = None,
+    held: HeldCopy | None = None,
 ) -> tuple[MessageLayout, list[np.ndarray]] | None:
     """The arrays of a message, or None when the stream is empty: the sender does not have it yet.
 

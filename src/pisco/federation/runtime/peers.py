@@ -14,7 +14,7 @@ import numpy as np
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
-from pisco.federation.runtime.codec import BadMessage, Held, MessageLayout, Where, decode
+from pisco.federation.runtime.codec import BadMessage, HeldCopy, MessageLayout, Where, decode
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.timing import Timing
@@ -291,8 +291,9 @@ class Mailroom:
                 place: self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=place == first)
                 for place, call in calls.items()
             }
-            for place, message in found.items() if copies else ():
-                copies[0].keep(peers[place].name, copies[1], message.arrays)
+            if copies:
+                for place, message in found.items():
+                    copies[0].keep(peers[place].name, copies[1], message.arrays)
             return found
         except (Stopped, Dropped):
             for call in calls.values():
@@ -301,7 +302,7 @@ class Mailroom:
         finally:
             self.asking = ""
 
-    def _ask(self, peer: Peer, where: Where, layout: MessageLayout | None, held: Held | None) -> Call:
+    def _ask(self, peer: Peer, where: Where, layout: MessageLayout | None, held: HeldCopy | None) -> Call:
         call = peer.ask(where, layout, held.mark if held else b"")
         with self._lock:
             self._calls.add(call)
@@ -316,7 +317,7 @@ class Mailroom:
         began: float,
         patience: float,
         wanted: Callable[[], bool],
-        held: Held | None,
+        held: HeldCopy | None,
         *,
         timed: bool,
     ) -> Received:

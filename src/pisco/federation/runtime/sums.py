@@ -61,7 +61,7 @@ class ServerSum(Protocol):
         ...
 
 
-class Way(NamedTuple):
+class SumWay(NamedTuple):
     """One way to add up: for an agent, for the server, and for who has all vectors: the same numbers to the bit."""
 
     agent: Callable[[Agent], AgentSum]
@@ -168,5 +168,5 @@ class UsedMasks:
             atomic_write(self.path, content.encode(), durable=self.durable)
 
 
-SUMS = {None: Way(PlainSum, PlainSum, routes.average), "masked": Way(MaskedReports, MaskedSum, fixed.mean)}
+SUMS = {None: SumWay(PlainSum, PlainSum, routes.average), "masked": SumWay(MaskedReports, MaskedSum, fixed.mean)}
 """By the `server_sum` of a plan."""
