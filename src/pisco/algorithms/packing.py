@@ -92,4 +92,6 @@ def drawn_here(key: Key, length: int, kept: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=4)  # a sender encodes and decodes with one key
 def _drawn(key: bytes, kind: Any, length: int, kept: int) -> np.ndarray:
-    return np.asarray(drawn(jax.random.wrap_key_data(np.frombuffer(key, np.uint32), impl=kind), length, kept))
+    return np.asarray(
+        drawn(jax.random.wrap_key_data(jnp.asarray(np.frombuffer(key, np.uint32)), impl=kind), length, kept)
+    )

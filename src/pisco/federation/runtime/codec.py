@@ -136,8 +136,11 @@ class Update(NamedTuple):
 class Held(Protocol):
     """A copy of an earlier message, which may be none."""
 
-    mark: bytes
-    layout: MessageLayout | None
+    @property
+    def mark(self) -> bytes: ...
+
+    @property
+    def layout(self) -> MessageLayout | None: ...
 
     def size(self, layout: MessageLayout, pieces: Sequence[Any]) -> int:
         """How many bytes an update must have."""

@@ -291,8 +291,9 @@ class Mailroom:
                 place: self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=place == first)
                 for place, call in calls.items()
             }
-            for place, message in found.items() if copies else ():
-                copies[0].keep(peers[place].name, copies[1], message.arrays)
+            if copies is not None:
+                for place, message in found.items():
+                    copies[0].keep(peers[place].name, copies[1], message.arrays)
             return found
         except (Stopped, Dropped):
             for call in calls.values():
