@@ -85,7 +85,7 @@ class Copy(NamedTuple):
         layout = MessageLayout.of(arrays)
         digest = hashlib.blake2b(str(layout).encode(), digest_size=8)
         for array in arrays:
-            digest.update(np.ascontiguousarray(array).view(np.uint8))
+            digest.update(np.ascontiguousarray(array).ravel().view(np.uint8).data)
         return cls(digest.digest(), layout, arrays, codecs)
 
     def size(self, layout: MessageLayout, pieces: Sequence[Piece]) -> int:
