@@ -160,3 +160,6 @@ def test_the_command(kits, log):
         bad = run(app, ["federation", "audit", str(log), *options])
         assert bad.exit_code and why in " ".join(str(bad.exception or "").split() + bad.output.split()), bad.output
     assert run(app, ["federation", "audit", str(log.parent / "none")]).exit_code
+    log.write_bytes(b"\xff\xfe nonsense\n")
+    with pytest.raises(InputError, match="line 1 of .* cannot be read"):
+        read(log)

@@ -111,7 +111,7 @@ def read(path: Path, authority: bytes | None = None) -> list[Noted]:
     """The lines of a log, checked: each on the one before; and signed by a member, where `authority` is given."""
     found: list[Noted] = []
     certificate, signed = b"", (b"", "")
-    for number, line in enumerate(path.read_text().split("\n")[:-1] if path.exists() else [], 1):
+    for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1] if path.exists() else [], 1):
         try:
             said = json.loads(line)
             made = Noted(said["at"], said["kind"], said["facts"], said["hash"])
