@@ -121,7 +121,7 @@ def score_of(cell: Mapping[str, Any], entry: Mapping[str, Any]) -> Score:
         if entry.get(name) is not None:
             spent[name] = column(entry[name])
     facts = ("server_prob", "local_lr", "tuning_failed", "at_edge")
-    return Score(cell, *(entry[name] for name in facts), missed, spent)
+    return Score(cell=cell, missed=missed, spent=spent, **{name: entry[name] for name in facts})
 
 
 class Ranked(NamedTuple):
