@@ -123,7 +123,8 @@ class ScanEngine:
             return [run._replace(seed=seed_key(run.seed)) for run in job.runs]
         # On the host and at once: a call of the accelerator for every number of every run takes seconds.
         runs = jax.tree.map(lambda *leaves: _stacked(leaves), *(run._replace(seed=0) for run in job.runs))
-        return runs._replace(seed=jax.vmap(seed_key)(np.array([run.seed for run in job.runs], np.uint32)))
+        seeds: Any = np.array([run.seed for run in job.runs], np.uint32)
+        return runs._replace(seed=jax.vmap(seed_key)(seeds))
 
     def _host(self, trees: Any) -> Any:
         """Host copies with runs on the leading axis."""

@@ -197,14 +197,13 @@ def _heat(ax: Axes, heat: Heat) -> None:
 def _tiles(ax: Axes, tiles: Tiles) -> None:
     from matplotlib.patches import Rectangle
 
-    for (row, column), kind in np.ndenumerate(tiles.which):
-        if kind >= 0:
-            look: dict[str, Any] = {
-                "facecolor": tiles.colours[kind],
-                "alpha": 0.15 + 0.55 * tiles.strength[row, column],
-            }
-            ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, edgecolor="white", **look))
-        ax.text(column, row, str(tiles.words[row][column]), ha="center", va="center", fontsize=6, linespacing=1.1)
+    for row, kinds in enumerate(tiles.which.tolist()):
+        for column, kind in enumerate(kinds):
+            if kind >= 0:
+                shade = 0.15 + 0.55 * float(tiles.strength[row, column])
+                look: dict[str, Any] = {"facecolor": tiles.colours[kind], "edgecolor": "white", "alpha": shade}
+                ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
+            ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=6, linespacing=1.1)
     for kind, colour in zip(tiles.kinds, tiles.colours, strict=True):
         ax.plot([], [], marker="s", linestyle="none", color=colour, alpha=0.6, label=kind)
     ax.set_xticks(range(len(tiles.across)), tiles.across)

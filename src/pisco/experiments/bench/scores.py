@@ -120,8 +120,8 @@ def score_of(cell: Mapping[str, Any], entry: Mapping[str, Any]) -> Score:
     for name in ("server_rounds", *COLUMNS):
         if entry.get(name) is not None:
             spent[name] = column(entry[name])
-    facts = {name: entry[name] for name in ("server_prob", "local_lr", "tuning_failed", "at_edge")}
-    return Score(cell, **facts, missed=missed, spent=spent)
+    facts = ("server_prob", "local_lr", "tuning_failed", "at_edge")
+    return Score(cell=cell, missed=missed, spent=spent, **{name: entry[name] for name in facts})
 
 
 class Ranked(NamedTuple):

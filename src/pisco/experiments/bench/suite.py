@@ -198,9 +198,8 @@ def _task(name: str, table: Mapping[str, Any], judging: Judging, networks: Mappi
     own = {key: value for key, value in table.items() if key in {f.name for f in fields(Judging)}}
     how = replace(judging, **own)
     how.check()
-    given: dict[str, Any] = {key: value for key, value in table.items() if key not in own} | {
-        "target": next(iter(target.items()))
-    }
+    given: dict[str, Any] = {key: value for key, value in table.items() if key not in own}
+    given["target"] = next(iter(target.items()))
     for network in given.get("networks", ()):
         if network not in networks:
             raise InputError(f"tasks.{name}.networks names {network!r}; {suggest(network, networks)}")
