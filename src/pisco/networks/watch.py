@@ -29,10 +29,6 @@ from pisco.networks.guards import Guard
 from pisco.networks.placement import Placement
 from pisco.tree import where_agents
 
-CROWD = 4
-"""From so many senders on, sums over rounds are a strike where a message would be clipped; of fewer, where it would be
-left out."""
-
 SETTLED = 3
 """The first rounds, in which one's own vectors say how large sums of rounds may become."""
 
@@ -76,8 +72,7 @@ class Names(NamedTuple):
         ever = gathered > 0
         usual = jnp.maximum(largest_usual(gathered, ever), first)
         drifts = jnp.where(ever, gathered / jnp.maximum(usual, 1e-30)[:, None], 0.0)
-        enough = jnp.where(ever.sum(axis=1) >= CROWD, 1.0, 1e-9)[:, None]  # of a few, the usual is not known well
-        struck = seen.struck | (seen.heard & (guard.keep(drifts) < enough))
+        struck = seen.struck | (seen.heard & (guard.keep(drifts) == 0))
         shown = jnp.maximum(seen.factor, jnp.where(seen.heard, drifts, 0.0).max(axis=0))
         strikes = jnp.where(struck, self.strikes + 1, jnp.where(seen.heard & ~known, 0, self.strikes))
         gone, named = self.left >= 0, strikes >= guard.strikes

@@ -19,7 +19,7 @@ import numpy as np
 from pisco.federation.runtime.routes import GossipHop, ServerHop, gossip, mean, weigh
 from pisco.networks.apart import sketch, split
 from pisco.networks.guards import Guard
-from pisco.networks.watch import CROWD, SETTLED
+from pisco.networks.watch import SETTLED
 
 log = logging.getLogger("pisco.federation")
 
@@ -173,8 +173,7 @@ class Watcher:
                 for name in heard:
                     drift = gathered.get(name, 0.0) / usual if usual else 0.0
                     self._factors[name] = max(self._factors[name], drift)
-                    enough = 1.0 if len(gathered) >= CROWD else 1e-9
-                    if float(self.guard.keep(np.float64(drift), np)) < enough:  # type: ignore[union-attr]
+                    if float(self.guard.keep(np.float64(drift), np)) == 0:  # type: ignore[union-attr]
                         struck = struck | {name}
                     self._strikes[name] = self._strikes.get(name, 0) + 1 if name in struck else 0
                     self._name(name)
