@@ -293,6 +293,7 @@ def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_
     assert bounded(ran)
 
 
+@pytest.mark.slow
 def test_an_expulsion_is_repeated_from_the_log(tmp_path, x64, quick_reports):
     plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=60)
     ran = Running(tmp_path, plan, problem_of)

@@ -94,6 +94,7 @@ RULE = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
 RING = pisco.Network.ring(3, server=pisco.bernoulli(0.3))
 
 
+@pytest.mark.slow
 def test_engines_agree_and_runs_replay(x64):
     problem = private(pisco.Privacy(clip=0.5, noise=1.0, delta=1e-3))
     options = {"rounds": 3, "batch_size": 2, "eval_every": 3}

@@ -53,7 +53,7 @@ def measured(ran):
 slowly = functools.partial(pytest.param, marks=pytest.mark.slow)
 METHODS = [
     ("pisco-compressed", "random-k", 0.3),
-    ("beer", {"name": "quantize", "bits": 4}, 0.0),
+    slowly("beer", {"name": "quantize", "bits": 4}, 0.0),
     slowly("pisco-compressed", "top-k", 0.3),
     slowly("pisco-compressed", {"name": "quantize", "bits": 4}, 0.3),
     slowly("choco", {"name": "cast", "dtype": "float16"}, 0.0),
