@@ -215,6 +215,10 @@ def ours():
     return scores.by_setting(store.bundled())
 
 
+LATER = ("sd-gt", "sampled-to-sampled", "push-pull")
+"""Methods that came after the bundled cells."""
+
+
 def test_bundled_cells_are_compact_and_of_the_suite(ours):
     assert store.MEASURED.stat().st_size < 320_000
     full = load("full")
@@ -225,7 +229,8 @@ def test_bundled_cells_are_compact_and_of_the_suite(ours):
 
     keys = {(place.task.name, place.network): setting_key(place) for place in full.places("*/*/dsgd")}
     for at, methods in rows.items():
-        assert set(ALGORITHMS) - methods <= {"nids", "proxskip"}, at  # two cells are still to be measured
+        assert methods <= set(ALGORITHMS) and len(methods) >= 34, at
+        assert set(ALGORITHMS) - methods <= {"nids", "proxskip", *LATER}, at  # these are still to be measured
         assert {cell["setting"] for cell in store.bundled() if (cell["task"], cell["network"]) == at} == {keys[at]}
     assert len(rows) >= 15
 
