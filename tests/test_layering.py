@@ -56,6 +56,7 @@ ORDER = {
     "pisco.federation": [
         {"roster", "authority"},
         {"contract", "masking"},
+        {"consistency"},
         {"plan"},
         {"signed"},
         {"kits", "models"},

@@ -31,22 +31,9 @@ from pisco import registry
 from pisco.algorithms.compressed import compressed
 from pisco.algorithms.compressors import Cast
 from pisco.errors import InputError, choose, suggest
-from pisco.federation import masking
+from pisco.federation import consistency, masking
 from pisco.federation.contract import BadData, Contract
-from pisco.federation.roster import (
-    OUTBOUND,
-    RESERVED,
-    SERVER,
-    Address,
-    Change,
-    Epoch,
-    Member,
-    Name,
-    RelayPoint,
-    Seconds,
-    Triple,
-    check_relays,
-)
+from pisco.federation.roster import OUTBOUND, SERVER, Address, Change, Epoch, Member, Name, RelayPoint, Seconds, Triple
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
 from pisco.settings import options, toml
@@ -419,84 +406,8 @@ class Federation(Table):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Federation:
-        if self.network.agents != len(self.roster):
-            raise InputError(f"network.agents is {self.network.agents}, but the roster has {len(self.roster)} agents")
-        if self.network.presence != "everybody":
-            raise InputError(
-                f"network.presence = {self.network.presence!r} is for simulations; leave it out, or let members miss "
-                'rounds with presence = "deadline"'
-            )
-        if (self.presence == "deadline") != (self.deadline is not None):
-            raise InputError(
-                f'presence = "{self.presence}" with deadline = {self.deadline} does not fit; give both presence = '
-                '"deadline" and deadline, the seconds that a round may take, or neither'
-            )
-        if self.quorum is not None and (self.presence == "all" or self.quorum > len(self.roster)):
-            raise InputError(
-                f'quorum = {self.quorum} cannot be used; it goes with presence = "deadline" and is at most '
-                f"{len(self.roster)}, the number of agents"
-            )
-        if self.weigh_by and any(member.weight is not None for epoch in self.epochs for member in epoch.members):
-            raise InputError(
-                f'weigh_by = "{self.weigh_by}" and weights in the roster do not go together; leave one of them out'
-            )
-        if self.wire and "compressor" in self.algorithm.build().hyperparameters:
-            raise InputError(
-                f'wire = "{self.wire}" does not go with {self.algorithm.name!r}, which compresses its messages itself; '
-                "leave one of them out"
-            )
-        if self.closing and self.presence == "deadline":
-            raise InputError(
-                'closing = true needs everybody at the end, and presence = "deadline" does not wait for them; leave it '
-                "out, and take `pisco federation collect` once all are done"
-            )
-        _check_changes(self)
-        check_relays(self.relays or [], self.server_address, self.epochs)
-        for epoch in self.epochs:
-            _check_epoch(self, epoch)
-        if self.server_sum:
-            masking.check(self)
+        consistency.check(self)
         return self
-
-
-def _check_changes(plan: Federation) -> None:
-    present, rounds = {member.name for member in plan.roster}, [change.round for change in plan.changes]
-    if rounds != sorted(rounds) or any(not 1 <= each < plan.rounds for each in rounds):
-        raise InputError(f"changes take effect at rounds {rounds}; put them in order, from 1 to {plan.rounds - 1}")
-    for change in plan.changes:
-        if (change.name in present) == (change.action == "add"):
-            state = "already" if change.action == "add" else "not"
-            raise InputError(
-                f"the change at round {change.round} would {change.action} {change.name!r}, "
-                f"who is {state} a member then"
-            )
-        if (change.address is None and change.reach is None) != (change.action == "remove"):
-            raise InputError(
-                f"the change of {change.name!r} at round {change.round} needs an address, unless it removes"
-            )
-        (present.remove if change.action == "remove" else present.add)(change.name)
-
-
-def _check_epoch(plan: Federation, epoch: Epoch) -> None:
-    for what in ("name", "index", "address"):
-        seen = [getattr(member, what) for member in epoch.members if getattr(member, what) is not None]
-        twice = next((each for each in seen if seen.count(each) > 1), None)
-        if twice is not None:
-            raise InputError(f"two agents have the {what} {twice!r}; give each its own")
-    without = [member.name for member in epoch.members if member.weight is None]
-    if 0 < len(without) < len(epoch.members):
-        raise InputError(f"{without[0]!r} has no weight, but others have; give every agent one, or none")
-    names, indices = epoch.names, [member.index for member in epoch.members]
-    for taken, whose in RESERVED.items():
-        if taken in names:
-            raise InputError(f"an agent is called {taken!r}, which is {whose}; take another")
-    if indices != sorted(indices):
-        raise InputError("the roster is not in the order of its indices; sort it")
-    if plan.server_address in [member.address for member in epoch.members]:
-        raise InputError(f"the server and an agent both have the address {plan.server_address}; give each its own")
-    network = plan.network_of(epoch)
-    if network.problem_with_reach:
-        raise InputError(f"from round {epoch.start} on, {network.problem_with_reach}")
 
 
 def _triples(weights: Any, indices: Sequence[int]) -> list[Triple]:

@@ -1,0 +1,93 @@
+"""What must fit together in a plan, and the sentence for what does not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pisco.errors import InputError
+from pisco.federation import masking
+from pisco.federation.roster import RESERVED, Epoch, check_relays
+
+if TYPE_CHECKING:
+    from pisco.federation.plan import Federation
+
+
+def check(plan: Federation) -> None:
+    """Refuse a plan that contradicts itself."""
+    if plan.network.agents != len(plan.roster):
+        raise InputError(f"network.agents is {plan.network.agents}, but the roster has {len(plan.roster)} agents")
+    if plan.network.presence != "everybody":
+        raise InputError(
+            f"network.presence = {plan.network.presence!r} is for simulations; leave it out, or let members miss "
+            'rounds with presence = "deadline"'
+        )
+    if (plan.presence == "deadline") != (plan.deadline is not None):
+        raise InputError(
+            f'presence = "{plan.presence}" with deadline = {plan.deadline} does not fit; give both presence = '
+            '"deadline" and deadline, the seconds that a round may take, or neither'
+        )
+    if plan.quorum is not None and (plan.presence == "all" or plan.quorum > len(plan.roster)):
+        raise InputError(
+            f'quorum = {plan.quorum} cannot be used; it goes with presence = "deadline" and is at most '
+            f"{len(plan.roster)}, the number of agents"
+        )
+    if plan.weigh_by and any(member.weight is not None for epoch in plan.epochs for member in epoch.members):
+        raise InputError(
+            f'weigh_by = "{plan.weigh_by}" and weights in the roster do not go together; leave one of them out'
+        )
+    if plan.wire and "compressor" in plan.algorithm.build().hyperparameters:
+        raise InputError(
+            f'wire = "{plan.wire}" does not go with {plan.algorithm.name!r}, which compresses its messages itself; '
+            "leave one of them out"
+        )
+    if plan.closing and plan.presence == "deadline":
+        raise InputError(
+            'closing = true needs everybody at the end, and presence = "deadline" does not wait for them; leave it '
+            "out, and take `pisco federation collect` once all are done"
+        )
+    _check_changes(plan)
+    check_relays(plan.relays or [], plan.server_address, plan.epochs)
+    for epoch in plan.epochs:
+        _check_epoch(plan, epoch)
+    if plan.server_sum:
+        masking.check(plan)
+
+
+def _check_changes(plan: Federation) -> None:
+    present, rounds = {member.name for member in plan.roster}, [change.round for change in plan.changes]
+    if rounds != sorted(rounds) or any(not 1 <= each < plan.rounds for each in rounds):
+        raise InputError(f"changes take effect at rounds {rounds}; put them in order, from 1 to {plan.rounds - 1}")
+    for change in plan.changes:
+        if (change.name in present) == (change.action == "add"):
+            state = "already" if change.action == "add" else "not"
+            raise InputError(
+                f"the change at round {change.round} would {change.action} {change.name!r}, "
+                f"who is {state} a member then"
+            )
+        if (change.address is None and change.reach is None) != (change.action == "remove"):
+            raise InputError(
+                f"the change of {change.name!r} at round {change.round} needs an address, unless it removes"
+            )
+        (present.remove if change.action == "remove" else present.add)(change.name)
+
+
+def _check_epoch(plan: Federation, epoch: Epoch) -> None:
+    for what in ("name", "index", "address"):
+        seen = [getattr(member, what) for member in epoch.members if getattr(member, what) is not None]
+        twice = next((each for each in seen if seen.count(each) > 1), None)
+        if twice is not None:
+            raise InputError(f"two agents have the {what} {twice!r}; give each its own")
+    without = [member.name for member in epoch.members if member.weight is None]
+    if 0 < len(without) < len(epoch.members):
+        raise InputError(f"{without[0]!r} has no weight, but others have; give every agent one, or none")
+    names, indices = epoch.names, [member.index for member in epoch.members]
+    for taken, whose in RESERVED.items():
+        if taken in names:
+            raise InputError(f"an agent is called {taken!r}, which is {whose}; take another")
+    if indices != sorted(indices):
+        raise InputError("the roster is not in the order of its indices; sort it")
+    if plan.server_address in [member.address for member in epoch.members]:
+        raise InputError(f"the server and an agent both have the address {plan.server_address}; give each its own")
+    network = plan.network_of(epoch)
+    if network.problem_with_reach:
+        raise InputError(f"from round {epoch.start} on, {network.problem_with_reach}")
