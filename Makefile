@@ -29,9 +29,9 @@ demo: $(STAMP) ## PISCO on the bundled a9a over a ring of 10: a table and a plot
 	$(BIN)/pisco demo
 
 check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'quick and not slow'
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'quick and not slow'
 
-test: $(STAMP) ## the tests (about 10 minutes on 2 cores)
+test: $(STAMP) ## the tests (about 6 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each

@@ -38,8 +38,8 @@ settings.register_profile("pisco", deadline=None, max_examples=12, derandomize=T
 settings.load_profile("pisco")
 
 
-QUICK = {"api", "checkpoint", "compressors", "config", "costs", "data", "graphs", "inputs", "layering", "metrics"}
-QUICK |= {"partition", "results", "sizes", "targets", "theory", "twins", "weights"}
+QUICK = {"api", "compressors", "data", "graphs", "inputs", "layering", "partition", "results", "sizes"}
+QUICK |= {"targets", "twins", "weights"}
 """Files of tests that together take a minute on two cores: what `make check` runs."""
 
 
