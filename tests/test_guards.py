@@ -19,7 +19,7 @@ from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.networks.apart import sketch
 from pisco.networks.poison import drift
 from pisco.networks.rounds import draw_round
-from pisco.networks.watch import Names, Seen
+from pisco.networks.watch import Names, Evidence
 from pisco.settings.tables import NetworkTable, checked
 
 from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
@@ -143,7 +143,7 @@ def test_names_need_strikes_on_end_and_reports_of_different_members():
         for by, whom in strikes:
             struck[by, whom] = True
         empty = Names.nobody(5)
-        return names.after(guard, Seen(struck, ~none, np.ones(5, np.float32), empty.sums, empty.first), k)
+        return names.after(guard, Evidence(struck, ~none, np.ones(5, np.float32), empty.sums, empty.first), k)
 
     names = after(names, 0, (0, 4), (1, 4))
     names = after(names, 1, (0, 4))  # the strikes of 1 are not on end

@@ -33,7 +33,7 @@ SETTLED = 3
 """The first rounds, in which one's own vectors say how large sums of rounds may become."""
 
 
-class Seen(NamedTuple):
+class Evidence(NamedTuple):
     """What the exchanges of a round have shown. Rows are receivers, the last one is the server; columns are senders."""
 
     struck: Any  # (n + 1, n) a message was left out
@@ -42,7 +42,7 @@ class Seen(NamedTuple):
     sums: Any  # (n + 1, n, SKETCH) differences from the receiver, of vectors that are not parameters
     norms: Any  # (n + 1,) the receivers' own such vectors
 
-    def summed(self, rows: slice, apart: Any, sizes: Any) -> Seen:
+    def summed(self, rows: slice, apart: Any, sizes: Any) -> Evidence:
         """With one exchange's differences of these receivers."""
         sums = self.sums.at[rows].add(apart.astype(self.sums.dtype))
         return self._replace(sums=sums, norms=self.norms.at[rows].max(sizes.astype(self.norms.dtype)))
@@ -64,7 +64,7 @@ class Names(NamedTuple):
         sums, first = jnp.zeros((agents + 1, agents, SKETCH), jnp.float32), jnp.zeros(agents + 1, jnp.float32)
         return cls(strikes, jnp.full(agents, -1, jnp.int32), jnp.zeros(agents, jnp.float32), sums, first)
 
-    def after(self, guard: Guard, seen: Seen, round_index: Any) -> Names:
+    def after(self, guard: Guard, seen: Evidence, round_index: Any) -> Names:
         """The names after a round. Never more than a minority is left off: whom would one believe then?"""
         known, sums = self.strikes >= guard.strikes, self.sums + seen.sums
         first = jnp.where(round_index < SETTLED, jnp.maximum(self.first, seen.norms), self.first)
@@ -98,7 +98,7 @@ class Names(NamedTuple):
 
 
 class Watch:
-    """The guard of one round's exchanges. Maps take and return a tree with the `Seen` so far beside it."""
+    """The guard of one round's exchanges. Maps take and return a tree with the `Evidence` so far beside it."""
 
     def __init__(self, guard: Guard, drawn: Any, here: Placement, *, start: Any, key: jax.Array, round_index: Any):
         self.guard, self.drawn, self.here = guard, drawn, here
@@ -106,7 +106,7 @@ class Watch:
         self.start = jax.tree.map(widened, jax.tree.leaves(here.everyone(start)))
         n = self.agents = drawn.present.shape[0]
         none = jnp.zeros((n + 1, n), bool)
-        self.record = Seen(none, none, *Names.nobody(n)[2:])
+        self.record = Evidence(none, none, *Names.nobody(n)[2:])
 
     def around(self, apply: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """A map of such pairs as one of trees, that keeps the record."""
@@ -186,7 +186,7 @@ class Watch:
 
         return apply
 
-    def _judge(self, factors: Any, links: Any, record: Seen, rows: slice) -> tuple[Any, Seen]:
+    def _judge(self, factors: Any, links: Any, record: Evidence, rows: slice) -> tuple[Any, Evidence]:
         keep = jnp.where(record.struck[rows], 0.0, self.guard.keep(factors))
         shown = jnp.where(links, factors, 0.0).max(axis=0).astype(jnp.float32)
         return keep, record._replace(
