@@ -112,7 +112,6 @@ def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
 # ------------------------------------------------------------------------------------------- changes of the roster
 
 
-@pytest.mark.slow
 def test_the_roster_changes_while_a_member_is_gone(tmp_path, x64):
     plan = rolled(4, rounds=150, deadline=1.0, patience=10.0)
     ran = Running(tmp_path, plan, problem_of, only=["agent-0", "agent-1", "agent-3"])

@@ -170,8 +170,8 @@ class RolledAgent(Agent):
             at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
         self.spend(place, starts=held is None)
-        self._entering = held.state if held is not None else self._join()
         self._expelled = self.attendance.look()[1].expelled
+        self._entering = held.state if held is not None else self._join()
         fewer = held is not None and set(held.expelled) != set(self._expelled)
         if fewer:
             self.watcher.forget()
