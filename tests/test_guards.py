@@ -19,7 +19,7 @@ from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.networks.apart import sketch
 from pisco.networks.poison import drift
 from pisco.networks.rounds import draw_round
-from pisco.networks.watch import Names, Evidence
+from pisco.networks.watch import Evidence, Names
 from pisco.settings.tables import NetworkTable, checked
 
 from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
