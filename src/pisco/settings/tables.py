@@ -231,6 +231,7 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
         "string_type": "expected a text in quotes",
+        "list_type": "expected a list in brackets",
         "greater_than_equal": f"expected a whole number at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",
     }
