@@ -89,7 +89,7 @@ def clip(
       leave_out_at: the factor from which it is not taken at all, which is a strike.
       strikes: strikes of one sender with one receiver, in rounds on end, after which the receiver names it.
       reports: members who must name somebody before it is left off for good, or the server alone; then everybody's
-        tracker starts anew, as when a member leaves. 0 never leaves anybody off.
+        tracker starts again, as when a member leaves. 0 never leaves anybody off.
       guard_server: whether the server's averages are guarded too. Where it sees only masked sums it cannot, and False
         guards gossip alone.
 

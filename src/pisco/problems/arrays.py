@@ -27,7 +27,7 @@ def as_arrays(what: str, tree: Any) -> Any:
             if not np.isfinite(held):
                 raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
             raise InputError(
-                f"{where} holds {held}{row}, which {kept} cannot; number them anew, or "
+                f"{where} holds {held}{row}, which {kept} cannot; number them from 0 on, or "
                 'keep 64 bits with jax.config.update("jax_enable_x64", True)'
             )
         return jnp.asarray(array)

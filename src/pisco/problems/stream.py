@@ -118,7 +118,7 @@ class Stream:
         except Exception as error:
             raise InputError(
                 f"agent {agent}'s data fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
-                f"({brief(error)}); mend them, and go on from the last checkpoint"
+                f"({brief(error)}); fix them, and go on from the last checkpoint"
             ) from error
         if self.shapes is None:
             return made
