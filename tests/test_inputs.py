@@ -25,6 +25,19 @@ def tried(**options):
     return pisco.run(RULE, small(), RING, **({"rounds": 2} | options))
 
 
+class Items:
+    """A data set that never says where it ends."""
+
+    def __init__(self, size=4):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return np.ones(2, np.float32)
+
+
 def choco(compressor):
     return pisco.algorithms.build("choco", local_lr=0.1, compressor=compressor)
 
@@ -180,6 +193,14 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
         (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
         (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),
+        (lambda: small(data=Items()), "data holds a Items, which is no array; give arrays, or as data a list with one"),
+        (lambda: small(data=[{"a": Items()}]), "data holds a Items, which is no array"),
+        (lambda: small(test=Items(), metrics={"m": squares}), "test data holds a Items, which is no array"),
+        (lambda: small(data=[Items("many")] * 3), r"does not say how many samples it has \(TypeError"),
+        (lambda: pisco.sample(2, agents="x"), "agents is 'x', expected a number"),
+        (lambda: pisco.Network.ring(3, sampling=3), r"sampling is 3, expected who reports, as in pisco\.sample"),
+        (lambda: pisco.Network.ring(3, varying="matching"), "varying is 'matching', expected links that vary"),
+        (lambda: pisco.clip(guard_server="yes"), "guard_server is 'yes', expected True or False"),
         (lambda: host.problem([1, 2]), r"got list, expected agents, as in problem\(Local"),
         (lambda: host.problem(), "got nothing, expected agents"),
     ],

@@ -175,6 +175,18 @@ def test_nothing_goes_in_circles():
     graphlib.TopologicalSorter(graph).prepare()
 
 
+def test_no_two_classes_share_a_name():
+    found = [
+        (node.name, name)
+        for name, path in MODULES.items()
+        if not name.endswith("_pb2")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    places = {name: [module for one, module in found if one == name] for name, _ in found}
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
 def test_every_exception_is_needed():
     used = {rooms(name, other)[1:] for name, others in GRAPH.items() for other in others}
     assert set(EXCEPTIONS) <= used, f"nobody needs {set(EXCEPTIONS) - used}: delete it"

@@ -48,7 +48,10 @@ class _Items:
     """A data set of single samples: of PyTorch, of Hugging Face, or any with `__len__` and `__getitem__`."""
 
     def __init__(self, samples: Samples):
-        self.samples, self.size = samples, len(samples)
+        try:
+            self.samples, self.size = samples, len(samples)
+        except Exception as error:
+            raise InputError(f"a data set does not say how many samples it has ({brief(error)}); let it") from error
 
     def gather(self, rows: np.ndarray) -> Any:
         many = getattr(self.samples, "__getitems__", None)
