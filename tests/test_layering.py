@@ -54,8 +54,10 @@ ORDER = {
     ],
     "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
     "pisco.federation": [
-        {"roster", "authority"},
-        {"contract", "masking"},
+        {"roster", "keyfiles"},
+        {"signers"},
+        {"authority"},
+        {"naming", "contract", "masking"},
         {"consistency"},
         {"plan"},
         {"signed"},

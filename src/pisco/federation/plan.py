@@ -33,7 +33,19 @@ from pisco.algorithms.compressors import Cast
 from pisco.errors import InputError, choose, suggest
 from pisco.federation import consistency, masking
 from pisco.federation.contract import BadData, Contract
-from pisco.federation.roster import OUTBOUND, SERVER, Address, Change, Epoch, Member, Name, RelayPoint, Seconds, Triple
+from pisco.federation.roster import (
+    OUTBOUND,
+    SERVER,
+    Address,
+    Change,
+    DnsName,
+    Epoch,
+    Member,
+    Name,
+    RelayPoint,
+    Seconds,
+    Triple,
+)
 from pisco.files import atomic_write
 from pisco.problems.registry import PROBLEMS
 from pisco.settings import options, toml
@@ -69,11 +81,12 @@ class Federation(Table):
     "float16" or "bfloat16" where what is sent has 16 bits an entry, and the rest follows in later rounds; `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
     `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
-    `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
-    in the order in which they are tried; the tables `algorithm`, `problem` (None: every agent brings a module) and
-    `network`; `data`, what every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the
-    founding roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the
-    SHA-256 of each.
+    `server_address`; `server_certificate`, the DNS name in the server's certificate where certificates are of another
+    authority than the federation's own (then every agent and relay has a `certificate` too); `relays` (name and address
+    of each), through which agents with `reach = "outbound"` are reached, in the order in which they are tried; the
+    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what every agent's file
+    must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix W as (row, column,
+    value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -100,6 +113,7 @@ class Federation(Table):
     closing: Literal[True] | None = None
     server_sum: Literal["masked"] | None = None
     server_address: Address
+    server_certificate: DnsName | None = None
     relays: list[RelayPoint] | None = None
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
@@ -125,6 +139,7 @@ class Federation(Table):
         network: Mapping[str, Any] | None = None,
         agent_weights: Mapping[str, float] | None = None,
         relays: Mapping[str, str] | None = None,
+        certificates: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Federation:
         """A new federation, its weights worked out here and now.
@@ -143,6 +158,8 @@ class Federation(Table):
           agent_weights: how much every agent counts, in any unit: its number of samples, say. None: all the same.
           relays: names to addresses, in the order in which they are tried; None: where agents are outbound, the server
             at the port before its own.
+          certificates: names to DNS names, for everybody, the server and relays too, where members have certificates
+            of another authority.
           settings: the other fields.
         """
         if isinstance(agents, int):
@@ -155,6 +172,15 @@ class Federation(Table):
         if relays is None and any("reach" in member for member in roster):
             beside, _, number = server_address.rpartition(":")
             relays = {SERVER: f"{beside}:{int(number) - 1}"}
+        named = dict(certificates or {})
+        for member in roster:
+            member |= {"certificate": named.pop(member["name"])} if member["name"] in named else {}
+        points = [{"name": each, "address": at} for each, at in (relays or {}).items()]
+        for point in points:
+            point |= {"certificate": named.pop(point["name"])} if point["name"] in named.keys() - {SERVER} else {}
+        settings |= {"server_certificate": named.pop(SERVER)} if SERVER in named else {}
+        for each in named:
+            raise InputError(f"the certificate of {each!r} has no member; {suggest(each, [*agents, SERVER])}")
         for member in roster if agent_weights else ():
             member["weight"] = (agent_weights or {}).get(str(member["name"]))
         for each in agent_weights or ():
@@ -164,7 +190,7 @@ class Federation(Table):
             "name": name,
             "rounds": rounds,
             "server_address": server_address,
-            "relays": [{"name": each, "address": at} for each, at in relays.items()] if relays else None,
+            "relays": points or None,
             "algorithm": dict(algorithm),
             "problem": None if problem is None else dict(problem),
             "network": {**(network or {}), "agents": len(roster)},
@@ -247,9 +273,9 @@ class Federation(Table):
             if change.action == "remove":
                 members.pop(change.name)
             else:
-                own = members[change.name].weight if change.name in members else change.weight
+                own, shown = (members.get(change.name, change).weight, members.get(change.name, change).certificate)
                 given = {"name": change.name, "index": change.index, "address": change.address, "reach": change.reach}
-                members[change.name] = Member(**given, weight=own)
+                members[change.name] = Member(**given, weight=own, certificate=shown)
             present = tuple(sorted(members.values(), key=lambda member: member.index))
             if epochs[-1].start == change.round:
                 epochs.pop()
@@ -273,6 +299,13 @@ class Federation(Table):
     def helpers(self) -> tuple[str, ...]:
         """Everybody else with a kit: the server, and relays on machines of their own."""
         return tuple(dict.fromkeys([SERVER, *(relay.name for relay in self.relays or ())]))
+
+    @functools.cached_property
+    def certificates(self) -> dict[str, str]:
+        """The DNS name in everybody's certificate; empty where the federation's own authority signs them."""
+        named = {relay.name: relay.certificate for relay in self.relays or ()} | {SERVER: self.server_certificate}
+        named |= {member.name: member.certificate for epoch in self.epochs for member in epoch.members}
+        return {name: dns for name, dns in named.items() if dns is not None}
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -345,7 +378,13 @@ class Federation(Table):
         return None if own is None else own * len(founders) / sum(founders)
 
     def change(
-        self, round_index: int, action: str, name: str, address: str | None = None, weight: float | None = None
+        self,
+        round_index: int,
+        action: str,
+        name: str,
+        address: str | None = None,
+        weight: float | None = None,
+        certificate: str | None = None,
     ) -> Federation:
         """The plan with one more change of the roster from round `round_index` on, with new weights.
 
@@ -355,6 +394,7 @@ class Federation(Table):
           name: of the agent. One that was removed stays away: its state is stale.
           address: where the agent listens from then on; "outbound" where nobody can dial it.
           weight: how much a new agent counts, where the others have weights.
+          certificate: the DNS name in a new agent's certificate, where the others have those of another authority.
         """
         choose("action", action, {"add": 1, "remove": 1, "move": 1})
         last = self.epochs[-1]
@@ -378,6 +418,8 @@ class Federation(Table):
             raise InputError(f"to {action} {name!r} {needs}, as in host:port")
         if weight is not None and action != "add":
             raise InputError(f"to {action} {name!r} takes no weight; an agent keeps the one that it came with")
+        if certificate is not None and action != "add":
+            raise InputError(f"to {action} {name!r} takes no certificate; an agent keeps the name that it came with")
         if not present:
             raise InputError(f"{name!r} is the last agent; a federation needs at least one")
         if action == "move":
@@ -387,7 +429,7 @@ class Federation(Table):
             weights = _triples(links.build().weights, sorted(present))
         entry = {"round": round_index, "action": action, "name": name, "index": index}
         entry |= {"reach": address} if address == OUTBOUND else {"address": address}
-        entry |= {"weight": weight, "weights": weights}
+        entry |= {"weight": weight, "certificate": certificate, "weights": weights}
         tables = self.model_dump(exclude_none=True)
         tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
         return checked(Federation, tables, "the federation")

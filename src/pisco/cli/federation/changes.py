@@ -58,6 +58,18 @@ def init(
     host: Annotated[str, typer.Option(help="Of agents without an address, and of the server.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The server's; agents without an address take the next.")] = 7400,
     name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(help="Certificates of an authority that members have theirs of: its root, and those between."),
+    ] = None,
+    certificate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=DNS", help="The DNS name in a member's certificate of that authority; for all."),
+    ] = None,
+    sign_with: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Signs plans and revocations, with a key in a token, say.")
+    ] = None,
+    plan_key: Annotated[Path | None, typer.Option(help="The public part of the key that --sign-with has.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any other setting, as in algorithm.local_lr=0.1."),
@@ -72,14 +84,22 @@ def init(
       pisco federation init clinic --agent north=10.0.0.5:7401 --agent south=10.0.0.6:7401 --host 10.0.0.4
 
       pisco federation init clinic --agent north=10.0.0.5:7401 --outbound south --outbound west --host 10.0.0.4
+
+      pisco federation init clinic --agents 2 --authority ca.pem --certificate server=c.example.org
+      --certificate agent-0=n.example.org --certificate agent-1=s.example.org
     """
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
-    from pisco.federation import signed
+    from pisco.federation import signed, signers
     from pisco.federation.authority import Authority
     from pisco.federation.plan import Federation
 
+    if (authority is None) != (not certificate):
+        raise InputError(
+            "--authority and --certificate go together: the certificates of the authority, and the DNS name in "
+            "everybody's, as in --certificate north=north.example.org"
+        )
     if (folder / PLAN).exists() or (folder / AUTHORITY).exists():
         raise InputError(f"{folder} holds a federation already; choose another folder, or `pisco federation change` it")
     taken = ALGORITHMS[algorithm].hyperparameters
@@ -107,15 +127,24 @@ def init(
     given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
     given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
     given |= {"weigh_by": "samples"} if by_samples else {}
+    given |= {"certificates": _pairs(certificate, "certificate", "NAME=DNS", "north=north.example.org")}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     folder.mkdir(parents=True, exist_ok=True)
-    Authority.create(folder / AUTHORITY, plan.name)
+    if authority or sign_with or plan_key:
+        signers.separate(folder / AUTHORITY, sign_with, plan_key)
+    if authority:
+        Authority.adopt(folder / AUTHORITY, plan.name, authority)
+    else:
+        Authority.create(folder / AUTHORITY, plan.name)
     signed.save(folder, plan, folder / PLAN)
     network = f"{plan.network.graph}, {plan.network.schedule()!r}"
     say(f"{plan.name}: {len(plan.roster)} agents, {network}, {plan.rounds} rounds")
     say(f"plan:      {folder / PLAN} (edit addresses there before the first kit is made)")
-    say(f"authority: {folder / AUTHORITY} (key.pem signs everybody in: keep it secret, keep a copy offline)")
+    secrets = [] if authority else ["key.pem signs everybody in"]
+    if authority or sign_with:
+        secrets.append(f"{f'`{sign_with}`' if sign_with else signers.PRIVATE} signs plans and revocations")
+    say(f"authority: {folder / AUTHORITY} ({', '.join(secrets)}: keep it secret, keep a copy offline)")
     say(f"next:      pisco federation issue --all --dir {folder}")
 
 
@@ -129,6 +158,9 @@ def change(
         str | None, typer.Option(help="Where it listens from then on, or `outbound` (add, move).")
     ] = None,
     weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
+    certificate: Annotated[
+        str | None, typer.Option(help="The DNS name in its certificate, where those are of another authority (add).")
+    ] = None,
     home: Home = Path(),
 ) -> None:
     """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
@@ -150,7 +182,7 @@ def change(
         _cancel(home, plan, name)
         return
     at = _soon(home, plan) if at is None else at
-    changed = plan.change(at, action, name, address, weight)
+    changed = plan.change(at, action, name, address, weight, certificate)
     _not_past(home, at)
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
     signed.save(home, changed, home / PLAN)
@@ -244,16 +276,20 @@ def _members(
 
 
 def _addresses(roster: list[str] | None) -> dict[str, str]:
+    return _pairs(roster, "member", "NAME=HOST:PORT", "north=10.0.0.5:7401")
+
+
+def _pairs(given: list[str] | None, what: str, form: str, example: str) -> dict[str, str]:
     from pisco.errors import InputError
 
     found: dict[str, str] = {}
-    for pair in roster or ():
-        name, equals, address = pair.partition("=")
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is no member; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
+            raise InputError(f"{pair!r} is no {what}; write {form}, as in {example}")
         if name in found:
             raise InputError(f"{name!r} is given twice; give each its own name")
-        found[name] = address
+        found[name] = value
     return found
 
 

@@ -6,7 +6,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
-from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
+from pisco.federation.runtime.peers import Dropped, Peer, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.transport import grpc
@@ -65,7 +66,8 @@ class Server(MemberProcess):
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
         self._averaging: dict[tuple[int, int], str] = {}
-        self._layouts: dict[tuple[bool, int], MessageLayout] = {}
+        kept = self.found.job.get("layouts", []) if self.found else []
+        self._layouts = {(bool(start), phase): MessageLayout.parse(text) for start, phase, text in kept}
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
@@ -156,23 +158,11 @@ class Server(MemberProcess):
         epoch, hop = found
         try:
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            received = self.mailroom.pull(
-                peers,
-                self.where(round_, phase),
-                layout=self._layouts.get((round_ == 0, phase)),
-                limit=self.limit,
-                patience=self.patience(round_, phase),
-                wanted=lambda: self.wanted(round_),
-                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
-            )
-            layout = received[hop.reporters[0]].layout
-            for place, message in received.items():
-                if message.layout != layout:
-                    raise Stopped(
-                        f"{epoch.names[place]} sends {str(message.layout)[:200]} and {epoch.names[hop.reporters[0]]} "
-                        f"sends {str(layout)[:200]}; their models differ"
-                    )
-            self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
+            how: dict[str, Any] = {"patience": self.patience(round_, phase), "wanted": lambda: self.wanted(round_)}
+            layout = self._agreed_layout(peers, round_, phase, how)
+            copies = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
+            where = self.where(round_, phase)
+            received = self.mailroom.pull(peers, where, layout=layout, limit=self.limit, copies=copies, **how)
             arrays = {place: message.arrays for place, message in received.items()}
             if self.watcher.guards_server and round_ > 0:
                 told = phase not in (BOUNDARY, CLOSING)
@@ -197,6 +187,26 @@ class Server(MemberProcess):
                 self._averaging.pop((round_, phase), None)
                 self._work.notify_all()
 
+    def _agreed_layout(self, peers: Mapping[int, Peer], round_: int, phase: int, how: dict[str, Any]) -> MessageLayout:
+        """What everybody's message of an exchange looks like; once known, nobody can send anything else.
+
+        The first time all are asked what they would send, and most of them decide, before anything of it is held.
+        """
+        at = (round_ == 0, phase)
+        if at in self._layouts:
+            return self._layouts[at]
+        heads = self.mailroom.pull(peers, self.where(round_, phase), layout=None, limit=0, **how)
+        told = {peers[place].name: head.layout for place, head in heads.items()}
+        layout, count = Counter(told.values()).most_common(1)[0]
+        for name, other in told.items():
+            if other != layout:
+                differs = f"sends {str(other)[:200]} and most send {str(layout)[:200]}; their models differ"
+                if 2 * count <= len(told) or self.plan.presence == "all":
+                    raise Stopped(f"{name} {differs}")
+                self.door.complain(name, f"it {differs}")  # the others go on without it
+        self._layouts[at] = layout
+        return layout
+
     def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
@@ -211,7 +221,8 @@ class Server(MemberProcess):
 
     def _save(self) -> None:
         self.saved += 1
-        notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        notes: dict[str, Any] = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        notes["layouts"] = [[start, phase, str(layout)] for (start, phase), layout in self._layouts.items()]
         if self.watcher:
             notes["struck"] = {str(round_): sorted(who) for round_, who in self.watcher.struck.items()}
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
