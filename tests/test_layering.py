@@ -77,7 +77,7 @@ ORDER = {
         {"attendance"},
         {"rolled_agent", "rolled_server", "replay"},
     ],
-    "pisco.report": [REST, {"html"}, {"live", "playground"}],
+    "pisco.report": [REST, {"html"}, {"live", "playground", "federation"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper", "bench"}],
     "pisco.experiments.bench": [
         {"suite"},

@@ -19,6 +19,7 @@ from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
+from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, news, transport
 from pisco.federation.runtime.codec import MessageLayout
@@ -124,6 +125,16 @@ class Server(MemberProcess):
     @property
     def reached(self) -> int:
         return self.ledger.front()
+
+    def coins(self, first: int, end: int) -> list[bool]:
+        """Which rounds from `first` to before `end` reach the server; all in the epoch of the first."""
+        with self._work:
+            links = self.routes(self.plan.epoch_at(first)).links(first, end)
+        return [bool(reaches) for reaches in links.server]
+
+    def called(self, count: int) -> list[Roll]:
+        """The last rolls, where one is called in every round: the newest is under way."""
+        return []
 
     def adopt(self, plan: Federation) -> None:
         with self._work:
