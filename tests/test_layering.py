@@ -55,8 +55,8 @@ ORDER = {
     "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
     "pisco.federation": [
         {"roster", "authority"},
-        {"contract", "masking"},
-        {"consistency"},
+        {"contract", "masking", "changes"},
+        {"consistency", "shared_problem"},
         {"plan"},
         {"signed"},
         {"kits", "models"},

@@ -13,10 +13,11 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, re
 
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
+    from pisco.federation.runtime.wire_pb2 import Overview
 
 _TABLES = ("algorithm", "network", "problem", "data")
-SILENT = 30.0
-"""Seconds without a word after which a member is named."""
+SILENT, GONE = 30.0, 10.0
+"""Seconds without a word after which a member is named, and after which it may be taken for gone."""
 
 
 def init(
@@ -129,18 +130,23 @@ def change(
         str | None, typer.Option(help="Where it listens from then on, or `outbound` (add, move).")
     ] = None,
     weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="It is gone: do without it until then (remove), or look for it there (move).")
+    ] = False,
     home: Home = Path(),
 ) -> None:
     """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
 
-    `cancel` takes back the last change, if it is of this agent and its round is not yet reached. With
-    presence = "deadline" all of them work while members are gone.
+    `cancel` takes back the last change, if it is of this agent and its round is not yet reached. All of them work while
+    members are gone: with presence = "deadline" as they are, with "all" once those are removed or moved with --now.
 
     Examples:
 
       pisco federation change add west --address 10.0.0.9:7401 --round 200 --dir clinic
 
       pisco federation change remove agent-3 --round 200 --dir clinic
+
+      pisco federation change remove agent-3 --now --dir clinic
     """
     from pisco.engines.job import check_needs
     from pisco.federation import signed
@@ -149,9 +155,11 @@ def change(
     if action == "cancel":
         _cancel(home, plan, name)
         return
-    at = _soon(home, plan) if at is None else at
-    changed = plan.change(at, action, name, address, weight)
-    _not_past(home, at)
+    if now:
+        _check_gone(home, name)
+    at = _soon(home, plan, now=now) if at is None else at
+    changed = plan.change(at, action, name, address, weight, now=now)
+    _not_past(home, at if at < plan.rounds else plan.rounds + 1)  # after the last round nothing is begun
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
@@ -160,6 +168,10 @@ def change(
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
     if action == "add":
         say(f"next: pisco federation issue {name} --dir {home}")
+    if now:
+        say("members go on as soon as all of them have taken the plan, in about ten seconds")
+    if action == "move":
+        say(f"next: start {name} at {address} with its kit and its state folder")
     if action == "remove":
         say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
@@ -178,36 +190,58 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
 
 
-def _front(home: Path) -> int | None:
-    """The furthest round that somebody has begun, as far as the server can be asked."""
+def _standing(home: Path) -> Overview | None:
+    """Where everybody stands, as far as the server can be asked."""
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
     from pisco.federation.runtime.asking import overview
 
     try:
-        kit = Kit.load(home / KITS / "server")
-        found = overview(kit, timeout=3.0)
+        return overview(Kit.load(home / KITS / "server"), timeout=3.0)
     except InputError:
         return None
-    silent = [agent.name for agent in found.agents if agent.last_contact > SILENT]
-    if silent and kit.federation.presence == "all":
-        note(
-            f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before all '
-            "are back"
-        )
-    return max(agent.round for agent in found.agents)
 
 
-def _soon(home: Path, plan: Federation) -> int:
-    """A round a few seconds ahead, so that the kits on this machine have the plan by then."""
+def _front(home: Path) -> int | None:
+    """The furthest round that somebody has begun."""
+    found = _standing(home)
+    return None if found is None else max(agent.round for agent in found.agents)
+
+
+def _check_gone(home: Path, name: str) -> None:
+    """Refuse to do without somebody who is there: its neighbours would go on without each other's last messages."""
+    from pisco.errors import InputError
+
+    found = _standing(home)
+    for agent in found.agents if found else ():
+        if agent.name == name and 0 <= agent.last_contact < GONE:
+            raise InputError(
+                f"{name!r} was heard {agent.last_contact:.0f} s ago, so it is not gone; leave out --now, or end its "
+                f"process and wait {GONE:g} s"
+            )
+
+
+def _soon(home: Path, plan: Federation, *, now: bool) -> int:
+    """A round a few seconds ahead, so that the kits on this machine have the plan by then.
+
+    Where everybody waits for who is gone, nobody can be further ahead of the others than there are members.
+    """
     from pisco.errors import InputError
 
     before = _front(home)
     if before is None:
         raise InputError("the server does not answer, so it is not known which round is next; give --round")
     time.sleep(2.0)
-    front = _front(home) or before
-    return max(front + max(10, 5 * (front - before)), plan.epochs[-1].start)
+    found = _standing(home)
+    front = max(agent.round for agent in found.agents) if found else before
+    silent = [agent.name for agent in found.agents if agent.last_contact > SILENT] if found else []
+    if silent and plan.presence == "all" and not now:
+        note(
+            f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before they '
+            "are back, or removed or moved with --now"
+        )
+    ahead = max(10, len(plan.epochs[-1].members) + 1, 5 * (front - before))
+    return max(min(front + ahead, plan.rounds) if now else front + ahead, plan.epochs[-1].start)
 
 
 def _not_past(home: Path, at: int) -> None:
