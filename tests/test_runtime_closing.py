@@ -19,7 +19,7 @@ def mean_of(ran, names):
 
 
 def test_with_a_deadline_it_is_the_mean_of_those_in_the_last_round(tmp_path):
-    plan = plan_for(3, rounds=4, closing=True, patience=6.0, **PRESENCE["deadline"])
+    plan = plan_for(3, rounds=4, closing=True, patience=4.0, **PRESENCE["deadline"])
     there = ["agent-0", "agent-2"]
     ran = Running(tmp_path, plan, quadratic_of, only=there)
     ran.join(*there)
@@ -28,7 +28,7 @@ def test_with_a_deadline_it_is_the_mean_of_those_in_the_last_round(tmp_path):
     np.testing.assert_array_equal(found, mean_of(ran, there))
 
 
-@pytest.mark.parametrize("presence", PRESENCE)
+@pytest.mark.parametrize("presence", ["all", pytest.param("deadline", marks=pytest.mark.slow)])
 def test_a_closing_average_is_asked_for_when_all_is_over(tmp_path, presence):
     plan = plan_for(2, rounds=4, patience=60.0, network={"graph": "path", "server_prob": 0.3}, **PRESENCE[presence])
     made = make_kits(tmp_path, plan)

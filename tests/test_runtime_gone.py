@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pisco
+from pisco.cli.federation import changes
 from pisco.cli.main import app
 from pisco.engines.job import seed_key, streams
 from pisco.federation import kits
@@ -155,12 +156,27 @@ def test_the_command_takes_nobody_for_gone_who_is_there(tmp_path, monkeypatch):
     Authority.create(tmp_path / "authority", plan.name)
     plan.save(tmp_path / "federation.toml")
     kits.issue(tmp_path, plan, "server", tmp_path / "kits" / "server")
-    heard = {"agent-0": 1.0, "agent-1": 3.0, "agent-2": 40.0, "agent-3": 0.5}
-    seen = Overview(agents=[Standing(name=n, round=20 + i, last_contact=s) for i, (n, s) in enumerate(heard.items())])
-    monkeypatch.setattr(asking, "overview", lambda kit, timeout: seen)
-    said = [
-        CliRunner().invoke(app, ["federation", "change", "remove", name, "--now", "--dir", str(tmp_path)])
-        for name in ("agent-1", "agent-2")
-    ]
-    assert said[0].exit_code == 2 and "it is not gone" in said[0].output
-    assert said[1].exit_code == 0 and "from round 33 on: 3 agents" in said[1].output
+    heard, rounds, pace = {"agent-0": 1.0, "agent-1": 3.0, "agent-2": 40.0, "agent-3": 0.5}, [20], [0]
+
+    def overview(kit, timeout):
+        rounds[0] += pace[0]
+        return Overview(agents=[Standing(name=n, round=rounds[0], last_contact=s) for n, s in heard.items()])
+
+    monkeypatch.setattr(asking, "overview", overview)
+    monkeypatch.setattr(changes, "LOOK", 0.1)
+
+    def remove(name, *words):
+        found = CliRunner().invoke(app, ["federation", "change", "remove", name, *words, "--dir", str(tmp_path)])
+        return found.exit_code, " ".join(found.output.split())
+
+    code, said = remove("agent-1", "--now")
+    assert code == 2 and "it is not gone" in said
+    code, said = remove("agent-1", "--round", "50")
+    assert code == 0 and "agent-2: not heard" in said and "with --now" in said
+    CliRunner().invoke(app, ["federation", "change", "cancel", "agent-1", "--dir", str(tmp_path)])
+    pace[0] = 1  # ten rounds a second
+    code, said = remove("agent-1", "--round", "50")
+    assert code == 2 and "comes before everybody has the new plan" in said
+    pace[0], rounds[0] = 0, 20
+    code, said = remove("agent-2", "--now")
+    assert code == 0 and "from round 30 on: 3 agents" in said

@@ -22,9 +22,9 @@ def epochs_of(roster: Sequence[Member], weights: Sequence[Triple], changes: Sequ
         if change.action == "remove":
             members.pop(change.name)
         else:
-            own = members[change.name].weight if change.name in members else change.weight
+            own = members.get(change.name, change)  # who moves keeps its weight and certificate
             given = {"name": change.name, "index": change.index, "address": change.address, "reach": change.reach}
-            members[change.name] = moved = Member(**given, weight=own)
+            members[change.name] = moved = Member(**given, weight=own.weight, certificate=own.certificate)
             if change.now:  # it is there already, in the rounds until then too
                 epochs = [_at(epoch, moved) for epoch in epochs]
         present = tuple(sorted(members.values(), key=lambda member: member.index))
@@ -40,7 +40,15 @@ def _at(epoch: Epoch, moved: Member) -> Epoch:
 
 
 def changed(
-    plan: Federation, round_index: int, action: str, name: str, address: str | None, weight: float | None, *, now: bool
+    plan: Federation,
+    round_index: int,
+    action: str,
+    name: str,
+    address: str | None,
+    weight: float | None,
+    certificate: str | None,
+    *,
+    now: bool,
 ) -> dict[str, Any]:
     """The tables of `Federation.change`."""
     choose("action", action, {"add": 1, "remove": 1, "move": 1})
@@ -68,6 +76,8 @@ def changed(
         raise InputError(f"to {action} {name!r} {needs}, as in host:port")
     if weight is not None and action != "add":
         raise InputError(f"to {action} {name!r} takes no weight; an agent keeps the one that it came with")
+    if certificate is not None and action != "add":
+        raise InputError(f"to {action} {name!r} takes no certificate; an agent keeps the name that it came with")
     if not present:
         raise InputError(f"{name!r} is the last agent; a federation needs at least one")
     if action == "move":
@@ -77,7 +87,7 @@ def changed(
         weights = triples(links.build().weights, sorted(present))
     entry = {"round": round_index, "action": action, "name": name, "index": index}
     entry |= {"reach": address} if address == OUTBOUND else {"address": address}
-    entry |= {"weight": weight, "now": now or None, "weights": weights}
+    entry |= {"weight": weight, "certificate": certificate, "now": now or None, "weights": weights}
     tables = plan.model_dump(exclude_none=True)
     return tables | {"changes": [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]}
 

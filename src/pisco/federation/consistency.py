@@ -50,10 +50,25 @@ def check(plan: Federation) -> None:
         )
     check_changes(plan)
     check_relays(plan.relays or [], plan.server_address, plan.epochs)
+    _check_certificates(plan)
     for epoch in plan.epochs:
         _check_epoch(plan, epoch)
     if plan.server_sum:
         masking.check(plan)
+
+
+def _check_certificates(plan: Federation) -> None:
+    named, everybody = plan.certificates, (*plan.helpers, *plan.names)
+    without = [name for name in everybody if name not in named]
+    if named and without:
+        raise InputError(
+            f"{without[0]!r} has no certificate named, but others have; give the DNS name in everybody's, the server's "
+            "too (server_certificate), or nobody's"
+        )
+    for name, dns in named.items():
+        other = next((each for each in named if named[each] == dns), name)
+        if other != name:
+            raise InputError(f"{other!r} and {name!r} both have the certificate for {dns}; give each its own")
 
 
 def _check_epoch(plan: Federation, epoch: Epoch) -> None:

@@ -33,7 +33,19 @@ from pisco.errors import InputError, suggest
 from pisco.federation import consistency, masking
 from pisco.federation.changes import changed, epochs_of, triples, without_last
 from pisco.federation.contract import Contract
-from pisco.federation.roster import OUTBOUND, SERVER, Address, Change, Epoch, Member, Name, RelayPoint, Seconds, Triple
+from pisco.federation.roster import (
+    OUTBOUND,
+    SERVER,
+    Address,
+    Change,
+    DnsName,
+    Epoch,
+    Member,
+    Name,
+    RelayPoint,
+    Seconds,
+    Triple,
+)
 from pisco.federation.shared_problem import SharedProblemTable, one_agent
 from pisco.files import atomic_write
 from pisco.settings import options, toml
@@ -60,11 +72,12 @@ class Federation(Table):
     "float16" or "bfloat16" where what is sent has 16 bits an entry, and the rest follows in later rounds; `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
     `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
-    `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
-    in the order in which they are tried; the tables `algorithm`, `problem` (None: every agent brings a module) and
-    `network`; `data`, what every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the
-    founding roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the
-    SHA-256 of each.
+    `server_address`; `server_certificate`, the DNS name in the server's certificate where certificates are of another
+    authority than the federation's own (then every agent and relay has a `certificate` too); `relays` (name and address
+    of each), through which agents with `reach = "outbound"` are reached, in the order in which they are tried; the
+    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what every agent's file
+    must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix W as (row, column,
+    value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -91,6 +104,7 @@ class Federation(Table):
     closing: Literal[True] | None = None
     server_sum: Literal["masked"] | None = None
     server_address: Address
+    server_certificate: DnsName | None = None
     relays: list[RelayPoint] | None = None
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
@@ -116,6 +130,7 @@ class Federation(Table):
         network: Mapping[str, Any] | None = None,
         agent_weights: Mapping[str, float] | None = None,
         relays: Mapping[str, str] | None = None,
+        certificates: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Federation:
         """A new federation, its weights worked out here and now.
@@ -134,6 +149,8 @@ class Federation(Table):
           agent_weights: how much every agent counts, in any unit: its number of samples, say. None: all the same.
           relays: names to addresses, in the order in which they are tried; None: where agents are outbound, the server
             at the port before its own.
+          certificates: names to DNS names, for everybody, the server and relays too, where members have certificates
+            of another authority.
           settings: the other fields.
         """
         if isinstance(agents, int):
@@ -146,6 +163,15 @@ class Federation(Table):
         if relays is None and any("reach" in member for member in roster):
             beside, _, number = server_address.rpartition(":")
             relays = {SERVER: f"{beside}:{int(number) - 1}"}
+        named = dict(certificates or {})
+        for member in roster:
+            member |= {"certificate": named.pop(member["name"])} if member["name"] in named else {}
+        points = [{"name": each, "address": at} for each, at in (relays or {}).items()]
+        for point in points:
+            point |= {"certificate": named.pop(point["name"])} if point["name"] in named.keys() - {SERVER} else {}
+        settings |= {"server_certificate": named.pop(SERVER)} if SERVER in named else {}
+        for each in named:
+            raise InputError(f"the certificate of {each!r} has no member; {suggest(each, [*agents, SERVER])}")
         for member in roster if agent_weights else ():
             member["weight"] = (agent_weights or {}).get(str(member["name"]))
         for each in agent_weights or ():
@@ -155,7 +181,7 @@ class Federation(Table):
             "name": name,
             "rounds": rounds,
             "server_address": server_address,
-            "relays": [{"name": each, "address": at} for each, at in relays.items()] if relays else None,
+            "relays": points or None,
             "algorithm": dict(algorithm),
             "problem": None if problem is None else dict(problem),
             "network": {**(network or {}), "agents": len(roster)},
@@ -249,6 +275,13 @@ class Federation(Table):
         """Everybody else with a kit: the server, and relays on machines of their own."""
         return tuple(dict.fromkeys([SERVER, *(relay.name for relay in self.relays or ())]))
 
+    @functools.cached_property
+    def certificates(self) -> dict[str, str]:
+        """The DNS name in everybody's certificate; empty where the federation's own authority signs them."""
+        named = {relay.name: relay.certificate for relay in self.relays or ()} | {SERVER: self.server_certificate}
+        named |= {member.name: member.certificate for epoch in self.epochs for member in epoch.members}
+        return {name: dns for name, dns in named.items() if dns is not None}
+
     @property
     def hidden(self) -> frozenset[str]:
         """The agents that are outbound in some round."""
@@ -326,6 +359,7 @@ class Federation(Table):
         name: str,
         address: str | None = None,
         weight: float | None = None,
+        certificate: str | None = None,
         *,
         now: bool = False,
     ) -> Federation:
@@ -337,10 +371,11 @@ class Federation(Table):
           name: of the agent. One that was removed stays away: its state is stale.
           address: where the agent listens from then on; "outbound" where nobody can dial it.
           weight: how much a new agent counts, where the others have weights.
+          certificate: the DNS name in a new agent's certificate, where the others have those of another authority.
           now: the agent is gone already. To remove it: the rounds until then do without it. To move it: it is at its
             new address in all of them.
         """
-        made = changed(self, round_index, action, name, address, weight, now=now)
+        made = changed(self, round_index, action, name, address, weight, certificate, now=now)
         return checked(Federation, made, "the federation")
 
     def cancel(self, name: str) -> Federation:

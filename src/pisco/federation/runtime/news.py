@@ -14,7 +14,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from cryptography import x509
 from google.protobuf.message import DecodeError
 
 from pisco.errors import InputError
@@ -76,11 +75,10 @@ def newer(kit: Kit, than: Notice) -> Notice:
 
 def take(kit: Kit, notice: Notice) -> None:
     """Show what is new, and put it into the kit; what the authority did not sign, or signed before, is refused."""
-    authority = x509.load_pem_x509_certificate(kit.authority)
     if notice.revoked:
-        _beside(kit.folder / ca.REVOKED, notice.revoked, lambda path: _list(kit, path, authority))
+        _beside(kit.folder / ca.REVOKED, notice.revoked, lambda path: _list(kit, path))
     if notice.plan:
-        _beside(kit.folder / PLAN, notice.plan, lambda path: _plan(kit, path, authority))
+        _beside(kit.folder / PLAN, notice.plan, lambda path: _plan(kit, path))
 
 
 def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
@@ -97,8 +95,8 @@ def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
             beside.unlink(missing_ok=True)
 
 
-def _list(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
-    listed = ca.read_revoked(path, authority)
+def _list(kit: Kit, path: Path) -> bool:
+    listed = ca.read_revoked(path, kit.signer)
     if (listed.last_update_utc.timestamp(), len(listed)) <= (kit.listed, len(kit.revoked)):
         return False
     new = sorted({each.serial_number for each in listed} - kit.revoked)
@@ -106,9 +104,9 @@ def _list(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
     return True
 
 
-def _plan(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
+def _plan(kit: Kit, path: Path) -> bool:
     plan = Federation.load(path)
-    version = signed.check(path, plan, authority)
+    version = signed.check(path, plan, kit.signer)
     if version <= kit.version or plan.name != kit.federation.name:
         return False
     log.warning("the authority signs version %d of the plan, %s: %s", version, plan.hash[:12], described(plan))

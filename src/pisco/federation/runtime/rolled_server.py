@@ -66,6 +66,10 @@ class RolledServer(Server):
             rolls = self.file.rolls
             return counted(rolls)
 
+    def called(self, count: int) -> list[Roll]:
+        with self._work:
+            return self.file.rolls[-count:]
+
     # The roll
 
     def _roll(self, name: str, request: Ready, context: grpc.ServicerContext) -> Rolls:

@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
+from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, news, transport
 from pisco.federation.runtime.codec import MessageLayout, Where
@@ -67,7 +69,8 @@ class Server(MemberProcess):
         self._parted: set[tuple[str, int]] = set()
         self._holds: dict[str, str] = {}  # the hash of the plan that every member acts by
         self._averaging: dict[tuple[int, int], str] = {}
-        self._layouts: dict[tuple[bool, int], MessageLayout] = {}
+        kept = self.found.job.get("layouts", []) if self.found else []
+        self._layouts = {(bool(start), phase): MessageLayout.parse(text) for start, phase, text in kept}
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
@@ -127,6 +130,16 @@ class Server(MemberProcess):
     def reached(self) -> int:
         return self.ledger.front()
 
+    def coins(self, first: int, end: int) -> list[bool]:
+        """Which rounds from `first` to before `end` reach the server; all in the epoch of the first."""
+        with self._work:
+            links = self.routes(self.plan.epoch_at(first)).links(first, end)
+        return [bool(reaches) for reaches in links.server]
+
+    def called(self, count: int) -> list[Roll]:
+        """The last rolls, where one is called in every round: the newest is under way."""
+        return []
+
     def adopt(self, plan: Federation) -> None:
         with self._work:
             self.ledger.adopt(plan)
@@ -165,25 +178,14 @@ class Server(MemberProcess):
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            received = self.gather(
-                peers,
-                self.where(round_, phase),
-                layout=self._layouts.get((round_ == 0, phase)),
-                limit=self.limit,
-                patience=self.patience(round_, phase),
-                wanted=lambda: self.wanted(round_) and self.plan.urgent == urgent,
-                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
-            )
+            how: dict[str, Any] = {"patience": self.patience(round_, phase)}
+            how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
+            layout, peers = self._agreed_layout(peers, round_, phase, how)
+            copies = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
+            where = self.where(round_, phase)
+            received = self.gather(peers, where, layout=layout, limit=self.limit, copies=copies, **how)
             if len(received) < len(hop.reporters):
                 hop = hop._replace(reporters=tuple(sorted(received)))
-            layout = received[hop.reporters[0]].layout
-            for place, message in received.items():
-                if message.layout != layout:
-                    raise Stopped(
-                        f"{epoch.names[place]} sends {str(message.layout)[:200]} and {epoch.names[hop.reporters[0]]} "
-                        f"sends {str(layout)[:200]}; their models differ"
-                    )
-            self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
             arrays = {place: message.arrays for place, message in received.items()}
             if self.watcher.guards_server and round_ > 0:
                 told = phase not in (BOUNDARY, CLOSING)
@@ -212,6 +214,28 @@ class Server(MemberProcess):
         """The reporters' messages."""
         return self.mailroom.pull(peers, where, **how)
 
+    def _agreed_layout(
+        self, peers: Mapping[int, Peer], round_: int, phase: int, how: dict[str, Any]
+    ) -> tuple[MessageLayout, Mapping[int, Peer]]:
+        """What everybody's message of an exchange looks like, and who is there; once known, all must send that.
+
+        The first time all are asked what they would send, and most of them decide, before anything of it is held.
+        """
+        at = (round_ == 0, phase)
+        if at in self._layouts:
+            return self._layouts[at], peers
+        heads = self.gather(peers, self.where(round_, phase), layout=None, limit=0, **how)
+        told = {peers[place].name: head.layout for place, head in heads.items()}
+        layout, count = Counter(told.values()).most_common(1)[0]
+        for name, other in told.items():
+            if other != layout:
+                differs = f"sends {str(other)[:200]} and most send {str(layout)[:200]}; their models differ"
+                if 2 * count <= len(told) or self.plan.presence == "all":
+                    raise Stopped(f"{name} {differs}")
+                self.door.complain(name, f"it {differs}")  # the others go on without it
+        self._layouts[at] = layout
+        return layout, {place: peers[place] for place in heads}
+
     def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
@@ -228,6 +252,7 @@ class Server(MemberProcess):
         self.saved += 1
         reached = min(self.reached, self.plan.rounds - 1)
         notes: dict[str, Any] = {"plan": self.plan.hash_at(reached), "reached": reached}
+        notes["layouts"] = [[start, phase, str(layout)] for (start, phase), layout in self._layouts.items()]
         if self.watcher:
             notes["struck"] = {str(round_): sorted(who) for round_, who in self.watcher.struck.items()}
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
