@@ -112,7 +112,10 @@ class RelayPoint(Table):
 
 
 class Change(Table):
-    """A change of the roster that holds from round `round` on, with the weights of the new roster."""
+    """A change of the roster that holds from round `round` on, with the weights of the new roster.
+
+    `now`: the member was gone when it was planned. Nobody waits for it until then, or it is at its new address already.
+    """
 
     round: Count
     action: Literal["add", "remove", "move"]
@@ -122,6 +125,7 @@ class Change(Table):
     reach: Reach | None = None
     weight: Weight | None = None
     certificate: DnsName | None = None
+    now: Literal[True] | None = None
     weights: list[Triple]
 
 

@@ -11,7 +11,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -38,6 +38,8 @@ class Notice:
     revocations: int = 0  # lists are dated in whole seconds, and only grow
     plan: str = ""
     revoked: str = ""
+    holds: str = ""  # the hash of the plan that one acts by; as an answer, of that which everybody does
+    lacking: str = ""  # those who do not
 
     def SerializeToString(self) -> bytes:
         """As messages of protobuf are asked."""
@@ -49,7 +51,8 @@ class Notice:
         try:
             found = json.loads(data)
             numbers = int(found["version"]), float(found["listed"]), int(found["revocations"])
-            return cls(*numbers, str(found["plan"]), str(found["revoked"]))
+            words = (str(found.get(name, ""))[:1000] for name in ("holds", "lacking"))
+            return cls(*numbers, str(found["plan"]), str(found["revoked"]), *words)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DecodeError("not a notice") from None
 
@@ -114,6 +117,7 @@ def described(plan: Federation) -> str:
     """The changes of a plan, in one line."""
     words = [
         f"from round {change.round} on {change.action} {change.name}{f' ({at})' if at else ''}"
+        f"{', who is gone' if change.now else ''}"
         for change in plan.changes
         for at in [change.address or change.reach]
     ]
@@ -121,17 +125,34 @@ def described(plan: Federation) -> str:
 
 
 class Newsreader:
-    """Asks the server now and then, until it is closed."""
+    """Asks the server now and then, until it is closed.
 
-    def __init__(self, kit: Kit, ask: Callable[[Notice], Notice]):
-        self.kit, self._ask, self._closed = kit, ask, threading.Event()
+    Args:
+      kit: where what is new is put.
+      ask: the question.
+      holds: the hash of the plan that is acted by here.
+      look: called after every answer, to take what is new.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        ask: Callable[[Notice], Notice],
+        holds: Callable[[], str] = str,
+        look: Callable[[], None] = lambda: None,
+    ):
+        self.kit, self._ask, self._holds, self._look = kit, ask, holds, look
+        self.answer, self.every = Notice(), EVERY
+        self._closed = threading.Event()
         threading.Thread(target=self._loop, daemon=True, name="news").start()
 
     def _loop(self) -> None:
-        while not self._closed.wait(EVERY):
+        while not self._closed.wait(min(self.every, EVERY)):
             with contextlib.suppress(Exception):  # the server is away, or older than this question
                 self.kit.look_for_certificate()
-                take(self.kit, self._ask(have(self.kit)))
+                self.answer = self._ask(replace(have(self.kit), holds=self._holds()))
+                take(self.kit, self.answer)
+                self._look()
 
     def close(self) -> None:
         self._closed.set()
