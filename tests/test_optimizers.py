@@ -44,6 +44,7 @@ CHOICES = {
         ("dsgd", {"local_steps": 2}),
         ("dsgd", {"combine_first": True}),
         ("kgt", {"local_steps": 3}),
+        ("kgt", {"local_steps": 3, "lasting": True}),
     ],
 )
 def test_the_twins_agree(x64, name, given, choice):
@@ -69,7 +70,25 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
         return pisco.run(rule, world.problem(), network, rounds=400, eval_every=400).history["grad_norm_sq"][-1]
 
     local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
-    assert ended(build("pisco-adam", local_lr=0.05, local_steps=3)) < 1e-20 < 1e-6 < ended(local)
+    for lasting in (False, True):
+        rule = build("pisco-adam", local_lr=0.05, local_steps=3, lasting=lasting)
+        assert ended(rule) < 1e-20 < 1e-6 < ended(local)
+
+
+def test_only_what_lasts_is_corrected():
+    """Agents alike, but for the noise of their batches: hardly anything; unlike ones: nearly all of it."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(6, 40, 50)).astype(np.float32)
+    noise -= noise.mean(axis=1, keepdims=True)
+
+    def share(apart):
+        centres = apart * rng.normal(size=(6, 1, 50)).astype(np.float32)
+        problem = pisco.Problem(lambda x, at, key: 0.5 * jnp.sum((x - at) ** 2, -1), jnp.zeros(50), noise + centres)
+        rule = build("pisco-adam", local_lr=1e-3, local_steps=4, lasting=True)
+        state = trajectory(rule, problem, RING, 60, batch_size=2)[-1]
+        return np.linalg.norm(state.steady.part(state.correction)) / np.linalg.norm(state.correction)
+
+    assert share(0.0) < 0.25 and share(3.0) > 0.9
 
 
 def test_what_is_shared_is_sent_and_agreed_on(x64):
