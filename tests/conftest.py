@@ -30,6 +30,8 @@ import jax  # noqa: E402
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
 
+from browsers import browser, opened  # noqa: E402, F401 (fixtures)
+
 # A command that runs inside the tests' process would switch on the cache of programs for all tests after it.
 jax.config.update("jax_enable_compilation_cache", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)  # lines of source in programs: a twentieth of the time

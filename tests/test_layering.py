@@ -54,9 +54,11 @@ ORDER = {
     ],
     "pisco.planning": [{"settings"}, REST, {"pilot"}, {"track"}, {"search"}, {"planner"}, {"formulas"}],
     "pisco.federation": [
-        {"roster", "authority"},
-        {"contract", "masking"},
-        {"consistency"},
+        {"roster", "keyfiles"},
+        {"signers"},
+        {"authority"},
+        {"naming", "contract", "masking", "changes"},
+        {"consistency", "shared_problem"},
         {"plan"},
         {"signed"},
         {"kits", "models"},
@@ -75,7 +77,7 @@ ORDER = {
         {"attendance"},
         {"rolled_agent", "rolled_server", "replay"},
     ],
-    "pisco.report": [REST, {"html"}, {"live", "playground"}],
+    "pisco.report": [REST, {"html"}, {"live", "playground", "federation"}],
     "pisco.experiments": [{"config", "tune"}, {"loading"}, REST, {"paper", "bench"}],
     "pisco.experiments.bench": [
         {"suite"},

@@ -10,7 +10,8 @@ import pytest
 import pisco
 from pisco.costs import Prices
 from pisco.report.playground import AGENTS, playground_page, write_playground
-from test_report_browser import background, browser, opened, until  # noqa: F401
+
+from browsers import background, until
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -21,7 +22,7 @@ def written(tmp_path_factory):
 
 
 @pytest.fixture
-def page(opened, written):  # noqa: F811
+def page(opened, written):
     return opened(written)
 
 
@@ -141,7 +142,7 @@ def test_keys_are_enough(page):
     assert len(rows(page)) == stopped and page.text_content("#play") == "Play"
 
 
-def test_phone(opened, written):  # noqa: F811
+def test_phone(opened, written):
     page = opened(written, viewport={"width": 360, "height": 700}, has_touch=True, color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     count = links(page)

@@ -5,58 +5,22 @@ Needs a Chromium: PISCO_CHROMIUM, or one on the path.
 
 import functools
 import re
-import time
 
 import numpy as np
 import pytest
-from playwright import sync_api as playwright
 
 import pisco
 from pisco.experiments.bench import scores, store
 from pisco.experiments.bench.page import write_page as bench_page
 from pisco.report.html import write_page
 from pisco.report.live import LivePage
+from pisco.report.numbers import number
+from pisco.statistics import Sample
 
-import needs
+from browsers import background, until
 from worlds import Quadratics
 
-QUIET = ("gpu", "background-networking", "component-update", "dev-shm-usage", "sync")
-ARGUMENTS = ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{each}" for each in QUIET)]
 world = functools.cache(lambda: Quadratics(6).problem())  # one problem compiles once
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = needs.chromium()
-    with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield started
-        started.close()
-
-
-@pytest.fixture
-def opened(browser):
-    """Open a page; whatever it complains about or asks the network for fails the test."""
-    trouble, contexts = [], []
-
-    def visit(path, **options):
-        contexts.append(browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options)))
-        page = contexts[-1].new_page()
-        page.on("console", lambda said: trouble.append(said.text))
-        page.on("pageerror", lambda error: trouble.append(str(error)))
-        page.on("request", lambda request: allowed(request.url) or trouble.append(request.url))
-        page.set_default_timeout(60_000)
-        page.goto(path if isinstance(path, str) else path.as_uri())
-        page.wait_for_selector("html[data-ready=yes]")
-        return page
-
-    def allowed(url):
-        return url.startswith(("file://", "blob:", "data:", "http://127.0.0.1:"))
-
-    yield visit
-    for context in contexts:
-        context.close()
-    assert not trouble
 
 
 def train(p, rounds=60, seed=(0, 1), **settings):
@@ -81,20 +45,8 @@ def axis(page, chart, which):
     return page.evaluate(f"document.getElementById('{chart}')._fullLayout.{which}.type")
 
 
-def background(page):
-    return page.evaluate("getComputedStyle(document.body).backgroundColor")
-
-
 def frame(page):
     return int(page.input_value("#frame"))
-
-
-def until(page, holds):
-    """Wait for something that happens by and by, on a busy machine too."""
-    end = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end, "it did not happen"
-        page.wait_for_timeout(50)
 
 
 def test_switches(opened, report):
@@ -123,7 +75,26 @@ def test_switches(opened, report):
     page.fill("#price-server", "0")
     assert price.text_content() != before and page.evaluate(far) < dear
     gossip = [float(count) for count in price.get_attribute("data-gossip").split(",")]
-    assert price.text_content().startswith(f"{np.mean(gossip):.3g}")
+    assert price.text_content() == number(np.median(gossip))
+
+
+def test_prices_are_medians_that_know_who_missed(opened, report):
+    """What the script works out for new prices is what Python would have written."""
+    page, rng = opened(report), np.random.default_rng(0)
+    cells = page.locator("#targets-table td[data-missed]")
+    change = "(cell, given) => Object.assign(cell.dataset, given)"
+    for prices in ((2, 4, 0), (2, 6, 8), (14, 2, 4)):  # even, so that no half is rounded
+        wanted = []
+        for at in range(cells.count()):
+            seeds = rng.integers(1, 21)
+            counts, missed = rng.integers(0, 30, (3, seeds)), rng.random(seeds) < rng.random()
+            listed = dict(zip(("server", "gossip", "gradient"), counts.tolist(), strict=True))
+            given = listed | {"missed": missed.astype(int).tolist()}
+            cells.nth(at).evaluate(change, {name: ",".join(map(str, values)) for name, values in given.items()})
+            wanted.append(Sample(np.array(prices) @ counts, missed).median.alone().words(number))
+        for kind, price in zip(("server", "gossip", "gradient"), prices, strict=True):
+            page.fill(f"#price-{kind}", str(price))
+        assert cells.all_text_contents() == wanted
 
 
 def test_themes(opened, report):

@@ -35,6 +35,9 @@ State = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
 Listen = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Listen here instead of at the plan's address.")]
 Metrics = Annotated[str | None, typer.Option(metavar="HOST:PORT", help="Answer Prometheus here, as in 127.0.0.1:9400.")]
+Page = Annotated[
+    str | None, typer.Option(metavar="HOST:PORT", help="Serve a live page to browsers here, as in 127.0.0.1:9401.")
+]
 JsonLog = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.")]
 Proxy = Annotated[
     str | None, typer.Option(metavar="URL", help="Dial out through this HTTP proxy (default: that of https_proxy).")
@@ -114,6 +117,7 @@ def server(
     proxy: Proxy = None,
     durable: Durable = True,
     metrics: Metrics = None,
+    page: Page = None,
     log_json: JsonLog = False,
 ) -> None:
     """Average for a federation in the rounds that its coin chooses, and record its progress.
@@ -127,6 +131,7 @@ def server(
     opened = open_kit(kit, proxy)
 
     from pisco.federation.runtime.rolled_server import SERVERS
+    from pisco.report.federation import serve_page
 
     every = _Every(5.0)
 
@@ -136,7 +141,8 @@ def server(
 
     with speaking(opened, log_json):
         made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
-        result = _run(made, lambda: made.run(progress), metrics)
+        with serve_page(made, page):
+            result = _run(made, lambda: made.run(progress), metrics)
     _keep(result, out or kit / "result")
 
 

@@ -21,6 +21,19 @@ const faint = (hex, alpha) => {
   const part = (at) => parseInt(hex.slice(at, at + 2), 16);
   return `rgba(${part(1)},${part(3)},${part(5)},${alpha})`;
 };
+function theme(name) {
+  if (name === "auto") document.documentElement.removeAttribute("data-theme");
+  else document.documentElement.dataset.theme = name;
+}
+function themes() { // the switch, and what was chosen last; a page from disk may have no storage
+  let chosen = null;
+  try { chosen = localStorage.getItem("pisco-theme"); } catch { /* none */ }
+  if (chosen) { byId("theme").value = chosen; theme(chosen); }
+  byId("theme").addEventListener("change", () => {
+    theme(byId("theme").value);
+    try { localStorage.setItem("pisco-theme", byId("theme").value); } catch { /* none */ }
+  });
+}
 function number(value) {
   if (value === null || !Number.isFinite(value)) return "–";
   if (Math.abs(value) >= 1000) return Math.abs(value) < 1e15 ? Math.round(value).toLocaleString("en") : value.toExponential(2);

@@ -16,17 +16,9 @@ function reprice() {
   for (const cell of document.querySelectorAll("td[data-server]")) {
     const list = (name) => cell.dataset[name].split(",").map(Number), gossip = list("gossip"), gradient = list("gradient");
     const paid = list("server").map((count, at) => price("server") * count + price("gossip") * gossip[at] + price("gradient") * gradient[at]);
-    if (cell.dataset.missed) { cell.textContent = median(paid, list("missed")); continue; }
-    const mean = number(paid.reduce((a, b) => a + b, 0) / paid.length), low = number(Math.min(...paid)), high = number(Math.max(...paid));
-    cell.textContent = low === high ? mean : `${mean} (${low} to ${high})`;
+    cell.textContent = median(paid, cell.dataset.missed ? list("missed") : paid.map(() => 0));
   }
 }
-function theme(name) {
-  if (name === "auto") document.documentElement.removeAttribute("data-theme");
-  else document.documentElement.dataset.theme = name;
-}
-function remember(name) { try { localStorage.setItem("pisco-theme", name); } catch { /* a page from disk may have no storage */ } }
-function remembered() { try { return localStorage.getItem("pisco-theme"); } catch { return null; } }
 function options(select, pairs) {
   const before = select.value;
   select.replaceChildren(...pairs.map(([value, words]) => element("option", words, { value })));
@@ -62,7 +54,7 @@ function listen() {
   byId("curve-details").addEventListener("toggle", () => byId("curve-details").open && curveTable());
   byId("agents-details").addEventListener("toggle", drawFrame);
   byId("labels-details").addEventListener("toggle", () => byId("labels-details").open && labelTable());
-  byId("theme").addEventListener("change", () => { theme(byId("theme").value); remember(byId("theme").value); drawAll(); });
+  byId("theme").addEventListener("change", drawAll);
   dark.addEventListener("change", drawAll);
   let before = null; // paper is white, and narrower than most screens
   addEventListener("beforeprint", () => {
@@ -113,8 +105,7 @@ async function unpack(id) {
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 async function start() {
-  const chosen = remembered();
-  if (chosen) { byId("theme").value = chosen; theme(chosen); }
+  themes();
   status(false);
   try {
     const script = element("script", await unpack("plotly"));

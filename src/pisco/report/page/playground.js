@@ -307,10 +307,7 @@ byId("copy").addEventListener("click", async () => {
   byId("copy").textContent = "Copied";
   setTimeout(() => { byId("copy").textContent = "Copy"; }, 1500);
 });
-byId("theme").addEventListener("change", () => {
-  const theme = byId("theme").value;
-  if (theme === "auto") delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
-});
+themes();
 addEventListener("resize", () => { drawCurves(); drawPlane(run, agents.map((agent) => String(agent.slot)), tones().map((each) => each.ink)); });
 SETTINGS.forEach(read);
 reshape();
