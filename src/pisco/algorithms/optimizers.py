@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError
+from pisco.errors import InputError, brief
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
@@ -80,6 +80,8 @@ class Optimizer:
         if given is None:
             return PLAIN
         if isinstance(given, list):
+            if not given:
+                raise InputError('the optimizer is an empty list; name some, as in ["clip", "adam"], or leave it out')
             return _chain(tuple(cls.read(each) for each in given))
         if isinstance(given, str | Mapping):
             table = {"name": given} if isinstance(given, str) else given
@@ -98,10 +100,17 @@ class Optimizer:
                 "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
             )
         rule, params = self.rule, only(params, TRAINED)
-        memory = jax.vmap(rule.init)(params)
-        after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
-        kept = [jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree) for tree in (memory, after[1])]
-        if kept[0] != kept[1]:
+        try:
+            memory = jax.vmap(rule.init)(params)
+            moves, after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
+        except Exception as error:
+            raise InputError(
+                f"the optimizer {self.text} fails on this model ({brief(error)}); it is given directions, its memory "
+                "and the parameters, and nothing else"
+            ) from error
+        if _forms(moves, dtypes=False) != _forms(params, dtypes=False):
+            raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; mend it")
+        if _forms(memory) != _forms(after):
             raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; mend it")
         return memory
 
@@ -145,6 +154,11 @@ def _chain(parts: tuple[Optimizer, ...]) -> Optimizer:
     import optax
 
     return Optimizer(", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts)))
+
+
+def _forms(tree: Any, *, dtypes: bool = True) -> Any:
+    leaves = [(jnp.shape(x), jnp.result_type(x) if dtypes else None) for x in jax.tree.leaves(tree)]
+    return jax.tree.structure(tree), leaves
 
 
 def _probe(made: Optimizer, size: float) -> float | None:
