@@ -100,6 +100,7 @@ def test_one_who_is_gone_is_removed_and_everybody_agrees_when(tmp_path, x64, mon
     found = np.concatenate([ran.results[name].params for name in stay])
     np.testing.assert_allclose(found, by_hand(later, states, 12), rtol=0, atol=1e-12)
     assert ran.results["server"].history["round"].tolist() == [0, 11, 22]
+    assert tuple(agent.name for agent in ran.members["server"].ledger.overview().agents) == stay
 
 
 @pytest.mark.slow
