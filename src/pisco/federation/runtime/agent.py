@@ -352,8 +352,10 @@ class Agent(MemberProcess):
             self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates)
 
             def others() -> dict[int, Peer]:
+                asked = hop_now()
+                assert isinstance(asked, GossipHop)
                 # Waited for in turn, every round from another one on: the first is timed.
-                turn = sorted(hop_now().incoming, key=lambda place: (place + self._k) % len(names))
+                turn = sorted(asked.incoming, key=lambda place: (place + self._k) % len(names))
                 return {p: self.peer(names[p], self._k) for p in turn if p != self.place}
 
             received = self._pull_heeding(others, where, layout, copies)
