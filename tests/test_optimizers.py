@@ -184,6 +184,7 @@ def grows():
         (["clip", 3], "the optimizer is 3"),
         ({"name": "cosine"}, "steps"),
         ({"name": "cosine", "steps": 8, "warmup": 8}, "warmup is 8, expected a number at least 0 and at most 7"),
+        ([], "the optimizer is an empty list; name some"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(given, said):
@@ -191,8 +192,19 @@ def test_nonsense_is_refused_in_a_sentence(given, said):
         dsgd(local_lr=0.1, direction=given)
 
 
+def turns_into(made):
+    return optax.GradientTransformation(lambda params: (), lambda updates, state, params=None: (made(updates), state))
+
+
 @pytest.mark.parametrize(
-    ("given", "said"), [(grows(), "changes its shapes"), (optax.adam(0.1), "holds a step size; leave that to local_lr")]
+    ("given", "said"),
+    [
+        (grows(), "changes its shapes"),
+        (optax.adam(0.1), "holds a step size; leave that to local_lr"),
+        (turns_into(lambda updates: {"other": updates}), "makes something else of a direction"),
+        (turns_into(lambda updates: 1 / 0), r"fails on this model \(ZeroDivisionError"),
+        (optax.scale_by_backtracking_linesearch(5), r"fails on this model \(TypeError: .*value"),
+    ],
 )
 def test_what_does_not_fit_is_refused_before_a_run(given, said):
     with pytest.raises(pisco.InputError, match=said):

@@ -113,7 +113,9 @@ class Optimizer:
             return given
         if given is None:
             return PLAIN
-        if isinstance(given, list) and given:
+        if isinstance(given, list):
+            if not given:
+                raise InputError('the optimizer is an empty list; name some, as in ["clip", "adam"], or leave it out')
             return _chain(tuple(cls.read(each) for each in given))
         table = {"name": given} if isinstance(given, str) else given
         if isinstance(table, Mapping) and "name" in table:
@@ -139,12 +141,16 @@ class Optimizer:
         rule, params = self.rule, only(params, TRAINED)
         try:
             memory = jax.vmap(rule.init)(params)
-            after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
+            moves, after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
         except Exception as error:
-            raise InputError(f"the optimizer {self.text} takes no step ({brief(error)}); fix its options") from error
-        kept = [jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree) for tree in (memory, after[1])]
-        if kept[0] != kept[1]:
-            raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; fix it")
+            raise InputError(
+                f"the optimizer {self.text} fails on this model ({brief(error)}); it is given directions, its memory "
+                "and the parameters, and nothing else"
+            ) from error
+        if _forms(moves, dtypes=False) != _forms(params, dtypes=False):
+            raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; mend it")
+        if _forms(memory) != _forms(after):
+            raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; mend it")
         return memory
 
     def update(self, direction: Params, memory: Any, params: Params) -> tuple[Params, Any]:
@@ -218,6 +224,11 @@ def _put(memory: Any, names: tuple[str, ...], new: Iterator[Any]) -> Any:
 def _named_parts(memory: Any) -> list[tuple[str, Any]]:
     parts = memory if isinstance(memory, tuple) else ()
     return list(zip(getattr(memory, "_fields", [""] * len(parts)), parts, strict=True))
+
+
+def _forms(tree: Any, *, dtypes: bool = True) -> Any:
+    leaves = [(jnp.shape(x), jnp.result_type(x) if dtypes else None) for x in jax.tree.leaves(tree)]
+    return jax.tree.structure(tree), leaves
 
 
 def _probe(made: Optimizer, size: float) -> float | None:
