@@ -198,7 +198,7 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
         (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
         (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),
-        (lambda: small(data=Items()), "data holds a Items, which is no array; give arrays, or as data a list with one"),
+        (lambda: small(data=Items()), "data is one Items, expected a list with the samples of every agent"),
         (lambda: small(data=[{"a": Items()}]), "data holds a Items, which is no array"),
         (lambda: small(test={"a": Items()}), "test data holds a Items, which is no array"),
         (lambda: small(data=[Items("many")] * 3), r"does not say how many samples it has \(TypeError"),
