@@ -71,6 +71,7 @@ ORDER = {
         {"codec"},
         REST,
         {"member", "asking"},
+        {"parting"},
         {"membership"},
         {"agent", "server"},
         {"rolled", "roll_call"},
