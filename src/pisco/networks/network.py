@@ -100,6 +100,7 @@ class Network:
             self.weights = weighting.check(rule(graph) if callable(rule) else rule, graph)
             self.graph = graph or graphs.from_adjacency(abs(self.weights) + abs(self.weights).T)
         self.presence = as_presence(presence, self.num_agents)
+        self._made: dict[Any, Gossip] = {}
         self._check()
 
     # The families in short, so that editors complete them; `options` are the keywords above.
@@ -189,13 +190,19 @@ class Network:
     def _with(self, **changes: Any) -> Network:
         other = object.__new__(Network)
         other.__dict__.update(self.__dict__, **changes)
-        other.__dict__.pop("gossip", None)
+        other._made = {}
         other._check()
         return other
 
-    @cached_property
+    @property
     def gossip(self) -> Gossip:
-        """The agents' links as the engines use them."""
+        """The agents' links as the engines use them, in the precision of the moment."""
+        precision = jax.dtypes.canonicalize_dtype(float)
+        if precision not in self._made:
+            self._made[precision] = self._gossip()
+        return self._made[precision]
+
+    def _gossip(self) -> Gossip:
         sources = targets = None
         if self.splits_rounds or self.presence is not None or self.guard is not None:
             links = self.graph.adjacency() if self.splits_rounds else self.weights
