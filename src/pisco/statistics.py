@@ -82,7 +82,9 @@ class Sample(NamedTuple):
             return np.where(most, math.inf, medians(self, counts))
 
         found, least = self._estimate(middle, self.cap), float(self.values[self.missed].min())
-        return found if found.value < math.inf else found._replace(low=min(found.low, least), cap=least)
+        if found.value < math.inf:
+            return found
+        return found._replace(low=min(found.low, least) if found.low < math.inf else math.inf, cap=least)
 
     def over(self, other: Sample) -> Estimate:
         """The median over another's, seed by seed resampled together; a median beyond its cap counts with the cap."""
