@@ -210,7 +210,8 @@ def change(
     if now:
         say("members go on as soon as all of them have taken the plan, in about ten seconds")
     if action == "move":
-        say(f"next: start {name} at {address} with its kit and its state folder")
+        when = "" if now else f"once round {at} is reached, "
+        say(f"next: {when}start {name} at {address} with its kit and its state folder")
     if action == "remove":
         say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")

@@ -222,7 +222,7 @@ class Ledger:
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
                     **self._told(name),
                 )
-                for name in self.plan.names
+                for name in self._going()
             ]
         held = self.holdup()
         return Overview(
@@ -249,6 +249,11 @@ class Ledger:
         first, second = sorted((0, 0, *(each["round"] for each in self._standing.values())))[:-3:-1]
         return first if len(self.plan.names) == 1 else min(first, second + 1)
 
+    def _going(self) -> list[str]:
+        """Who is or will be a member; those who left are not shown any more."""
+        now = self.plan.epoch_at(min(self._front(), self.plan.rounds - 1))
+        return [n for n in self.plan.names if any(n in e.names for e in self.plan.epochs if e.start >= now.start)]
+
     def _believed(self, name: str) -> dict[str, Any]:
         said = {key: value for key, value in self._standing.get(name, {}).items() if key != "named"}
         return said | {"round": min(said["round"], self._front())} if said else {}
@@ -262,10 +267,11 @@ class Ledger:
     def line(self) -> str:
         """The same in one line."""
         with self._lock:
-            rounds = [standing["round"] for standing in self._standing.values()]
+            names = self._going()
+            rounds = [self._standing[name]["round"] for name in names if name in self._standing]
         if not rounds:
             return "no agent has reported yet"
-        here = f"{len(rounds)} of {len(self.plan.names)} agents"
+        here = f"{len(rounds)} of {len(names)} agents"
         held = self.holdup()
         why = f"; {held.name} holds the others up ({held.why})" if held.name else ""
         return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}{why}"

@@ -19,7 +19,7 @@ import numpy as np
 from pisco.errors import InputError
 from pisco.federation.rolls import Chain, Roll
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime import reports, transport
+from pisco.federation.runtime import parting, reports, transport
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.attendance import Attendance
 from pisco.federation.runtime.codec import MessageLayout, Where
@@ -313,7 +313,7 @@ class RolledAgent(Agent):
         reporter.finish()
         self.look_for_plan()
         if self.closes():
-            self._close_average()
+            parting.close_average(self)
         self._keep(self.chain.facts(), parted=True)
         self.attendance.leave()
 
