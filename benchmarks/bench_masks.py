@@ -66,6 +66,7 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from pisco.federation.runtime import masks
+    from pisco.federation.runtime.ahead import MasksAhead
     from pisco.federation.runtime.codec import Where
     from pisco.federation.runtime.routes import ServerHop
     from pisco.federation.runtime.sums import MaskedReports, MaskedSum, PlainSum, Reporting, UsedMasks
@@ -82,6 +83,7 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
         reports.agent = SimpleNamespace(name="agent-0", wanted=lambda where: True)  # type: ignore[assignment]
         reports.ring = SimpleNamespace(pairs=lambda names, wanted: pairs)  # type: ignore[assignment]
         found = {}
+        reports.ahead = MasksAhead()
         for kind, agent, server in (("plain", PlainSum(None), PlainSum(None)), ("masked", reports, adding)):
             times: dict[str, list[float]] = {"message_ms": [], "sum_ms": []}
             for _ in range(repeats):

@@ -222,6 +222,8 @@ def drive(
     check_state_metrics(job.problem, shapes.state)
     check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
+    if job.network.masked:
+        sizes = sizes._replace(words=8 // min(leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.state.params)))
     job, rounds = private.prepared(job, sizes, rounds)
     stopwatch = None if clock is None else Stopwatch(clock, job.network, job.runs, sizes)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
