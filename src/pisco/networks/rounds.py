@@ -91,9 +91,9 @@ class RoundMix:
 
 def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY) -> StartMix:
     """Communication before the first round: the server, or one gossip exchange on round 0's links."""
-    operator = gossip.rule.draw(links_key, 0)[0]
-    average = _masked_average(Drawn(True, operator, 0, None), here) if gossip.masked else here.average
-    return StartMix(average, lambda tree: here.apply(operator, tree))
+    everybody = Drawn(True, None, 0, None)  # type: ignore[arg-type]  (nobody gossips)
+    average = _masked_average(everybody, here) if gossip.masked else here.average
+    return StartMix(average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
 
 
 class Drawn(NamedTuple):
