@@ -90,6 +90,15 @@ def asked(monkeypatch):
     return lambda: sum(found)
 
 
+def test_private_gradients_of_a_stream_have_the_same_bits(tmp_path, asked):
+    privacy = pisco.Privacy(clip=0.5, noise=1.0, delta=1e-3)
+    expected, streamed = (
+        run(pisco.Problem(loss, np.zeros(3, np.float32), data, privacy=privacy)) for data in (ARRAYS, on_disk(tmp_path))
+    )
+    same(streamed, expected)
+    assert expected.history["epsilon"][-1] > 0 and asked() == 1  # the start's
+
+
 def test_memmaps_and_data_sets_give_the_same_bits(tmp_path, asked):
     expected, disk = run(ARRAYS), on_disk(tmp_path)
     for data in (disk, [Many(i) for i in range(N)]):

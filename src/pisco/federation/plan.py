@@ -289,7 +289,7 @@ class Federation(Table):
 
     def network_of(self, epoch: Epoch, presence: Any = None) -> Network:
         """The network of an epoch, on the stored weights; where members may be absent, with everybody unless given."""
-        table = self.network.model_copy(update={"agents": len(epoch.members)})
+        table = self.network.model_copy(update={"agents": len(epoch.members), "server_sum": self.server_sum})
         if presence is None and self.presence == "deadline":
             presence = np.ones(len(epoch.members), bool)
         return table.build(epoch.matrix(), presence)

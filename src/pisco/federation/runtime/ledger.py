@@ -373,12 +373,9 @@ def costs(
     between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
     first = plan.network_of(plan.epochs[0])
     edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
-    messages = MessageSizes(
-        first.num_agents, sizes["sent"], sizes.get("whole", sizes["sent"]), sizes["start_server"], sizes["start_gossip"]
-    )
+    whole = sizes.get("whole", sizes["sent"])
+    messages = MessageSizes(first.num_agents, sizes["sent"], whole, sizes["start_server"], sizes["start_gossip"])
+    if plan.server_sum:  # up to the server a number is a word of 8 bytes, whatever a method compresses
+        messages = messages._replace(words=8 // np.dtype(plan.dtype).itemsize)
     found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
-    if plan.server_sum:  # up to the server a number is a word of 8 bytes
-        wider = 8 // np.dtype(plan.dtype).itemsize - 1
-        up, start = np.cumsum(between[Links._fields.index("uplinks")]), first.num_agents * sum(sizes["start_server"])
-        found["bytes_server"] = found["bytes_server"] + wider * (up * sum(sizes["sent"]) + start)
     return {name: column[0] for name, column in found.items()}
