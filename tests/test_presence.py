@@ -299,7 +299,7 @@ LOPSIDED = doubly_stochastic(6, symmetric=False)
         (lambda: ring(server=pisco.adaptive(3)), "which the absent do not send"),
         (lambda: ring(presence=None).with_server(COIN) and ring().with_server(pisco.adaptive(3)), "absent do not send"),
         (lambda: ring(presence=[True] * 5), r"bool\[5\], expected a boolean for each of the 6 agents"),
-        (lambda: ring(presence=[2] * 6), "mask is no mask"),
+        (lambda: ring(presence=[2] * 6), "presence \\[2, 2, .* is no mask"),
         (lambda: ring(presence=lambda key, k: jnp.ones(6)), r"float32\[6\], expected a boolean"),
         (lambda: ring(presence=lambda key, k: [True] * 6 if k > 3 else [False] * 6), "use jnp.where"),
         (lambda: pisco.churn(1.2, 0.3), "leave is 1.2"),

@@ -181,6 +181,15 @@ def test_a_loader_that_fails_at_once_and_other_nonsense():
         run([Samples(0), {name: array[1] for name, array in ARRAYS.items()}, Samples(2)])
     with pytest.raises(pisco.InputError, match="expected numbers"):
         run([Samples(0, lambda sample: sample | {"y": "cat"})])
+    for data, sentence in (
+        (Samples(0), "data is one Samples, expected a list"),
+        ([Samples(0, lambda sample: None)], "a sample of the data holds no numbers"),
+        ([Rows({"y": []}), Samples(0)], "agent 0's data have no samples"),
+    ):
+        with pytest.raises(pisco.InputError, match=sentence):
+            run(data)
+    with pytest.raises(pisco.InputError, match="the test data have no samples"):
+        with_test(Rows({"y": []}))
 
 
 def flipped(batch, key):

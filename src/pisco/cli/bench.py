@@ -206,24 +206,9 @@ def _map(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool)
 
 
 def _check(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool) -> None:
-    import numpy as np
+    from pisco.experiments.bench.learned import leave_one_out, summary
 
-    from pisco.experiments.bench.learned import leave_one_out
-
-    found = leave_one_out(scores, currency=by)
-    names = {
-        "first": "first",
-        "piloted": "of five, by pilots",
-        "new_first": "first, task not seen",
-        "new_piloted": "of five, by pilots, task not seen",
-    }
-    rows = []
-    for name, words in names.items():
-        ratios = getattr(found, name)
-        if len(ratios):
-            middle, far = (float(np.quantile(ratios, q, method="higher")) for q in (0.5, 0.9))
-            rows.append({"proposal": words, "cells": len(ratios), "median": middle, "90%": far})
-            rows[-1]["within 1.15"] = float(np.mean(ratios <= 1.15))
+    rows = summary(leave_one_out(scores, currency=by))
     if as_json:
         say_json({"proposals": rows})
         return

@@ -70,6 +70,10 @@ class Network:
         guard: Guard | None = None,
     ):
         check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
+        if varying is not None and not callable(varying):
+            raise InputError(f"varying is {varying!r}, expected links that vary, as in pisco.edge_dropout(0.2)")
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise InputError(f"sampling is {sampling!r}, expected who reports, as in pisco.sample(2, agents=10)")
         self.varying, self.sampling, self.guard = varying, sampling, guard
         self.to_sampled = choose("receivers", receivers, {"all": False, "sampled": True})
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
@@ -263,7 +267,7 @@ class Network:
         """Absences, and who is left off, keep the agents' mean only where a link weighs the same both ways."""
         even = abs(self.weights - self.weights.T).max() <= 1e-12
         if not (getattr(self.varying, "symmetric", False) if self.varying else even):
-            links = self.varying.__name__ if self.varying else "W"
+            links = self._varying_name if self.varying else "W"
             raise InputError(
                 f"{what} needs links that weigh the same both ways, as {links} need not; "
                 "use symmetric weights, alone or with edge_dropout or random_matching"
@@ -278,6 +282,10 @@ class Network:
 
         decided_shape(self.server, unknown)
 
+    @property
+    def _varying_name(self) -> str:
+        return getattr(self.varying, "__name__", repr(self.varying))
+
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
         facts |= {"degrees": f"{self.graph.degrees.min()} to {self.graph.degrees.max()}"}
@@ -287,7 +295,7 @@ class Network:
         return card(f"Network: {self.graph.name}", facts)
 
     def __repr__(self) -> str:
-        varying = f"varying={self.varying.__name__}, " if self.varying else ""
+        varying = f"varying={self._varying_name}, " if self.varying else ""
         varying += f"presence={self.presence!r}, " if self.presence is not None else ""
         varying += "receivers=sampled, " if self.to_sampled else ""
         varying += f"guard={self.guard!r}, " if self.guard is not None else ""

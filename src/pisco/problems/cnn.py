@@ -115,7 +115,7 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _CnnStart:
     side: int
     inputs: int
     outputs: int
@@ -168,7 +168,7 @@ def cnn(
         raise InputError(f"compute is {compute!r}, expected a floating dtype such as 'bfloat16'") from None
     if not jnp.issubdtype(precision, jnp.floating):
         raise InputError(f"compute is {compute!r}, expected a floating dtype such as 'bfloat16'")
-    start = _Start(shape[1], shape[3], len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
+    start = _CnnStart(shape[1], shape[3], len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
     return classifier(
         _Model(float(dropout), precision.name),
         start,

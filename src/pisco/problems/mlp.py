@@ -25,7 +25,7 @@ def _model(params: Params, features: jax.Array, key: Key | None) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _MlpStart:
     inputs: int
     hidden: int
     outputs: int
@@ -68,7 +68,7 @@ def mlp(
     check_dataset(dataset)
     check_number("hidden", hidden, low=1, integer=True)
     inputs = int(np.prod(dataset.features.shape[1:]))
-    start = _Start(inputs, hidden, len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
+    start = _MlpStart(inputs, hidden, len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
     return classifier(
         _model,
         start,

@@ -52,7 +52,10 @@ class _Items:
     """A data set of single samples: of PyTorch, of Hugging Face, or any with `__len__` and `__getitem__`."""
 
     def __init__(self, samples: Samples):
-        self.samples, self.size = samples, len(samples)
+        try:
+            self.samples, self.size = samples, len(samples)
+        except Exception as error:
+            raise InputError(f"a data set does not say how many samples it has ({brief(error)}); let it") from error
 
     def gather(self, rows: np.ndarray) -> Any:
         if (held := len(self.samples)) < self.size:
@@ -76,9 +79,15 @@ class Stream:
         self.sizes = [source.size for source in self.sources]
         self.ends = np.cumsum(self.sizes)
         self.total = int(self.ends[-1])
+        for agent, size in enumerate(self.sizes):
+            if not size:
+                whose = name if len(self.sources) == 1 else f"agent {agent}'s data"
+                raise InputError(f"{whose} have no samples; there must be at least one")
         self.shapes: Any = None
         first = self.gather(np.zeros(1, np.int64))
         self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), first)
+        if not self.sample_bytes:
+            raise InputError(f"a sample of {name} holds no numbers; let `__getitem__` return numbers or arrays")
         self.ahead: dict[tuple[int, int], Any] = {}
         self.trouble = Trouble()
 
@@ -122,7 +131,7 @@ class Stream:
         except Exception as error:
             raise InputError(
                 f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
-                f"({brief(error)}); mend them, and go on from the last checkpoint"
+                f"({brief(error)}); fix them, and go on from the last checkpoint"
             ) from error
         if self.shapes is None:
             return made
@@ -233,11 +242,10 @@ def stream_of(data: Any) -> Stream | None:
             raise InputError("data needs leaves that lead with the same (agents, samples)")
         agents = leaves[0].shape[0]
         stream = Stream([_Arrays(jax.tree.map(lambda leaf, i=i: leaf[i], data)) for i in range(agents)])
+    elif _is_samples(data):
+        raise InputError(f"data is one {type(data).__name__}, expected a list with the samples of every agent")
     else:
         return None
-    for agent, size in enumerate(stream.sizes):
-        if not size:
-            raise InputError(f"agent {agent} has no samples; every agent needs at least one")
     for start in stream.ends[:-1]:
         stream.gather(start[None])  # looks like the first agent's, or a sentence
     return stream
