@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting
+from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting, whole
 from pisco.experiments.bench.store import bundled
 
 NEAR = 0.5
@@ -210,7 +210,7 @@ def shortlist(place: Spot, ratio: float, count: int = SHORT, currency: str = "me
     Methods that ask more of a network than weights, a coin and how often agents gossip are left to those who set them
     up: a plan does not know their clusters.
     """
-    return rank(tables_of(by_setting(bundled()), currency), place, ratio, count=count, usable=plain).methods
+    return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=plain).methods
 
 
 def plain(method: str) -> bool:
