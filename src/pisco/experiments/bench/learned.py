@@ -69,10 +69,12 @@ class PriceTable(NamedTuple):
     def of(cls, scores: Sequence[Score], currency: str) -> PriceTable:
         """From scores."""
         cell = scores[0].cell
-        sent = (np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip"))
+        server, gossip = (
+            np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip")
+        )
         place = Spot(float(cell["mixing_rate"]), int(cell["agents"]), int(cell["edges"]))
         keys = [(score.method, score.server_prob) for score in scores]
-        return cls(place, keys, *sent, np.stack([score.missed for score in scores]))
+        return cls(place, keys, server, gossip, np.stack([score.missed for score in scores]))
 
     def prices(self, ratio: float, seeds: slice = slice(None)) -> np.ndarray:
         """The median price of every row, infinite where too many of these seeds missed the target."""
