@@ -52,7 +52,7 @@ def accuracy(params, batch):
 
 
 order = {"method": "iid"} if chosen.shuffled else {"method": "dirichlet", "alpha": 0.1}
-first = slice(20_000)
+first = slice(18_000)
 images = pisco.data.Dataset(
     *("small", small(images.features[first]), images.labels[first]),
     *(small(images.test_features[:4000]), images.test_labels[:4000]),
