@@ -38,6 +38,11 @@ class Items:
         return np.ones(2, np.float32)
 
 
+def logistic(**options):
+    points = pisco.data.Dataset("points", POINTS.reshape(12, 2), np.arange(12) % 2)
+    return pisco.problems.logistic(points, agents=3, **options)
+
+
 def choco(compressor):
     return pisco.algorithms.build("choco", local_lr=0.1, compressor=compressor)
 
@@ -185,18 +190,22 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
             lambda: pisco.algorithms.beer(local_lr=0.1, compressor=abs),
             "compressor is <built-in function abs>, expected",
         ),
-        (lambda: along([]), r"the optimizer is \[\], expected one of optax"),
+        (lambda: along([]), "the optimizer is an empty list; name some"),
         (lambda: along({"nme": "adam"}), "the optimizer is {'nme': 'adam'}, expected"),
         (lambda: along({"name": "adam", "mu_dtype": "x"}), r"cannot be made \(TypeError: data type 'x'"),
         (lambda: along({"name": "adam", "b1": [1]}), r"cannot be made \(TypeError: unhashable"),
-        (lambda: along({"name": "adam", "b1": "x"}), r"the optimizer adam\(b1='x'\) takes no step \(TypeError"),
+        (lambda: along({"name": "adam", "b1": "x"}), r"the optimizer adam\(b1='x'\) fails on this model \(TypeError"),
         (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
         (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
         (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),
-        (lambda: small(data=Items()), "data holds a Items, which is no array; give arrays, or as data a list with one"),
+        (lambda: small(data=Items()), "data is one Items, expected a list with the samples of every agent"),
         (lambda: small(data=[{"a": Items()}]), "data holds a Items, which is no array"),
-        (lambda: small(test=Items(), metrics={"m": squares}), "test data holds a Items, which is no array"),
+        (lambda: small(test={"a": Items()}), "test data holds a Items, which is no array"),
         (lambda: small(data=[Items("many")] * 3), r"does not say how many samples it has \(TypeError"),
+        (lambda: logistic(partition=3), "partition is 3, expected a name, a function, or the samples of every agent"),
+        (lambda: logistic(partition=lambda y, n: [y]), r"called as f\(labels, agents=…\); name yours so \(missing a"),
+        (lambda: logistic(dtype="x"), "dtype is 'x', expected a floating dtype"),
+        (lambda: logistic(dtype="int32"), "dtype is 'int32', expected a floating dtype"),
         (lambda: pisco.sample(2, agents="x"), "agents is 'x', expected a number"),
         (lambda: pisco.Network.ring(3, sampling=3), r"sampling is 3, expected who reports, as in pisco\.sample"),
         (lambda: pisco.Network.ring(3, varying="matching"), "varying is 'matching', expected links that vary"),

@@ -60,8 +60,8 @@ def cosine(*, steps: int, warmup: int = 0, end: float = 0.0) -> Any:
     check_number("warmup", warmup, low=0, high=steps - 1, integer=True)
     check_number("end", end, low=0, high=1)
 
-    def size(count: jax.Array) -> jax.Array:
-        done = count.astype(float)
+    def size(count: Any) -> jax.Array:
+        done = jnp.asarray(count, float)
         along = jnp.clip((done - warmup) / (steps - warmup), 0, 1)
         falls = end + (1 - end) * (1 + jnp.cos(jnp.pi * along)) / 2
         return jnp.where(done < warmup, (done + 1) / (warmup + 1), falls)

@@ -63,6 +63,8 @@ class _Items:
         many = getattr(self.samples, "__getitems__", None)
         each = [int(row) for row in rows]
         got = many(each) if many is not None else [self.samples[row] for row in each]
+        if len(got) != len(each):
+            raise InputError(f"{len(got)} samples came where {len(each)} were asked for")
 
         def stacked(*leaves):
             return np.stack([np.asarray(leaf) for leaf in leaves])
@@ -220,7 +222,10 @@ def piece(data: Any, begin: Any, count: int) -> Any:
 def _canonical(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "OSUMm":
         raise InputError(f"samples hold {array.dtype}, expected numbers")
-    return np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    if array.dtype.kind in "iu" and kept.dtype != array.dtype and (kept != array).any():
+        raise InputError(f"samples hold {array[kept != array].flat[0]}, which {kept.dtype} cannot; number them anew")
+    return kept
 
 
 def _told(shapes: Any) -> str:

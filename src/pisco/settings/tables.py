@@ -119,6 +119,7 @@ class NetworkTable(Choices):
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
     guard: str = "none"
+    server_sum: Literal["masked"] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -168,6 +169,7 @@ class NetworkTable(Choices):
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
             guard=self.build_guard(),
+            server_sum=self.server_sum,
         )
         if made.num_agents != self.agents:
             raise InputError(

@@ -96,7 +96,7 @@ def init(
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
     from pisco.federation import signed, signers
-    from pisco.federation.authority import Authority
+    from pisco.federation.authority import Authority, read_bundle
     from pisco.federation.plan import Federation
 
     if (authority is None) != (not certificate):
@@ -134,7 +134,8 @@ def init(
     given |= {"certificates": _pairs(certificate, "certificate", "NAME=DNS", "north=north.example.org")}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
-    folder.mkdir(parents=True, exist_ok=True)
+    if authority:
+        read_bundle(authority)  # what fails leaves nothing behind
     if authority or sign_with or plan_key:
         signers.separate(folder / AUTHORITY, sign_with, plan_key)
     if authority:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting
+from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting, whole
 from pisco.experiments.bench.store import bundled
 
 NEAR = 0.5
@@ -69,10 +69,12 @@ class PriceTable(NamedTuple):
     def of(cls, scores: Sequence[Score], currency: str) -> PriceTable:
         """From scores."""
         cell = scores[0].cell
-        sent = (np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip"))
+        server, gossip = (
+            np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip")
+        )
         place = Spot(float(cell["mixing_rate"]), int(cell["agents"]), int(cell["edges"]))
         keys = [(score.method, score.server_prob) for score in scores]
-        return cls(place, keys, *sent, np.stack([score.missed for score in scores]))
+        return cls(place, keys, server, gossip, np.stack([score.missed for score in scores]))
 
     def prices(self, ratio: float, seeds: slice = slice(None)) -> np.ndarray:
         """The median price of every row, infinite where too many of these seeds missed the target."""
@@ -210,7 +212,7 @@ def shortlist(place: Spot, ratio: float, count: int = SHORT, currency: str = "me
     Methods that ask more of a network than weights, a coin and how often agents gossip are left to those who set them
     up: a plan does not know their clusters.
     """
-    return rank(tables_of(by_setting(bundled()), currency), place, ratio, count=count, usable=plain).methods
+    return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=plain).methods
 
 
 def plain(method: str) -> bool:

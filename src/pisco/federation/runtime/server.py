@@ -178,14 +178,10 @@ class Server(MemberProcess):
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            how: dict[str, Any] = {"patience": self.patience(round_, phase)}
-            how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
-            layout, peers = self._agreed_layout(peers, round_, phase, how)
-            copies = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
-            where = self.where(round_, phase)
-            received = self.gather(peers, where, layout=layout, limit=self.limit, copies=copies, **how)
+            received = self._received(peers, round_, phase, urgent)
             if len(received) < len(hop.reporters):
                 hop = hop._replace(reporters=tuple(sorted(received)))
+            layout = received[hop.reporters[0]].layout
             arrays = {place: message.arrays for place, message in received.items()}
             if self.watcher.guards_server and round_ > 0:
                 told = phase not in (BOUNDARY, CLOSING)
@@ -214,27 +210,33 @@ class Server(MemberProcess):
         """The reporters' messages."""
         return self.mailroom.pull(peers, where, **how)
 
-    def _agreed_layout(
-        self, peers: Mapping[int, Peer], round_: int, phase: int, how: dict[str, Any]
-    ) -> tuple[MessageLayout, Mapping[int, Peer]]:
-        """What everybody's message of an exchange looks like, and who is there; once known, all must send that.
+    def _received(self, peers: Mapping[int, Peer], round_: int, phase: int, urgent: Any) -> dict[int, Received]:
+        """The messages of an exchange, all of one layout; once known, nobody can send anything else.
 
-        The first time all are asked what they would send, and most of them decide, before anything of it is held.
+        The first time all are asked what they would send, and most of them decide before more than a chunk is held.
         """
-        at = (round_ == 0, phase)
-        if at in self._layouts:
-            return self._layouts[at], peers
-        heads = self.gather(peers, self.where(round_, phase), layout=None, limit=0, **how)
-        told = {peers[place].name: head.layout for place, head in heads.items()}
+        at, where = (round_ == 0, phase), self.where(round_, phase)
+        how: dict[str, Any] = {"patience": self.patience(round_, phase)}
+        how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
+        how["copies"] = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
+        if at not in self._layouts:
+            found = self.gather(peers, where, layout=None, limit=0, **how)
+            self._layouts[at] = self._agreed({peers[place].name: each.layout for place, each in found.items()})
+            if all(each.arrays and each.layout == self._layouts[at] for each in found.values()):
+                return found
+            peers = {place: peers[place] for place in found}
+        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, **how)
+
+    def _agreed(self, told: Mapping[str, MessageLayout]) -> MessageLayout:
+        """What most would send. Who differs ends the run, or is left behind where nobody waits."""
         layout, count = Counter(told.values()).most_common(1)[0]
         for name, other in told.items():
             if other != layout:
                 differs = f"sends {str(other)[:200]} and most send {str(layout)[:200]}; their models differ"
                 if 2 * count <= len(told) or self.plan.presence == "all":
                     raise Stopped(f"{name} {differs}")
-                self.door.complain(name, f"it {differs}")  # the others go on without it
-        self._layouts[at] = layout
-        return layout, {place: peers[place] for place in heads}
+                self.door.complain(name, f"it {differs}")
+        return layout
 
     def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
