@@ -125,9 +125,10 @@ class Optimizer:
                 raise
             except Exception as error:  # of optax, which checks little
                 raise InputError(f"the optimizer {given!r} cannot be made ({brief(error)}); fix its options") from error
-        if not (callable(getattr(given, "init", None)) and callable(getattr(given, "update", None))):
+        update = getattr(given, "update", None)
+        if not (callable(getattr(given, "init", None)) and callable(update)):
             raise InputError(f'the optimizer is {given!r}, expected one of optax, or a name such as "adam"')
-        return cls(_described(given.update), given)
+        return cls(_described(update), given)
 
     def start(self, params: Params) -> Any:
         """Every agent's memory before the first step."""
