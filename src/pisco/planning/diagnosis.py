@@ -17,6 +17,7 @@ from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
+from pisco.problems.trouble import heeded
 from pisco.theory.estimates import agent_curvatures
 from pisco.theory.expected import Facts, least_error
 from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
@@ -122,7 +123,8 @@ def diagnose(
         if params is None:
             params, gap = descent(problem, samples=samples, seed=seed)
         else:
-            gap = float(jax.jit(lambda problem, x: problem.objective(x))(problem, params))  # losses end at 0 or above
+            value = heeded(jax.jit(lambda problem, x: problem.objective(x)))
+            gap = float(value(problem, params))  # losses end at 0 or above
         sizes: Any = {"batch_size": batch_size, "samples": samples, "seed": seed}
         scale = adam_scale(problem, params, **sizes) if through else None
         spread = gradient_spread(problem, params, **sizes, scale=scale)

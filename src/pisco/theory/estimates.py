@@ -21,6 +21,7 @@ from pisco.errors import check_number
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.problems.trouble import heeded
 
 DESCENT = 150
 """Steps of the descent that estimates f*."""
@@ -49,6 +50,7 @@ class Estimates(NamedTuple):
     """The largest curvature of every agent's own f_i at x⁰."""
 
 
+@heeded
 def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, seed: int = 0) -> float:
     """L at x⁰ (or at `params`): the largest curvature of f there, by power iteration on Hessian products.
 
@@ -66,6 +68,7 @@ def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, se
     return float(found(problem, flat, key))
 
 
+@heeded
 def agent_curvatures(
     problem: Problem,
     *,
@@ -162,6 +165,7 @@ def descend(objective: Objective, flat: jax.Array, step: jax.Array) -> tuple[jax
     return carry[4], carry[5]
 
 
+@heeded
 def estimate(
     problem: Problem, *, batch_size: int | None = None, samples: int = 5_000, batches: int = 8, seed: int = 0
 ) -> Estimates:

@@ -15,6 +15,7 @@ from pisco.errors import check_number
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.problems.trouble import heeded
 from pisco.theory.estimates import coordinates, descend, power, share_of
 
 
@@ -38,6 +39,7 @@ class Spread(NamedTuple):
     """The share of an agent's squared gradient that its largest tenth of entries holds: what `top-k` keeps."""
 
 
+@heeded
 def gradient_spread(
     problem: Problem,
     params: Any,
@@ -64,6 +66,7 @@ def gradient_spread(
     return Spread(*(max(float(value), 0.0) for value in found))
 
 
+@heeded
 def adam_scale(
     problem: Problem,
     params: Any,
@@ -147,6 +150,7 @@ def _spread(
     return noise, apart, drift, noise_drift, energies.mean(), lax.map(largest, means).mean()
 
 
+@heeded
 def descent(problem: Problem, *, samples: int = 5_000, seed: int = 0) -> tuple[Any, float]:
     """Where 150 accelerated steps from x⁰ end, on about `samples` samples, and by how much f fell on the way.
 
