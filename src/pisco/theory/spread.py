@@ -16,7 +16,7 @@ from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.problems.trouble import heeded
-from pisco.theory.estimates import coordinates, descend, power, share_of
+from pisco.theory.estimates import along, coordinates, descend, power, share_of
 
 
 class Spread(NamedTuple):
@@ -134,14 +134,15 @@ def _spread(
     means, squares, noises = lax.map(own, agents)
     unlike = means - means.mean(0)
 
-    def along(gradient, direction):
-        return jax.jvp(gradient, (flat,), (direction,))[1]
-
     def stretched(given):
         agent, unlike, noise = given
         mine = gradient(agent, key, share)
-        everybody = along(jax.grad(lambda x: problem.objective(unflatten(x))), noise)
-        return along(mine, unlike), jnp.sum((along(mine, noise) - everybody) ** 2), jnp.vdot(noise, everybody)
+        everybody = along(jax.grad(lambda x: problem.objective(unflatten(x))), flat, noise)
+        return (
+            along(mine, flat, unlike),
+            jnp.sum((along(mine, flat, noise) - everybody) ** 2),
+            jnp.vdot(noise, everybody),
+        )
 
     drifts, noise_drifts, energies = lax.map(stretched, (agents, unlike, noises))
     noise, noise_drift = squares.mean(), noise_drifts.mean()
