@@ -282,6 +282,7 @@ def test_plot_show_and_export(tiny):
     assert pisco("plot", "a", "b", "-o", "x.png").exit_code == 0 and Path("x.png").stat().st_size > 10_000
     shown = pisco("show", "a", "b")
     assert shown.exit_code == 0 and "rounds to grad norm sq mean" in shown.stdout
+    assert "seconds to" not in shown.stdout  # no clock
     assert len(json.loads(pisco("show", "a", "b", "--json").stdout)) == 2
     assert pisco("export", "a", "-o", "a.csv").exit_code == 0
     assert Path("a.csv").read_text().startswith("seed,round,")

@@ -13,7 +13,8 @@ from pisco.cli.main import app
 from pisco.errors import InputError
 from pisco.interop import host
 from pisco.planning import diagnose
-from pisco.theory import adam_scale, gradient_spread
+from pisco.planning.steps import check_step
+from pisco.theory import adam_scale, estimate, gradient_spread
 
 from worlds import TINY_EXPERIMENT
 
@@ -162,5 +163,9 @@ def test_what_cannot_be_judged_is_refused():
     outside = host.Local(lambda seed: np.zeros(2, np.float32), lambda x, rows, seed: (0.0, x), lambda x, rows: 0.0, 3)
     with pytest.raises(InputError, match="cannot be differentiated twice"):
         diagnose(host.problem(outside, outside), pisco.Network.ring(2), rounds=10)
+    with pytest.raises(InputError, match="cannot be differentiated twice"):
+        estimate(host.problem(outside, outside))
+    rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
+    assert check_step(rule, host.problem(outside, outside), pisco.Network.ring(2), rounds=10) is None
     with pytest.raises(InputError, match="rounds is 0"):
         diagnose(problem, pisco.Network.ring(2), rounds=0)

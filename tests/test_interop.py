@@ -1,6 +1,7 @@
 """Models from elsewhere: gradients and trajectories agree with our own, and what cannot work is refused."""
 
 import textwrap
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -145,6 +146,22 @@ def test_starts_and_dropout_depend_on_the_seed_alone():
 class Endless(torch.utils.data.IterableDataset):
     def __iter__(self):
         yield from ()
+
+
+def test_training_and_measuring_at_once_do_not_disturb_each_other():
+    net = torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(), torch.nn.Linear(8, 1))
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    one = interop.local(net, torch.nn.functional.mse_loss, torch.utils.data.TensorDataset(x, x[:, :1]))
+    start, rows = one.start(0), np.arange(4)
+    expected, alone = one.gradient(start, rows, 7)[1], one.loss(start, rows[:1])
+    with ThreadPoolExecutor(2) as pool:
+        measured = pool.submit(
+            lambda: [one.loss(start, rows[:1]) for _ in range(300)]
+        )  # of one sample: not in training
+        trained = pool.submit(lambda: [one.gradient(start, rows, 7)[1] for _ in range(100)])
+    assert measured.result() == [alone] * 300
+    for gradient in trained.result():
+        jax.tree.map(np.testing.assert_array_equal, gradient, expected)
 
 
 @pytest.mark.parametrize(

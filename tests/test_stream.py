@@ -11,10 +11,12 @@ import pytest
 
 import pisco
 from pisco.engines.run import ENGINES
+from pisco.planning.diagnosis import diagnose
 from pisco.problems.gradient import agent_loss
 from pisco.problems.stream import Stream, _Items
 from pisco.problems.subsample import subsample
 from pisco.problems.transforms import random_crop, random_flip
+from pisco.theory.estimates import estimate
 
 N, M = 3, 12
 RNG = np.random.default_rng(0)
@@ -161,6 +163,16 @@ WRONG = [
     (broken, r"agent 1's data fail .*the disk is gone"),
     (other, r"agent 1's data (give float32\(4,\), .* and gave float32\(3,\)|fail .* must have the same shape)"),
 ]
+
+
+def test_a_loader_that_fails_while_something_is_estimated_is_one_sentence():
+    for look in (estimate, lambda problem: diagnose(problem, RING, rounds=9, batch_size=4)):
+        data = [Samples(0), Samples(1, broken), Samples(2)]
+        data[1].after = 40  # not at the start: while the programs run
+        with pytest.raises(pisco.InputError, match=WRONG[1][1]):
+            look(pisco.Problem(loss, np.zeros(3, np.float32), data, test=Samples(0)))
+    few = subsample(pisco.Problem(loss, np.zeros(3, np.float32), [Samples(0)], test=Samples(0)), samples=6)
+    assert few.trouble is few.test.stream.trouble  # whoever waits for either hears of both
 
 
 @pytest.mark.parametrize(

@@ -89,4 +89,5 @@ def check_number(
     if not math.isfinite(number) or below or number > high:
         bounds = [f"greater than {low:g}" if open_low else f"at least {low:g}"] if low > -math.inf else []
         bounds += [f"at most {high:g}"] if high < math.inf else []
-        raise InputError(f"{name} is {value!r}, expected a number {' and '.join(bounds) or 'that is finite'}")
+        kind = "finite number" if math.isinf(number) and bounds else "number"
+        raise InputError(f"{name} is {value!r}, expected a {kind} {' and '.join(bounds) or 'that is finite'}")

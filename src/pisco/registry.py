@@ -247,7 +247,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 said = f"cannot be loaded from {entry.value} ({brief(error)})"
                 raise InputError(f"{self.kind} {name!r} {said}") from error
         own = f', or your own, as in "{name}:function"' if name.endswith(".py") else ""
-        raise InputError(f"unknown {self.kind} {name!r}; {suggest(name, self)}{own}")
+        known = suggest(name, self) if len(self) else f'name one of your own, as in "my.py:{name}"'
+        raise InputError(f"unknown {self.kind} {name!r}; {known}{own}")
 
     @property
     def _others(self) -> set[str]:

@@ -182,7 +182,7 @@ class Optimizer:
     def normalises(self) -> bool:
         """Whether the size of a direction hardly matters, as for Adam: then its noise is not averaged out."""
         small, large = (_probe(self, size) for size in (1e-3, 2e-3))
-        return small is not None and large is not None and large < 1.5 * small
+        return small is not None and large is not None and abs(large) < 1.5 * abs(small)
 
     def __repr__(self) -> str:
         return f"Optimizer({self.text})" if self.text else "None"

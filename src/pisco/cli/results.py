@@ -57,7 +57,15 @@ def show(
     if as_json:
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
         return
-    fields = [name for name in records[0] if name not in ("label", "diverged") and ", " not in name]
+    timed = any("seconds" in result.history for result in results)
+    fields = [
+        name
+        for name in records[0]
+        if name not in ("label", "diverged")
+        and ", " not in name
+        and (timed or not name.startswith("seconds to "))
+        and not (name.startswith("final ") and all(record[name] is None for record in records))
+    ]
     rows = [
         ("folder", *(str(folder) for folder in folders)),
         ("rounds run", *(str(result.rounds) for result in results)),
@@ -96,7 +104,7 @@ def endings(result: Result) -> list[tuple[str, str]]:
 
 def _words(name: str, value: float | None) -> str:
     if value is None:
-        return "not reached"
+        return "not measured" if name.startswith("final ") else "not reached"
     return size(value) if name.startswith("bytes") else f"{value:,.5g}"
 
 

@@ -10,8 +10,10 @@ Parameters travel as NumPy arrays, by their names in the module. PyTorch is an e
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import wraps
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,8 @@ SHARED = ("cuda",)
 
 PART = 1024
 """Samples that pass through a module at once, at most: it bounds memory."""
+
+_TURN = threading.RLock()
 
 Tensor = Any
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -77,6 +81,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
     if not size:
         raise InputError("the data set is empty; every agent needs at least one sample")
 
+    @_in_turn
     def start(seed: int) -> dict[str, np.ndarray]:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -94,6 +99,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         there = device()
         return loss(torch.func.functional_call(net, params, (inputs.to(there),)), targets.to(there)).mean()
 
+    @_in_turn
     def slopes(tensors: dict[str, Tensor], rows: np.ndarray, seed: int | None) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its gradient, on the module's device; without the leaves that it does not depend on."""
         net.train(seed is not None)
@@ -125,6 +131,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
                 there = torch.from_dlpack(array)
                 there.copy_(found[key]) if key in found else there.zero_()
 
+    @_in_turn
     def renew(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         net.train()
         tensors = _tensors(device(), params)
@@ -132,6 +139,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
             mean(tensors, rows)  # writes into the buffers it is given
         return {key: tensors[key].cpu().numpy() for key in buffers}
 
+    @_in_turn
     def whole(params: dict[str, np.ndarray], rows: np.ndarray) -> float:
         net.eval()
         tensors, total = _tensors(device(), params), 0.0
@@ -150,6 +158,17 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         ) from error
     resident = Resident(_fetched, write) if device().type in SHARED else None
     return Local(start, gradient, whole, size, renew if buffers else None, buffers, resident)
+
+
+def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One at a time: programs that train and that measure call at once, and a module has one mode, torch one seed."""
+
+    @wraps(function)
+    def called(*given: Any) -> Any:
+        with _TURN:
+            return function(*given)
+
+    return called
 
 
 def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import jax
 
 from pisco.algorithms.optimizers import Optimizer
-from pisco.errors import InputError, brief, check_number
+from pisco.errors import InputError, check_number
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
+from pisco.problems.trouble import heeded
 from pisco.theory.estimates import agent_curvatures
 from pisco.theory.expected import Facts, least_error
 from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
@@ -118,21 +119,15 @@ def diagnose(
     through = optimizer.text if optimizer.normalises else ""
     # A tracker of the newest gradient carries too much noise for an optimizer that normalises.
     methods = {method: rests for method, rests in METHODS.items() if not (through and rests == "last gradient")}
-    try:
-        if params is None:
-            params, gap = descent(problem, samples=samples, seed=seed)
-        else:
-            gap = float(jax.jit(lambda problem, x: problem.objective(x))(problem, params))  # losses end at 0 or above
-        sizes: Any = {"batch_size": batch_size, "samples": samples, "seed": seed}
-        scale = adam_scale(problem, params, **sizes) if through else None
-        spread = gradient_spread(problem, params, **sizes, scale=scale)
-        curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed, scale=scale).max())
-    except InputError:
-        raise
-    except (TypeError, ValueError, NotImplementedError) as failure:
-        raise InputError(
-            f"the loss cannot be differentiated twice ({brief(failure)}), which a diagnosis needs; compare runs instead"
-        ) from failure
+    if params is None:
+        params, gap = descent(problem, samples=samples, seed=seed)
+    else:
+        value = heeded(jax.jit(lambda problem, x: problem.objective(x)))
+        gap = float(value(problem, params))  # losses end at 0 or above
+    sizes: Any = {"batch_size": batch_size, "samples": samples, "seed": seed}
+    scale = adam_scale(problem, params, **sizes) if through else None
+    spread = gradient_spread(problem, params, **sizes, scale=scale)
+    curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed, scale=scale).max())
     if not all(map(math.isfinite, (*spread, curvature, gap))):
         raise InputError("the loss or a gradient is not finite where it was measured; give params of a sound model")
     facts = Facts(problem.num_agents, rounds, curvature, gap, spread)

@@ -24,7 +24,7 @@ from pisco.networks.spectral import DENSE_UP_TO
 from pisco.planning.settings import rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import agent_curvatures
+from pisco.theory.estimates import NotSmooth, agent_curvatures
 from pisco.theory.safe_steps import MOST_WITH_COINS, agents_growth, largest_safe_step
 from pisco.types import Algorithm
 
@@ -101,7 +101,10 @@ def check_step(
         return None
     lr = float(algorithm.hyperparameters["local_lr"])
     few, flops = look
-    curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
+    try:
+        curvatures = agent_curvatures(few, samples=_measured_samples(few), iterations=HESSIANS)
+    except NotSmooth:  # such as a PyTorch module
+        return None
     if not curvatures.max() > 0:
         return None
     worst = agents_growth(curvatures, weights, local_lr=lr, **rule)

@@ -101,7 +101,9 @@ class Stream:
 
     def reordered(self, order: np.ndarray) -> Stream:
         """The same samples with other numbers."""
-        return Stream(self.sources, order if self.order is None else self.order[order], self.name)
+        made = Stream(self.sources, order if self.order is None else self.order[order], self.name)
+        made.trouble = self.trouble  # whoever waits looks in one place
+        return made
 
     def gather(self, rows: np.ndarray) -> Any:
         """Samples by number, as arrays of jax's dtypes; whatever goes wrong is one sentence."""

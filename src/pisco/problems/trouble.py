@@ -5,8 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
+
+import jax
 
 from pisco.errors import InputError
+
+Measures = TypeVar("Measures", bound=Callable[..., Any])
 
 
 class Trouble:
@@ -51,3 +57,17 @@ def deferring(trouble: Trouble | None) -> Iterator[Callable[[], InputError | Non
         return
     with trouble.deferring() as met:
         yield met
+
+
+def heeded(function: Measures) -> Measures:
+    """A function of a problem whose programs end though the host fails; what went wrong is raised after that."""
+
+    @wraps(function)
+    def called(problem: Any, *args: Any, **kwargs: Any) -> Any:
+        with deferring(problem.trouble) as met:
+            found = jax.block_until_ready(function(problem, *args, **kwargs))
+            if (failure := met()) is not None:
+                raise failure
+        return found
+
+    return called  # type: ignore[return-value]

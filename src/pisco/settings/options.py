@@ -95,6 +95,8 @@ def unknown(table: str, name: str, known: Iterable[str], fixed: Mapping[str, Any
                 f"{table}.{name} does not go with {choice.key} = {fixed[choice.key]!r} "
                 f"(it is a setting of {', '.join(owners)}); remove it"
             )
+    if name == "agents":  # own problems take them too
+        return f"{table}.{name} is not a setting; give network.agents, which problems are told"
     return f"{table}.{name} is not a setting; {suggest(name, known)}"
 
 

@@ -17,15 +17,20 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from pisco.errors import check_number
+from pisco.errors import InputError, brief, check_number
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.problems.trouble import heeded
 
 DESCENT = 150
 """Steps of the descent that estimates f*."""
 
 Objective = Callable[[jax.Array], jax.Array]
+
+
+class NotSmooth(InputError):
+    """The loss has no Hessian products."""
 
 
 class Estimates(NamedTuple):
@@ -49,6 +54,7 @@ class Estimates(NamedTuple):
     """The largest curvature of every agent's own f_i at x⁰."""
 
 
+@heeded
 def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, seed: int = 0) -> float:
     """L at x⁰ (or at `params`): the largest curvature of f there, by power iteration on Hessian products.
 
@@ -66,6 +72,7 @@ def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, se
     return float(found(problem, flat, key))
 
 
+@heeded
 def agent_curvatures(
     problem: Problem,
     *,
@@ -122,13 +129,24 @@ def _agents(
     return lax.map(curvature, jnp.arange(problem.num_agents))
 
 
+def along(gradient: Objective, flat: jax.Array, direction: jax.Array) -> jax.Array:
+    """A Hessian product; what a host computes, such as a PyTorch module, has none."""
+    try:
+        return jax.jvp(gradient, (flat,), (direction,))[1]
+    except (TypeError, ValueError, NotImplementedError) as failure:
+        raise NotSmooth(
+            f"the loss cannot be differentiated twice ({brief(failure)}), so its curvature is not known; compare runs "
+            "instead, with step sizes of your own"
+        ) from failure
+
+
 def power(objective: Objective, flat: jax.Array, key: jax.Array, iterations: int) -> jax.Array:
     """The largest |curvature| at `flat`."""
 
     def step(_, carry):
         direction, _ = carry
         direction = direction / jnp.maximum(jnp.linalg.norm(direction), 1e-30)
-        direction = jax.jvp(jax.grad(objective), (flat,), (direction,))[1]
+        direction = along(jax.grad(objective), flat, direction)
         return direction, jnp.linalg.norm(direction)
 
     start = jax.random.normal(key, flat.shape, flat.dtype)
@@ -162,6 +180,7 @@ def descend(objective: Objective, flat: jax.Array, step: jax.Array) -> tuple[jax
     return carry[4], carry[5]
 
 
+@heeded
 def estimate(
     problem: Problem, *, batch_size: int | None = None, samples: int = 5_000, batches: int = 8, seed: int = 0
 ) -> Estimates:

@@ -15,7 +15,8 @@ from pisco.errors import check_number
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import coordinates, descend, power, share_of
+from pisco.problems.trouble import heeded
+from pisco.theory.estimates import along, coordinates, descend, power, share_of
 
 
 class Spread(NamedTuple):
@@ -38,6 +39,7 @@ class Spread(NamedTuple):
     """The share of an agent's squared gradient that its largest tenth of entries holds: what `top-k` keeps."""
 
 
+@heeded
 def gradient_spread(
     problem: Problem,
     params: Any,
@@ -64,6 +66,7 @@ def gradient_spread(
     return Spread(*(max(float(value), 0.0) for value in found))
 
 
+@heeded
 def adam_scale(
     problem: Problem,
     params: Any,
@@ -131,14 +134,15 @@ def _spread(
     means, squares, noises = lax.map(own, agents)
     unlike = means - means.mean(0)
 
-    def along(gradient, direction):
-        return jax.jvp(gradient, (flat,), (direction,))[1]
-
     def stretched(given):
         agent, unlike, noise = given
         mine = gradient(agent, key, share)
-        everybody = along(jax.grad(lambda x: problem.objective(unflatten(x))), noise)
-        return along(mine, unlike), jnp.sum((along(mine, noise) - everybody) ** 2), jnp.vdot(noise, everybody)
+        everybody = along(jax.grad(lambda x: problem.objective(unflatten(x))), flat, noise)
+        return (
+            along(mine, flat, unlike),
+            jnp.sum((along(mine, flat, noise) - everybody) ** 2),
+            jnp.vdot(noise, everybody),
+        )
 
     drifts, noise_drifts, energies = lax.map(stretched, (agents, unlike, noises))
     noise, noise_drift = squares.mean(), noise_drifts.mean()
@@ -147,6 +151,7 @@ def _spread(
     return noise, apart, drift, noise_drift, energies.mean(), lax.map(largest, means).mean()
 
 
+@heeded
 def descent(problem: Problem, *, samples: int = 5_000, seed: int = 0) -> tuple[Any, float]:
     """Where 150 accelerated steps from x⁰ end, on about `samples` samples, and by how much f fell on the way.
 

@@ -281,7 +281,9 @@ def _soon(pace: _Pace | None, plan: Federation, *, now: bool) -> int:
     from pisco.errors import InputError
 
     if pace is None:
-        raise InputError("the server does not answer, so it is not known which round is next; give --round")
+        raise InputError(
+            "the server does not answer, so it is not known which round is next; start it, or give --round"
+        )
     soon = pace.front + max(10, len(plan.epochs[-1].members) + 1, pace.more)
     return max(min(soon, plan.rounds) if now else soon, plan.epochs[-1].start)
 
