@@ -327,6 +327,12 @@ def test_a_comparison_forgets_what_another_file_computed(here):
     assert pisco_(*command).exit_code == 0 and Path("c/mine.py-descent/tuning.json").read_text() != kept
 
 
+def test_what_a_file_imports_is_not_offered(tmp_path):
+    (tmp_path / "few.py").write_text("import numpy as np\nfrom typing import Any, NamedTuple\ndef mine(): ...\n")
+    with pytest.raises(pisco.InputError, match=r"defines no algorithm 'other'; known: mine$"):
+        pisco.algorithms.build(f"{tmp_path}/few.py:other")
+
+
 def test_settings_of_ones_own_have_the_same_checks(here):
     for overrides, sentence in (
         (["network.branchng=2"], "network.branchng is not a setting; did you mean 'branching'?"),

@@ -39,7 +39,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """A clause that names the nearest known word, or lists them all when none is near."""
     known = sorted(known)
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:

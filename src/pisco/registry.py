@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from numbers import Integral, Real
 from pathlib import Path
-from types import ModuleType, NoneType, SimpleNamespace, UnionType
+from types import FunctionType, ModuleType, NoneType, SimpleNamespace, UnionType
 from typing import Any, Generic, Literal, TypeVar
 
 from pisco.errors import InputError, brief, suggest
@@ -182,9 +182,17 @@ def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
 def _from_file(kind: str, name: str) -> Any:
     file, _, function = name.rpartition(":")
     path = Path(file).expanduser().resolve()
-    own = {key: each for key, each in vars(load_file(path)).items() if callable(each) or not key.startswith("_")}
+    module = load_file(path)
+    own = {key: each for key, each in vars(module).items() if callable(each) or not key.startswith("_")}
     if function not in own:
-        raise InputError(f"{path} defines no {kind} {function!r}; {suggest(function, own)}")
+        imported = (ModuleType, FunctionType, type)
+        made = [
+            key
+            for key, each in own.items()
+            if not key.startswith("_")
+            and not (isinstance(each, imported) and getattr(each, "__module__", "") != module.__name__)
+        ]
+        raise InputError(f"{path} defines no {kind} {function!r}; {suggest(function, made)}")
     if not inspect.isroutine(own[function]):
         return own[function]
 
