@@ -50,7 +50,7 @@ def fails(*words: str, saying: str) -> None:
 def shell(*words: str, **options) -> subprocess.CompletedProcess:
     """Run a command as a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "pisco.cli.main", *words], capture_output=True, text=True, timeout=900, **options
+        [sys.executable, "-m", "pisco", *words], capture_output=True, text=True, timeout=900, **options
     )
 
 

@@ -35,6 +35,7 @@ ORDER = {
         {"attacks"},
         {"testing"},
         {"cli"},
+        {"__main__"},
     ],
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts", "poison"}],
