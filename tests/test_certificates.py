@@ -96,6 +96,7 @@ def members(office, tmp_path):
     return house(office, tmp_path, external())
 
 
+@pytest.mark.slow
 def test_members_train_with_certificates_that_they_had(office, tmp_path):
     """TLS in both directions, signed rolls, keys for masks, audit logs: all with another authority's certificates."""
     every = {"graph": "complete", "server_prob": 1.0}

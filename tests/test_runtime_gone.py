@@ -146,6 +146,7 @@ def test_gone_in_the_last_rounds(tmp_path, x64, monkeypatch):
     np.testing.assert_allclose(model[0], np.mean([states[n, 22].params for n in stay], axis=0)[0], atol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_who_is_gone_comes_back_elsewhere(tmp_path, x64, monkeypatch):
     states = recorded(monkeypatch)
     network = {"graph": "ring", "server_prob": 0.3}

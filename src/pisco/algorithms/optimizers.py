@@ -20,7 +20,7 @@ from pisco.errors import InputError, brief, check_number
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
-from pisco.types import Params
+from pisco.types import Mix, Params
 
 __all__ = ["OPTIMIZERS", "PLAIN", "Optimizer"]
 
@@ -177,6 +177,10 @@ class Optimizer:
         """Its memory with what the others' became."""
         # Second moments are positive, and stay so where a weight is negative.
         return _put(memory, self.shared, iter(jax.tree.map(jnp.abs, mixed))) if mixed else memory
+
+    def shared_by(self, mix: Mix, memory: Any) -> Any:
+        """Its memory once the others have heard of it, in an exchange of its own; no exchange if it shares nothing."""
+        return self.heard(memory, mix(self.sent(memory))) if self.shared else memory
 
     @property
     def normalises(self) -> bool:

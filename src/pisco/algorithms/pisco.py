@@ -105,8 +105,9 @@ def pisco(
             memory, grads = direction.heard(memory, seen), grad(params, keys[-1])
             return PiscoState(params, track(tracker, grads, end.grads), grads, memory, outer_memory)
 
-        params, seen = mix((moved, direction.sent(memory)))  # line 9, X
-        memory, grads = direction.heard(memory, seen), grad(params, keys[-1])  # line 9, G
+        params = mix(moved)  # line 9, X
+        memory = direction.shared_by(mix, memory)
+        grads = grad(params, keys[-1])  # line 9, G
         (tracker,) = mix(Pushed(add(gap, grads)))  # line 9, Y
         return PiscoState(params, tracker, grads, memory, outer_memory)
 

@@ -125,7 +125,7 @@ class Call:
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """What the call brings, as long as `go_on` does not raise."""
         if self.call is None:
-            raise Trouble(self.trouble)
+            raise Failed(self.trouble)
         try:
             for chunk in self._taken() if self.small else self.call:
                 self.heard = time.monotonic()
@@ -135,13 +135,13 @@ class Call:
                 go_on()
                 yield chunk
         except grpc.RpcError as error:
-            raise Trouble.of(error, self.peer) from None
+            raise Failed.of(error, self.peer) from None
 
     def _taken(self) -> Iterator[Any]:
         try:
             chunk = self.call.result()
         except grpc.FutureCancelledError:
-            raise Trouble("it went silent") from None
+            raise Failed("it went silent") from None
         if chunk.ByteSize():
             yield chunk
 
@@ -151,13 +151,13 @@ class Call:
             self.call.cancel()
 
 
-class Trouble(Exception):
+class Failed(Exception):
     """A call failed in a way that may pass."""
 
     fatal = False
 
     @classmethod
-    def of(cls, error: Any, peer: Peer) -> Trouble:
+    def of(cls, error: Any, peer: Peer) -> Failed:
         code, details = error.code(), error.details() or ""
         if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.UNKNOWN):
             peer.forget()

@@ -13,7 +13,7 @@ import numpy as np
 
 from pisco.federation.kits import Kit
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime.calls import Call, Peer, Trouble, printable
+from pisco.federation.runtime.calls import Call, Failed, Peer, printable
 from pisco.federation.runtime.codec import BadMessage, HeldCopy, MessageLayout, Where, decode
 from pisco.federation.runtime.timing import Timing
 
@@ -191,7 +191,7 @@ class Mailroom:
             except BadMessage as error:
                 trouble, held = f"its message was refused: {error}", None
                 log.warning("refused a message of %s for round %d: %s", peer.name, where.round, error)
-            except Trouble as error:
+            except Failed as error:
                 trouble = str(error)
                 if error.fatal:
                     raise Stopped(f"{peer.name} refuses us: {trouble}") from None
