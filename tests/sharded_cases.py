@@ -163,10 +163,12 @@ def compare(case, devices):
     rule, problem, network, batch_size = CASES[case]()
     options = {"rounds": 8, "eval_every": 2, "batch_size": batch_size, "seed": [0, 3]}
     expected = pisco.run(rule, problem, network, **options)
-    return [
+    apart = [
         difference(expected, pisco.run(rule, problem, network, engine=ShardedEngine(count), **options))
         for count in devices
     ]
+    jax.clear_caches()  # the programs of all cases are more pieces of memory than Linux lets a process map
+    return apart
 
 
 def main(told):
