@@ -119,7 +119,8 @@ def test_a9a_is_as_the_paper_says():
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     assert problem.init(jax.random.key(0)).shape == (124,)
     np.testing.assert_array_equal(problem.sizes, 3256)
-    np.testing.assert_allclose(problem.objective(jnp.zeros(124)), np.log(2), rtol=1e-5)  # 32,560 terms in float32
+    near = 1e-6 if jax.__version_info__ >= (0, 10, 2) else 1e-5  # jax 0.10.0 adds 32,560 terms in another order
+    np.testing.assert_allclose(problem.objective(jnp.zeros(124)), np.log(2), rtol=near)
 
 
 def test_mlp_learns_and_measures():
