@@ -141,8 +141,8 @@ def experiment(tmp_path):
     return tmp_path / "tiny.toml"
 
 
-def pisco_command(*arguments, **options):
-    command = [sys.executable, "-m", "pisco.cli.main", *map(str, arguments)]
+def pisco_command(*arguments, start=("-m", "pisco"), **options):
+    command = [sys.executable, *start, *map(str, arguments)]
     return subprocess.Popen(
         command, env=ENVIRONMENT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options
     )
@@ -264,14 +264,21 @@ def test_a_killed_launcher_leaves_a_run_to_go_on_with(experiment):
 
 
 def test_processes_with_different_settings_are_refused(experiment):
+    """The second takes a second to say why, as on a busy machine; jax aborts it if the first is gone by then."""
+    slow = """if True:
+        import sys, time
+        from pisco.cli import main, processes
+        say = processes.note
+        processes.note = lambda text: (time.sleep(1), say(text))
+        main.main()
+    """
     address = f"127.0.0.1:{free_port()}"
     place = ["--engine", "sharded", "--coordinator", address, "--processes", 2, "--process-id"]
-    started = [
-        pisco_command("run", experiment, "-s", f"run.rounds={20 + i}", "-o", experiment.parent / "o", *place, i)
-        for i in range(2)
-    ]
-    for code, _, err in [outcome(process, experiment.parent) for process in started]:
-        assert code == 2
+    run = ["run", experiment, "-o", experiment.parent / "o", *place]
+    first = pisco_command(*run, 0, "-s", "run.rounds=20")
+    second = pisco_command(*run, 1, "-s", "run.rounds=21", start=["-c", slow])
+    for code, _, err in [outcome(process, experiment.parent) for process in (first, second)]:
+        assert code == 2, err
         assert "run.rounds is 20 in process 0 and 21 in process 1; start all with the same settings" in err
     assert not (experiment.parent / "o").exists()
 

@@ -77,6 +77,7 @@ class Together:
             if self.member is None or self.group is None:
                 raise
             note(f"error: {error}")
+            self.group.part()
             leave(2)
         except RuntimeError as error:
             if self.group is None or wants_traceback():

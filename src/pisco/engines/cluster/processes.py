@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
@@ -19,6 +21,9 @@ from pisco.errors import InputError
 
 JOIN_SECONDS = 60
 """How long a process waits for the others at the start."""
+
+PART_SECONDS = 20
+"""How long process 0 waits for the others to end, where all end with bad input."""
 
 HEARTBEAT_SECONDS = 100
 """A process that is silent for so long is given up. Longer than any pause that should be waited for."""
@@ -190,6 +195,23 @@ class Processes:
                 raise OSError(f"process {index}: {part['error']}")
         if self.leads:
             checkpoint.save(folder, made._replace(leaves=checkpoint.named_leaves(common)), parts)
+
+    def part(self, seconds: float = PART_SECONDS) -> None:
+        """Before all end with bad input: process 0 goes last, since jax aborts those who lose its coordinator.
+
+        A process that found nothing wrong says nothing; it is waited for in vain, and only so long.
+        """
+        from jax._src.distributed import global_state  # jax names no public way to its store of keys
+
+        until = time.monotonic() + seconds
+        with contextlib.suppress(Exception):  # it ends one way or the other
+            if not self.leads:
+                global_state.client.key_value_set(f"pisco/parts/{self.index}", "1")
+                return
+            for other in range(1, self.count):
+                left = max(1, int(1000 * (until - time.monotonic())))
+                global_state.client.blocking_key_value_get(f"pisco/parts/{other}", left)
+            time.sleep(0.5)  # from their word to their end
 
 
 def _gather(row: np.ndarray) -> np.ndarray:
