@@ -361,7 +361,7 @@ def test_test_data_stay_where_they_are(tmp_path, monkeypatch):
     assert subsample(problem, 20).num_test == 20
     most, gather = [], Stream.gather
     monkeypatch.setattr(Stream, "gather", lambda self, rows: most.append(len(rows)) or gather(self, rows))
-    monkeypatch.setattr("pisco.problems.problem.STREAM_BYTES", 16 * 8)  # eight samples
+    monkeypatch.setattr("pisco.problems.blocks.STREAM_BYTES", 16 * 8)  # eight samples
     blocks = with_test(few)
     for engine in ("scan", "sharded"):
         found = run(blocks, rounds=2, engine=engine, eval_every=2)
