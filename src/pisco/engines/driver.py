@@ -180,7 +180,7 @@ def drive(
 
     def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)
-        columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
+        columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds, history.reached)}
         columns |= private.epsilons(job, sizes, history.rounds)
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()

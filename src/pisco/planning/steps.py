@@ -21,7 +21,7 @@ from pisco.engines.job import Job, Run, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
-from pisco.planning.settings import rule_of
+from pisco.planning.settings import is_plain, rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.theory.estimates import NotSmooth, agent_curvatures
@@ -85,9 +85,7 @@ def check_step(
     True
     """
     p = network.server.probability
-    odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
-    odd = odd or network.presence is not None
-    rule = None if p is None or odd else rule_of(algorithm, p)
+    rule = rule_of(algorithm, p) if p is not None and is_plain(network) else None
     if rule is None:
         return None
     if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
