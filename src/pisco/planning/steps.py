@@ -24,6 +24,7 @@ from pisco.networks.spectral import DENSE_UP_TO
 from pisco.planning.settings import is_plain, rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.problems.trouble import heeding
 from pisco.theory.estimates import NotSmooth, agent_curvatures
 from pisco.theory.safe_steps import MOST_WITH_COINS, agents_growth, largest_safe_step
 from pisco.types import Algorithm
@@ -110,15 +111,16 @@ def check_step(
         return None
     # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
     seeming = agents_growth(curvatures[:, None, None], weights, local_lr=lr, **rule)
-    seen = _trial(
-        algorithm,
-        Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
-        flops=flops,
-        worst=seeming,
-        rounds=rounds,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-    )
+    with heeding(problem.trouble):
+        seen = _trial(
+            algorithm,
+            Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
+            flops=flops,
+            worst=seeming,
+            rounds=rounds,
+            eval_every=eval_every,
+            chunk_rounds=chunk_rounds,
+        )
     if seen is None:
         return None
     limit = largest_safe_step(curvatures, weights, **rule)

@@ -27,6 +27,7 @@ from pisco.planning.meters import Metering
 from pisco.planning.pilot import COSTLIER, DIVERGED, MISSED, REACHED, RUNNING, SLOWER, Pilot, values_of
 from pisco.planning.settings import Setting, first_setting
 from pisco.problems.problem import Problem
+from pisco.problems.trouble import heeding
 from pisco.targets import Target
 
 CHUNK = 10
@@ -118,8 +119,9 @@ class Track:
         fresh = [seed for seed in seeds if (*alike, seed) not in self._starts]
         if fresh:
             job = Job(self.problem, network, tuple(Run(algorithm, server, s) for s in fresh), self.batch_size)
-            states = self.engine.start(job)
-            rows = _of_runs(self.engine.measure(job, states))
+            with heeding(self.problem.trouble):
+                states = self.engine.start(job)
+                rows = _of_runs(self.engine.measure(job, states))
             for index, seed in enumerate(fresh):
                 start = jax.tree.map(np.asarray, states[index])
                 self._starts[(*alike, seed)] = start, {name: float(values[index]) for name, values in rows.items()}
@@ -216,7 +218,8 @@ class Track:
         job = Job(self.problem, network, tuple(runs), self.batch_size)
         # Copied: the engine consumes what it is given, and pilots share their start.
         states = [jax.tree.map(jnp.array, state) for p in members for state in p.states]
-        states, rows, links = self.engine.advance(job, states, done, self.segment)
+        with heeding(self.problem.trouble):
+            states, rows, links = self.engine.advance(job, states, done, self.segment)
         served = np.asarray(links.server)
         reached = served.reshape(len(runs), -1).astype(bool) if served.ndim == 3 else np.zeros((len(runs), 0), bool)
         served = served.reshape(len(runs), self.segment.evals, -1).sum(axis=-1)
