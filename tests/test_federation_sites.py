@@ -23,7 +23,7 @@ from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
 from pisco.federation.runtime import peers, transport
 from pisco.federation.runtime.asking import tell_trouble
-from pisco.federation.runtime.exporter import serve_metrics
+from pisco.federation.runtime.exporter import MemberMetrics, serve_metrics
 from pisco.federation.runtime.holdup import holdup
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.replay import replay
@@ -455,10 +455,13 @@ def test_prometheus_is_answered(tmp_path):
     try:
         ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 3)
         for member, port in zip(members, ports, strict=True):
-            with serve_metrics(member, f"127.0.0.1:{port}"):
+            with serve_metrics(MemberMetrics(member), f"127.0.0.1:{port}"):
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
                     text = answer.read().decode()
-                with pytest.raises(InputError, match="free port"), serve_metrics(member, f"127.0.0.1:{port}"):
+                with (
+                    pytest.raises(InputError, match="free port"),
+                    serve_metrics(MemberMetrics(member), f"127.0.0.1:{port}"),
+                ):
                     pass
             numbers = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
             assert float(numbers["pisco_rounds"]) == 100_000 and float(numbers["pisco_round"]) >= 3
@@ -470,7 +473,7 @@ def test_prometheus_is_answered(tmp_path):
                 assert float(numbers['pisco_bytes_total{direction="sent"}']) > 0
                 assert float(numbers['pisco_seconds_total{phase="compute"}']) > 0
                 assert float(numbers['pisco_seconds_total{phase="exchange"}']) > 0
-        with pytest.raises(InputError, match="cannot be used"), serve_metrics(members[0], "9400"):
+        with pytest.raises(InputError, match="cannot be used"), serve_metrics(MemberMetrics(members[0]), "9400"):
             pass
     finally:
         ran.stop()
@@ -503,3 +506,12 @@ def test_deployed_commands_are_commands(file):
         words = call.replace(",", " ").replace('"', "").split()
         known = CliRunner().invoke(app, [words[0], "--help"], env={"COLUMNS": "200"}).output
         assert all(word in known for word in words if word.startswith("--")), call
+
+
+def test_no_key_gets_into_the_image():
+    """A layer keeps what it copies: the sources, and nothing that `pisco federation init` may have made beside them."""
+    root = Path(__file__).parents[1]
+    text = (root / "examples" / "deploy" / "Containerfile").read_text()
+    copied = [word for line in re.findall(r"^(?:COPY|ADD) (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
+    assert copied == ["pyproject.toml", "README.md", "LICENSE", "src"]
+    assert all((root / word).exists() for word in copied)

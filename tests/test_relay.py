@@ -5,11 +5,13 @@ import socket
 import ssl
 import threading
 import time
+import urllib.request
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from pisco.cli.federation.loopback import free_ports
 from pisco.cli.main import app
 from pisco.errors import InputError
 from pisco.federation import kits as kits_
@@ -18,6 +20,7 @@ from pisco.federation.kits import Refused
 from pisco.federation.plan import Federation
 from pisco.federation.runtime import relay as relays
 from pisco.federation.runtime import tunnels
+from pisco.federation.runtime.exporter import RelayMetrics, serve_metrics
 from pisco.federation.runtime.lines import hear, say
 from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.relay import Relay
@@ -25,6 +28,7 @@ from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Report
 from relays import Answering, HttpProxy, hidden_plan, relay_of, tls_records
 
+import needs
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
 from waiting import wait_until
 
@@ -255,6 +259,26 @@ def test_members_are_who_their_certificates_say(site, relay, answering):
     token = calls[0].split()[1]
     assert knock(kits["agent-2"], plan, "take", token).startswith("no agent-2 takes a call that is not for it")
     assert knock(kits["agent-0"], plan, "take", token) == "ok"
+
+
+def test_a_relay_answers_prometheus(site, relay, answering):
+    needs.module("prometheus_client", "metrics")
+    plan, kits = site
+    connected(relay)
+    peer, (port,) = Peer(kits["agent-1"], "agent-0", "outbound"), free_ports(1)
+    try:
+        peer.report(Report(trouble=SECRET), 10.0)
+        assert knock(kits["agent-1"], plan, "nonsense").startswith("no ")
+        url, metrics = f"http://127.0.0.1:{port}/metrics", RelayMetrics(relay)
+        with serve_metrics(metrics, f"127.0.0.1:{port}"), urllib.request.urlopen(url) as answer:
+            lines = [line for line in answer.read().decode().splitlines() if not line.startswith("#")]
+    finally:
+        peer.close()
+    numbers = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+    assert numbers["pisco_relay_bytes_total"] == relay.bytes > 1000 and numbers["pisco_refusals_total"] == 1
+    assert numbers["pisco_relay_connections"] == 1  # the one to look at a certificate is over
+    present = [numbers[f'pisco_relay_member_present{{member="agent-{i}"}}'] for i in range(3)]
+    assert present == [1, 0, 0]
 
 
 def test_a_member_cannot_take_all_connections(site, relay, answering, monkeypatch):

@@ -189,7 +189,7 @@ def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
 
 
 def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None) -> Result:
-    from pisco.federation.runtime.exporter import serve_metrics
+    from pisco.federation.runtime.exporter import MemberMetrics, serve_metrics
     from pisco.federation.runtime.peers import Stopped, Waited
 
     interrupted: list[int] = []
@@ -200,7 +200,7 @@ def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None)
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        with serve_metrics(member, metrics):
+        with serve_metrics(MemberMetrics(member), metrics):
             return work()
     except Stopped as stopped:
         if interrupted:

@@ -6,11 +6,13 @@ import logging
 import signal
 import threading
 
-from pisco.cli.agent import JsonLog, KitFolder, Listen, State, speaking
+from pisco.cli.agent import JsonLog, KitFolder, Listen, Metrics, State, speaking
 from pisco.cli.console import note
 
 
-def relay(kit: KitFolder, state: State = None, listen: Listen = None, log_json: JsonLog = False) -> None:
+def relay(
+    kit: KitFolder, state: State = None, listen: Listen = None, metrics: Metrics = None, log_json: JsonLog = False
+) -> None:
     """Pass on the traffic of agents that nobody can dial, until interrupted. It sees ciphertext only.
 
     Name it in the plan (`pisco federation init … --relay relay-1=HOST:PORT`) and give it a kit of its own. The server
@@ -23,6 +25,7 @@ def relay(kit: KitFolder, state: State = None, listen: Listen = None, log_json: 
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
     from pisco.federation.roster import SERVER
+    from pisco.federation.runtime.exporter import RelayMetrics, serve_metrics
     from pisco.federation.runtime.news import Newsreader
     from pisco.federation.runtime.peers import Peer
     from pisco.federation.runtime.relay import Relay
@@ -44,7 +47,8 @@ def relay(kit: KitFolder, state: State = None, listen: Listen = None, log_json: 
         server = Peer(opened, SERVER, opened.federation.server_address)
         reader = Newsreader(opened, server.news)
         try:
-            stopping.wait()
+            with serve_metrics(RelayMetrics(made), metrics):
+                stopping.wait()
         finally:
             reader.close()
             server.close()

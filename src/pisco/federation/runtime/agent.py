@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, reports, weighing
-from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received, Stopped
@@ -309,28 +309,46 @@ class Agent(MemberProcess):
         updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
-            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates)
             # Waited for in turn, every round from another one on: the first is timed.
             turn = sorted(hop.incoming, key=lambda place: (place + self._k) % len(names))
             others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
-            received = self.pull(others, where, layout, copies)
+            both = self._lines_to(others.values(), readers, layout) if copies is None else []
+            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates, both)
+            received = self.pull(others, where, layout, copies, pushed=both)
             parts = {place: message.arrays for place, message in received.items()}
             parts |= {self.place: arrays}
             watcher = self.watcher if guarded else Watcher(None)
             return watcher.gossip(where.round, names, parts, hop, self.place, start)
         if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
             return arrays
+        server, both = self.peer(SERVER, self._k), list[str]()
         if self.place in hop.reporters:
             up = self.watcher.up(arrays, start) if guarded else arrays
             part = Reporting(where, self._k if where.round else -1, hop, names)
-            self.report(part, up, updates if up is arrays else None)
-        return self.pull({0: self.peer(SERVER, self._k)}, where, layout)[0].arrays
+            both = self._lines_to([server], [SERVER], layout) if copies is None else []
+            self.report(part, up, updates if up is arrays else None, both)
+        return self.pull({0: server}, where, layout, pushed=both)[0].arrays
 
-    def report(self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None) -> None:
+    def _lines_to(self, peers: Iterable[Peer], readers: Collection[str], layout: MessageLayout) -> list[str]:
+        """Those who send us a message and get one in the same exchange: each is pushed, over a line that one dials."""
+        both = [peer for peer in peers if peer.name in readers]
+        for peer in both if layout.size <= SMALL else ():
+            if peer.name == SERVER or self._dials(peer.name):
+                self.pushing.dial(peer)
+        return [peer.name for peer in both]
+
+    def _dials(self, name: str) -> bool:
+        """Whether the line to another agent is ours to dial: who listens nowhere does, else the first of the two."""
+        own, other = self.epoch.member(self.name), self.epoch.member(name)
+        return (own.reach is None, own.index) < (other.reach is None, other.index)
+
+    def report(
+        self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None, pushed: Iterable[str] = ()
+    ) -> None:
         """Offer our part in a server exchange; what changed is told of vectors that travel as they are alone."""
         layout, data = self.sums.message(part, arrays)
         updates = updates if layout == layout.plain else None
-        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates)
+        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates, pushed)
 
     def wanted(self, where: Where) -> bool:
         """Whether an exchange is still under way."""

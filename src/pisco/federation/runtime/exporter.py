@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pisco.errors import InputError
 from pisco.federation.roster import SERVER, check_address, host_of
@@ -12,10 +12,19 @@ from pisco.federation.runtime.holdup import QUIET
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.member import MemberProcess
+    from pisco.federation.runtime.relay import Relay
+
+
+class Collected(Protocol):
+    """What is known of a process at the moment it is asked."""
+
+    def collect(self) -> Iterator[Any]:
+        """Every metric once."""
+        ...
 
 
 @contextmanager
-def serve_metrics(member: MemberProcess, address: str | None) -> Iterator[None]:
+def serve_metrics(metrics: Collected, address: str | None) -> Iterator[None]:
     """Answer Prometheus at `address`, host:port, while this lasts; None: nobody is answered."""
     if address is None:
         yield
@@ -26,7 +35,7 @@ def serve_metrics(member: MemberProcess, address: str | None) -> Iterator[None]:
         raise InputError("--metrics needs prometheus-client; run pip install 'pisco-fl[metrics]'") from None
     port = int(check_address(address).rpartition(":")[2])
     registry = CollectorRegistry()
-    registry.register(_Collector(member))
+    registry.register(metrics)
     try:
         server, thread = start_http_server(port, addr=host_of(address), registry=registry)
     except OSError as error:
@@ -41,8 +50,8 @@ def serve_metrics(member: MemberProcess, address: str | None) -> Iterator[None]:
         thread.join()
 
 
-class _Collector:
-    """What a process knows at the moment it is asked."""
+class MemberMetrics:
+    """What an agent or the server knows."""
 
     def __init__(self, member: MemberProcess):
         self.member = member
@@ -85,3 +94,23 @@ class _Collector:
             for agent in found.agents:
                 family.add_metric([agent.name], value(agent))
             yield family
+
+
+class RelayMetrics:
+    """What a relay knows."""
+
+    def __init__(self, relay: Relay):
+        self.relay = relay
+
+    def collect(self) -> Iterator[Any]:
+        """Every metric once."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        relay, there = self.relay, self.relay.connected
+        yield CounterMetricFamily("pisco_relay_bytes", "Bytes passed on, as they came.", relay.bytes)
+        yield GaugeMetricFamily("pisco_relay_connections", "Connections passed through now.", relay.passing)
+        yield CounterMetricFamily("pisco_refusals", "Connections refused.", relay.door.refusals)
+        members = GaugeMetricFamily("pisco_relay_member_present", "Whether it stays connected.", labels=["member"])
+        for name in sorted(relay.plan().hidden):
+            members.add_metric([name], float(name in there))
+        yield members

@@ -95,6 +95,12 @@ class Relay:
         """The members that stay connected now."""
         return sorted(self._there)
 
+    @property
+    def passing(self) -> int:
+        """How many connections are passed through now, or wait for whom they dial."""
+        with self._lock:
+            return sum(self._streams.values())
+
     def close(self) -> None:
         """Stop listening and drop everybody."""
         self._closed.set()

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, news, transport
-from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
@@ -158,6 +158,19 @@ class Server(MemberProcess):
             self._averaging[round_, phase] = name
         threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
 
+    def arrived(self, name: str, where: Where) -> None:
+        round_, phase = where.round, where.phase
+        try:
+            fits = phase < BOUNDARY and self.known(round_) and where == self.where(round_, phase)
+            if fits and self.why_not(name, round_, phase) is None:
+                self.asked(name, round_, phase)
+        except Dropped:
+            log.debug("%s pushed a message of an attempt that is over", name)
+
+    def known(self, round_: int) -> bool:
+        """Whether there is such a round in messages."""
+        return round_ <= self.plan.rounds
+
     def _average(self, round_: int, phase: int) -> None:
         found = self.hop(round_, phase)
         if found is None:
@@ -167,6 +180,8 @@ class Server(MemberProcess):
         epoch, hop = found
         try:
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
+            copies = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
+            both = [] if copies or phase >= BOUNDARY else [peers[p].name for p in peers if p in hop.receivers]
             received = self.mailroom.pull(
                 peers,
                 self.where(round_, phase),
@@ -174,7 +189,8 @@ class Server(MemberProcess):
                 limit=self.limit,
                 patience=self.patience(round_, phase),
                 wanted=lambda: self.wanted(round_),
-                copies=(self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None,
+                copies=copies,
+                pushed=both,
             )
             layout = received[hop.reporters[0]].layout
             for place, message in received.items():
@@ -194,7 +210,7 @@ class Server(MemberProcess):
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
-            self._keep(round_, phase, layout, layout.join(averaged), readers)
+            self._keep(round_, phase, layout, layout.join(averaged), readers, both)
         except Dropped:
             log.debug("the average of %d is not wanted any more", round_)
         except Waited as waited:
@@ -208,10 +224,12 @@ class Server(MemberProcess):
                 self._averaging.pop((round_, phase), None)
                 self._work.notify_all()
 
-    def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
+    def _keep(
+        self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str], pushed: Sequence[str]
+    ) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
-            self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
+            self.outbox.publish(round_, phase, layout, data, readers, hidden=True, pushed=pushed)
             try:
                 self._save()
             except OSError as error:
