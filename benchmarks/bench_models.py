@@ -21,7 +21,7 @@ from models import GPT, ResNet, SmallNet
 
 import pisco
 from pisco.engines.scan import ScanEngine
-from pisco.problems.gradient import gradient, in_turn, stacked
+from pisco.problems.gradient import gradient, in_groups, in_turn, stacked
 
 LOCAL_STEPS = 4
 GRADIENTS = LOCAL_STEPS + 1
@@ -116,33 +116,40 @@ def unrolled(own):
     return every
 
 
-BATCHINGS = {"stacked": stacked, "in turn": in_turn, "unrolled": unrolled}
+BATCHINGS = {"as usual": None, "stacked": stacked, "in pairs": in_groups(2), "in turn": in_turn, "unrolled": unrolled}
 
 
-def gpt(sizes, agents, batch_size, rounds, variant, checkpoint=False, repeats=2):
-    """One variant: its tokens a second and the most memory that this process took."""
+def language(sizes, agents, batch_size, rounds, variants, checkpoint=False):
+    """Every variant as a call, the tokens that each takes, and the parameters of the model."""
     model = GPT(**sizes, checkpoint=checkpoint)
     rng = np.random.default_rng(0)
     tokens = rng.integers(0, model.vocabulary, (agents, 64, model.length + 1), dtype=np.int32)
     problem = pisco.Problem(model.loss, model.init, {"tokens": tokens}, name="GPT", eval_samples=1)
     shapes = jax.eval_shape(problem.init, jax.random.key(0))
     count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-    what, _, how = variant.partition(", ")
-    steps = rounds * GRADIENTS
-    if what == "joint":
-        call = joint_steps(problem, agents * batch_size, steps)
-    elif what == "bare":
-        call = bare(problem, batch_size, steps, BATCHINGS[how])
-    else:
-        call = held_rounds(problem, batch_size, rounds, LOCAL_STEPS, ScanEngine(batching=BATCHINGS[how]))
-    seconds = shortest({"only": call}, repeats)["only"]
+    steps, calls = rounds * GRADIENTS, {}
+    for variant in variants:
+        what, _, how = variant.partition(", ")
+        if what == "joint":
+            calls[variant] = joint_steps(problem, agents * batch_size, steps)
+        elif what == "bare":
+            calls[variant] = bare(problem, batch_size, steps, BATCHINGS[how])
+        else:
+            engine = ScanEngine(batching=BATCHINGS[how])
+            calls[variant] = held_rounds(problem, batch_size, rounds, LOCAL_STEPS, engine)
+    return calls, steps * agents * batch_size * model.length, count
+
+
+def gpt(variant, repeats=2, **case):
+    """One variant: its tokens a second and the most memory that this process took."""
+    calls, tokens, count = language(**case, variants=[variant])
+    seconds = shortest(calls, repeats)[variant]
     stats = jax.devices()[0].memory_stats() or {}
-    state = 3 * 4 * count * agents  # X, Y and G of all agents in float32
     return {
-        "tokens_per_second": steps * agents * batch_size * model.length / seconds,
+        "tokens_per_second": tokens / seconds,
         "parameters": count,
         "peak_gb": stats.get("peak_bytes_in_use", 0) / 1e9,
-        "xyg_gb": state / 1e9,
+        "xyg_gb": 3 * 4 * count * case["agents"] / 1e9,  # X, Y and G of all agents in float32
     }
 
 
@@ -150,7 +157,7 @@ GPT_SIZES = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 32000, "leng
 BILLION = {"layers": 20, "width": 2048, "heads": 16, "vocabulary": 32000, "length": 256, "looped": True}
 TINY = {"layers": 2, "width": 32, "heads": 2, "vocabulary": 64, "length": 16}
 
-EVERY = ["joint", *(f"{what}, {how}" for what in ("bare", "engine") for how in BATCHINGS)]
+EVERY = ["joint", "bare, stacked", "bare, in turn", *(f"engine, {how}" for how in BATCHINGS)]
 
 CASES = {
     # arguments of `gpt`, and what is tried

@@ -30,6 +30,8 @@ AGENTS, ATTACKERS = 8, (5, 2, 0)
 METHODS = {
     "pisco": (lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), pisco.bernoulli(0.1)),
     "pisco-server": (lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), pisco.always()),
+    "dsgt": (lambda lr: pisco.algorithms.dsgt(local_lr=lr), pisco.never()),
+    "kgt": (lambda lr: pisco.algorithms.kgt(local_lr=lr / 3, local_steps=3), pisco.never()),
     "dsgd": (lambda lr: pisco.algorithms.dsgd(local_lr=lr), pisco.never()),
     "fedavg": (lambda lr: pisco.algorithms.build("fedavg", local_lr=lr, local_steps=5), pisco.always()),
 }

@@ -1,7 +1,6 @@
 """The benchmark: cells are files that can be had again to the bit, refusals are recorded, and views agree with them."""
 
 import json
-import math
 import re
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from pisco.errors import InputError
 from pisco.experiments.bench import learned, map, scores, store
 from pisco.experiments.bench.runner import CELLS, run_suite
 from pisco.experiments.bench.suite import load, parse_part, suites
-from pisco.experiments.bench.tasks import least_squares, problem_of, thinned
+from pisco.experiments.bench.tasks import graph_of, least_squares, problem_of, thinned, worlds
 
 TINY = """
 methods = ["pisco", "dsgt", "fedavg"]
@@ -86,6 +85,15 @@ def test_a_second_run_gives_the_same_bits_and_only_what_is_missing(measured, tmp
     assert texts(tmp_path) == texts(measured)
     (tmp_path / "other.toml").write_text(TINY.replace("rounds = 24", "rounds = 23"))
     assert not run_suite(load(tmp_path / "other.toml"), tmp_path, only="*/split-4/dsgt").kept
+
+
+def test_a_method_keeps_what_it_says_about_the_server():
+    suite = load("full")
+    for method, sampled, silent in (("sampled-to-sampled", True, False), ("proxskip", False, True)):
+        (place,) = suite.places(f"least-squares/ring-10/{method}")
+        found, _ = worlds(place, graph_of(place.table), least_squares(agents=10))
+        assert found and all(world.network.to_sampled == sampled for world in found)
+        assert all((world.network.gossip_steps == 0) == silent for world in found)
 
 
 def test_refusals_are_cells_with_their_sentence(measured):
@@ -265,10 +273,20 @@ def test_theory_is_compared_on_what_was_measured(ours):
 
 def test_proposals_on_cells_that_were_left_out(ours):
     found = learned.leave_one_out(ours, (0.1, 1.0, 10.0, 100.0))
-    assert found.alone.min() >= 1 and np.all(found.listed <= found.alone)
-    assert np.median(found.listed) <= 1.15 and math.isfinite(np.median(found.alone))
-    names = learned.shortlist(0.24, 10.0)
-    assert len(names) == 5 and set(names) <= set(ALGORITHMS)
+    assert found.first.min() >= 1 and found.new_piloted.min() >= 1
+    assert np.median(found.piloted) <= 1.15 and np.median(found.new_piloted) <= 1.15
+    assert np.mean(found.new_piloted <= 1.15) > np.mean(found.new_first <= 1.15) + 0.2  # that is what pilots are for
+
+
+def test_a_list_complements_itself_and_knows_what_the_server_costs(ours):
+    place = learned.Spot(0.24, 10, 10)
+    cheap, dear = (learned.shortlist(place, ratio) for ratio in (0.1, 1000.0))
+    assert len(set(cheap)) == len(set(dear)) == 5 and set(cheap) <= set(ALGORITHMS)
+    assert "proxskip" in cheap and "proxskip" not in dear
+    # Twice the links at half the price: a round costs as much, so the same cells speak.
+    assert learned.Spot(0.24, 10, 20).ratio_at(place, 10.0) == 5.0
+    half = learned.rank(learned.tables_of({at: ours[at] for at in list(ours)[:3]}), place, 10.0, count=2)
+    assert half.first[0] == half.methods[0] and len(set(half.methods)) == 2
 
 
 def test_plan_takes_all_methods(monkeypatch):

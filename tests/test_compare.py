@@ -225,12 +225,16 @@ COMPARE = ("compare", "tiny.toml", "--grid", "0.1,0.3", "--targets", "grad_norm_
 
 def test_the_command_writes_a_table_a_picture_and_applies_prices(tiny):
     words = (*COMPARE, "--algorithms", "pisco,dsgd,fedavg", "--out", "here", "--json", "--set", "clock.compute=1.5")
+    words += ("--set", "problem.each_agent=true")
     done = pisco_(*words, "--price-server", "7", "--price-gossip", "2")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert said["prices"] == {"server": 7, "gossip": 2, "gradient": 0} and said["rule"] == tuning.RULE
     assert Path(said["plot"]).exists() and Path("here/compare.csv").read_text().count("\n") == 4
     pisco_row, dsgd_row, fedavg_row = said["methods"]
+    assert 0 <= dsgd_row["final test_accuracy_spread"] <= 1 - dsgd_row["final test_accuracy_worst"] <= 1
+    kept = pisco_(*(word for word in words if word != "--json"))
+    assert "worst agent" in " ".join(kept.stdout.split()), kept.output
     edges, agents = 8, 4
     assert dsgd_row["price to grad_norm_sq_mean"] == 2 * edges * dsgd_row["rounds to grad_norm_sq_mean"]
     paid = 7 * 2 * agents * fedavg_row["rounds to grad_norm_sq_mean"]

@@ -16,7 +16,7 @@ import pisco
 from pisco import InputError
 from pisco.cli.main import app
 from pisco.federation import authority as ca
-from pisco.federation import kits
+from pisco.federation import keyfiles, kits
 from pisco.federation.plan import Federation
 from pisco.federation.roster import check_address
 from pisco.problems.gradient import agent_loss
@@ -217,8 +217,10 @@ def test_keys_are_for_their_owner_alone_and_never_overwritten(home):
 
 def test_a_key_is_never_readable_by_others_even_while_it_is_made(tmp_path, monkeypatch):
     opened = []
-    real = ca.os.open
-    monkeypatch.setattr(ca.os, "open", lambda path, flags, mode=0o777: opened.append(mode) or real(path, flags, mode))
+    real = keyfiles.os.open
+    monkeypatch.setattr(
+        keyfiles.os, "open", lambda path, flags, mode=0o777: opened.append(mode) or real(path, flags, mode)
+    )
     monkeypatch.setattr(Path, "chmod", lambda *_: pytest.fail("a mode set afterwards leaves a moment open"))
     ca.new_key(tmp_path / "key.pem")
     assert opened == [0o600]
@@ -405,9 +407,9 @@ def spoil(kit, file, content):
         ("cert.pem", None, "lacks cert.pem"),
         ("cert.pem", "x", "not a certificate"),
         ("cert.pem", lambda kit: kit.parent / "agent-1/cert.pem", "key in .* is not the one"),
-        ("ca.pem", lambda kit: kit / "cert.pem", "not signed by its ca.pem"),
+        ("ca.pem", lambda kit: kit / "cert.pem", "which may not sign others"),
         ("revoked.pem", None, "lacks revoked.pem"),
-        ("federation.toml", make(2).to_toml().replace("clinic", "other"), "of the federation 'clinic'"),
+        ("federation.toml", make(2).to_toml().replace("clinic", "other"), "is of another federation, 'clinic'"),
         ("key.pem", lambda kit: kit.parent / "agent-1/key.pem", "can be read by others; run chmod 600"),
     ],
 )

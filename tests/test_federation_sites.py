@@ -369,9 +369,9 @@ def test_safetensors_are_read_back(tmp_path):
     assert numpy.load_file(tmp_path / "m.safetensors")["w"].shape == (3,)
 
 
-def test_closing_needs_everybody():
+def test_closing_under_masks_needs_everybody():
     with pytest.raises(InputError, match="needs everybody at the end"):
-        plan_for(2, closing=True, presence="deadline", deadline=5.0)
+        plan_for(3, closing=True, presence="deadline", deadline=5.0, server_sum="masked")
     assert "closing" not in plan_for(2).to_toml()
 
 

@@ -244,3 +244,49 @@ PARTS = [slice(0, 8), slice(8, 16), slice(16, 24)]
 def rows_of(agent):
     count = PARTS[agent].stop - PARTS[agent].start
     return {"agent": np.full(count, agent), "row": np.arange(count)}
+
+
+class Fragile(torch.utils.data.TensorDataset):
+    """Samples that are gone from some moment on."""
+
+    gone = False
+
+    def __getitem__(self, row):
+        if self.gone:
+            raise OSError("the disk is gone")
+        return super().__getitem__(row)
+
+
+def test_parameters_are_handed_over_once_a_local_step_or_not_at_all(monkeypatch):
+    """Where both share a GPU, torch works in the memory of JAX: here in the one that they always share."""
+    monkeypatch.setattr(interop, "SHARED", ("cpu",))
+    counted, tensors = [], interop._tensors
+    monkeypatch.setattr(interop, "_tensors", lambda *given: counted.append(1) or tensors(*given))
+    data = [Fragile(torch.tensor(FEATURES[rows]), torch.tensor(CLASSES[rows])) for rows in PARTS]
+    agents = [interop.local(mlp, torch.nn.functional.cross_entropy, each) for each in data]
+    rule, network = pisco.algorithms.dsgd(local_lr=0.1, local_steps=2), pisco.Network.ring(3)
+
+    def run(problem, rounds):
+        before = len(counted)
+        made = pisco.run(rule, problem, network, rounds=rounds, batch_size=4, eval_every=rounds)
+        return made.params, len(counted) - before
+
+    plain = host.problem(*agents)
+    (_, first), (expected, second) = run(plain, 1), run(plain, 3)
+    assert second - first == (3 - 1) * 2 * 3  # rounds, local steps, agents
+    monkeypatch.setattr(host, "_shares_a_gpu", lambda agents: True)
+    shared = host.problem(*agents)
+    found, third = run(shared, 3)
+    assert third == first - 2 * 3  # measurements alone
+    for name, leaf in expected.items():
+        np.testing.assert_allclose(found[name], leaf, atol=1e-6, err_msg=name)
+    for problem in (plain, shared):
+        data[1].gone = False
+        step = jax.jit(jax.grad(agent_loss(problem, 4)), static_argnums=2)
+        params = problem.init(jax.random.key(0))
+        jax.block_until_ready(step(params, jax.random.key(0), 1))
+        data[1].gone = True
+        with problem.trouble.deferring() as met:
+            jax.block_until_ready(step(params, jax.random.key(0), 1))
+            with pytest.raises(InputError, match=r"agent 1's model or samples fail \(OSError: the disk is gone\)"):
+                met()

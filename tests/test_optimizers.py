@@ -26,6 +26,10 @@ CHOICES = {
         [{"name": "adam", "b2": 0.99}, {"name": "weight-decay", "weight": 0.1}],
         lambda: twins.AdamW(b2=0.99, weight=0.1),
     ),
+    "shared, cosine": (
+        ["shared-adam", {"name": "cosine", "steps": 100, "warmup": 5, "end": 0.1}],
+        lambda: twins.Cosine(twins.AdamW(shared=True), 100, 5, 0.1),
+    ),
     "momentum": (optax.trace(0.8), lambda: twins.Momentum(0.8)),
     "clip": ({"name": "clip", "max_norm": 0.3}, lambda: twins.Clip(0.3)),
 }
@@ -66,6 +70,28 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
 
     local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
     assert ended(build("pisco-adam", local_lr=0.05, local_steps=3)) < 1e-20 < 1e-6 < ended(local)
+
+
+def test_what_is_shared_is_sent_and_agreed_on(x64):
+    """One vector more in every exchange; at the server all agents get the same second moment, and no first one."""
+    problem, served = Quadratics().problem(), pisco.Network.ring(6, server=pisco.always())
+
+    def end(name):
+        rule = dsgd(local_lr=0.05, direction=[name, {"name": "weight-decay", "weight": 0.1}])
+        return trajectory(rule, problem, served, 3)[-1].local_memory[0], pisco.run(rule, problem, served, rounds=3)
+
+    (own, apart), (common, shared) = end("adam"), end("shared-adam")
+    assert np.ptp(own.nu, axis=0).min() > 1e-6 and np.ptp(common.mu, axis=0).min() > 1e-6
+    np.testing.assert_allclose(np.ptp(common.nu, axis=0), 0, atol=1e-15)
+    assert shared.history["bytes_server"][-1] == 2 * apart.history["bytes_server"][-1]
+
+
+def test_pisco_adam_takes_a_schedule():
+    rule = build("pisco-adam", local_lr=0.05, local_steps=2, direction=["adam", {"name": "cosine", "steps": 4}])
+    problem = Quadratics().problem()
+    ends = [state.params for state in trajectory(rule, problem, pisco.Network.ring(6, server=pisco.always()), 4)]
+    assert not np.allclose(ends[1], ends[0])
+    np.testing.assert_allclose(ends[3], ends[2], atol=1e-6)  # its four steps are over
 
 
 @pytest.mark.slow
@@ -137,6 +163,8 @@ def grows():
         ({"name": "adam", "beta": 1}, "optimizer 'adam' has no option 'beta'"),
         (3, "the optimizer is 3, expected one of optax"),
         (["clip", 3], "the optimizer is 3"),
+        ({"name": "cosine"}, "steps"),
+        ({"name": "cosine", "steps": 8, "warmup": 8}, "warmup is 8, expected a number at least 0 and at most 7"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(given, said):

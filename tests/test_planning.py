@@ -14,6 +14,7 @@ from pisco import theory
 from pisco.cli.main import app
 from pisco.costs import Prices
 from pisco.experiments import load, presets
+from pisco.experiments.planned import planned_config
 from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
 from pisco.planning.forecast import rows_to
@@ -87,6 +88,19 @@ def test_round_prices_agree_with_what_runs_count():
     result = pisco.run(kgt.algorithm, WORLD.problem(), network, rounds=8)
     meter = priced(WORLD.problem(), network, prices)(kgt, (0,))
     assert prices.paid(result.final, result.history)[0] == meter.paid(0, 8, 2) > meter.paid(0, 0, 0) > 0
+    silent = Setting("proxskip", "metropolis", None, 0.25, 0.01)  # only the server is heard, and it is told p
+    result = pisco.run(silent.algorithm, WORLD.problem(), network.with_gossip_steps(0), rounds=8)
+    meter = priced(WORLD.problem(), network, prices)(silent, (0,))
+    assert silent.algorithm.hyperparameters["server_prob"] == 0.25 and result.history["messages_gossip"][-1] == 0
+    assert prices.paid(result.final, result.history)[0] == meter.paid(0, 8, 2)
+
+
+def test_a_planned_experiment_is_what_its_method_asks_for(experiment):
+    config = planned_config(load(experiment), Setting("proxskip", "metropolis", None, 0.3, 0.05), "metropolis")
+    assert config.network.gossip_steps == 0 and config.network.schedule() == pisco.bernoulli(0.3)
+    assert config.algorithm.build().hyperparameters["server_prob"] == 0.3
+    usual = planned_config(load(experiment), Setting("pisco", "metropolis", 2, 0.3, 0.05), "metropolis")
+    assert usual.network.gossip_steps == 1 and "server_prob" not in usual.algorithm.taken_by("name")
 
 
 @pytest.mark.slow
@@ -109,6 +123,8 @@ def test_other_methods_are_planned_at_the_p_that_they_allow():
     assert found.measured and math.isnan(found.stable_limit)  # the theory of stability is PISCO's
     gossip, server = (row.setting for row in found.by_probability)
     assert gossip.method == "dsgt" and gossip.local_steps is None and server.server_prob == 1
+    silent = small_plan(probabilities=(0.0, 0.3, 1.0), methods=["proxskip"])
+    assert silent.measured and {row.setting.server_prob for row in silent.by_probability} <= {0.165, 0.3, 0.54, 1.0}
     with pytest.raises(pisco.InputError, match="unknown algorithm 'dsgtt'"):
         small_plan(methods=["dsgtt"])
     with pytest.raises(pisco.InputError, match="scaffold needs the server in every round"):

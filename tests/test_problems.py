@@ -273,3 +273,31 @@ def test_logistic_wants_two_classes():
     three = pisco.data.Dataset("three", np.eye(3), np.arange(3))
     with pytest.raises(pisco.InputError, match=r"needs 2 classes, three has 3; use problems\.softmax"):
         pisco.problems.logistic(three, agents=1)
+
+
+def test_agents_in_groups(monkeypatch):
+    """As many agents at a time as memory for X, Y and G twice over allows; the results are those of all at once."""
+    from pisco.engines.scan import ScanEngine
+    from pisco.problems import gradient as made
+
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(5, 6, 4)), "y": rng.normal(size=(5, 6))}
+    wide = pisco.Problem(
+        lambda p, batch, key: (jnp.tanh(batch["x"] @ p["a"]) @ p["b"] - batch["y"]) ** 2,
+        {"a": rng.normal(size=(4, 8)), "b": rng.normal(size=8)},
+        data,
+    )
+    rule, network = pisco.algorithms.pisco(local_lr=0.05, local_steps=2), pisco.Network.ring(5)
+    params = [
+        pisco.run(rule, wide, network, rounds=3, batch_size=3, engine=ScanEngine(batching=batching)).params
+        for batching in (made.stacked, made.in_groups(2), made.in_groups(5))
+    ]
+    for found in params[1:]:
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, params[0])
+    stack = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), wide.init(jax.random.key(0)))
+    assert made.group_size(wide, 3, stack) == 5  # small
+    monkeypatch.setattr(made, "LARGE_BYTES", 0)
+    own, kept = 40 * 4, {}
+    for batch in (1, 20, 200):
+        kept[batch] = made.group_size(wide, batch, stack)
+    assert kept[1] == 5 and kept[200] == 1 and 1 < kept[20] < 5, (kept, own)

@@ -14,6 +14,8 @@ from pisco.experiments.bench import scores, store
 from pisco.experiments.bench.page import write_page as bench_page
 from pisco.report.html import write_page
 from pisco.report.live import LivePage
+from pisco.report.numbers import number
+from pisco.statistics import Sample
 
 from browsers import background, until
 from worlds import Quadratics
@@ -73,7 +75,26 @@ def test_switches(opened, report):
     page.fill("#price-server", "0")
     assert price.text_content() != before and page.evaluate(far) < dear
     gossip = [float(count) for count in price.get_attribute("data-gossip").split(",")]
-    assert price.text_content().startswith(f"{np.mean(gossip):.3g}")
+    assert price.text_content() == number(np.median(gossip))
+
+
+def test_prices_are_medians_that_know_who_missed(opened, report):
+    """What the script works out for new prices is what Python would have written."""
+    page, rng = opened(report), np.random.default_rng(0)
+    cells = page.locator("#targets-table td[data-missed]")
+    change = "(cell, given) => Object.assign(cell.dataset, given)"
+    for prices in ((2, 4, 0), (2, 6, 8), (14, 2, 4)):  # even, so that no half is rounded
+        wanted = []
+        for at in range(cells.count()):
+            seeds = rng.integers(1, 21)
+            counts, missed = rng.integers(0, 30, (3, seeds)), rng.random(seeds) < rng.random()
+            listed = dict(zip(("server", "gossip", "gradient"), counts.tolist(), strict=True))
+            given = listed | {"missed": missed.astype(int).tolist()}
+            cells.nth(at).evaluate(change, {name: ",".join(map(str, values)) for name, values in given.items()})
+            wanted.append(Sample(np.array(prices) @ counts, missed).median.alone().words(number))
+        for kind, price in zip(("server", "gossip", "gradient"), prices, strict=True):
+            page.fill(f"#price-{kind}", str(price))
+        assert cells.all_text_contents() == wanted
 
 
 def test_themes(opened, report):

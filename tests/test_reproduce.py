@@ -15,15 +15,22 @@ from typer.testing import CliRunner
 
 from pisco.cli import reproduce as command
 from pisco.cli.main import app
+from pisco.data import load
+from pisco.engines.run import run
 from pisco.errors import InputError
+from pisco.experiments.paper import cifar
 from pisco.experiments.paper.a9a import _like_every_round
 from pisco.experiments.paper.figures import FIGURES
 from pisco.experiments.paper.regression import _bars
 from pisco.experiments.paper.speed_up import mean_gradient, noise_floor
-from pisco.experiments.paper.study import TRAINING, Cell
+from pisco.experiments.paper.study import ACCURACY, SPREAD, TRAINING, WORST, Cell
 from pisco.experiments.paper.tables import Setup, complexities
 from pisco.experiments.paper.verdict import ENOUGH, HOLDS, NOT_TESTED, Verdict
 from pisco.experiments.paper.work import uncut
+from pisco.metrics import each_agent
+from pisco.networks.network import Network
+from pisco.networks.schedules import bernoulli
+from pisco.problems.mlp import mlp
 from pisco.report.panels import Panel
 from pisco.report.picture import draw
 from pisco.results import Result
@@ -232,6 +239,20 @@ def test_fewer_than_twenty_seeds_judge_nothing():
         assert told.outcome == NOT_TESTED and told.measured == f"coarsely, {seeds} seeds: 3"
     assert Verdict("c", "s", "3", HOLDS, seeds=ENOUGH).at_this_size(quick=False).outcome == HOLDS
     assert Verdict("a formula", "s", "3", HOLDS).at_this_size(quick=True).outcome == HOLDS
+
+
+def test_studies_say_what_the_worst_agent_reaches(monkeypatch):
+    problem = mlp(load("digits", test=0.2), agents=5, partition="by_label", hidden=4)
+    monkeypatch.setattr(cifar, "_problem", lambda quick: problem)
+    found = cifar.compute(quick=True)
+    cell, watched = found.common[1], problem.with_metrics(*each_agent(problem.columns[ACCURACY]))
+    network = Network.ring(5, weights="fdla", server=bernoulli(cell.server_prob))
+    result = run(cifar.RULE(local_lr=cell.local_lr), watched, network, rounds=2, batch_size=20, seed=(0,), eval_every=2)
+    for column in (WORST, SPREAD):
+        np.testing.assert_allclose(cell.final(column).values, result.final(column), atol=1e-6)
+    shown = cifar.present(found)
+    assert "; worst agents " in shown.verdicts[0].measured and "tuned for every p" in shown.verdicts[-1].claim
+    assert [bool(row[f"{WORST} median"]) for row in shown.records[:2]] == [False, True], "at the end only"
 
 
 def test_the_speed_up_is_measured_in_every_round():

@@ -1,6 +1,7 @@
 """Kills, silence and lost state: the run continues to the same bits, or stops with a sentence."""
 
 import random
+import re
 import shutil
 import time
 
@@ -146,3 +147,57 @@ def test_who_stops_while_it_averages_stops_without_a_trace(tmp_path):
     room.close()
     with pytest.raises(Stopped, match="asked to stop"):  # grpc says ValueError: the channel is closed
         room.pull({0: peer}, Where(b"", 1, 0), layout=None, limit=1000)
+
+
+class Larger:
+    """A member's reports with ten million numbers more than the model has, from a round on."""
+
+    def __init__(self, inner, since=0):
+        self.inner, self.since = inner, since
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def message(self, part, arrays):
+        if part.k < self.since:
+            return self.inner.message(part, arrays)
+        return self.inner.message(part, [np.zeros((1, 10_000_000), np.float32)])
+
+
+@pytest.mark.parametrize("since", [0, 1])
+def test_a_server_takes_nothing_of_a_message_that_is_not_as_those_of_most(tmp_path, since, caplog):
+    """At the first exchange all are asked what they would send; later ones must be like it, past restarts too."""
+    plan = plan_for(3, rounds=2, network={"graph": "ring", "server_prob": 1.0})
+    run = Running(tmp_path, plan, quadratic_of, server=False, only=plan.names[:2])
+    run.prepare("agent-2")
+    run.members["agent-2"].sums = Larger(run.members["agent-2"].sums, since)
+    run._launch("agent-2")
+    run.start("server")
+    run.wait(lambda: "server" in run.errors or "refused a message of agent-2" in caplog.text)
+    if since == 0:
+        words = "agent-2 sends .*10000000.* and most send .*their models differ"
+        assert re.search(words, str(run.errors["server"]))
+    run.stop()
+    run.join(fine=False)
+    server = run.members["server"]
+    assert server.mailroom.bytes_received < 5_000_000
+    again = run.build("server")
+    assert again._layouts == server._layouts and bool(again._layouts) == bool(since)
+    again.close()
+
+
+@pytest.mark.slow
+def test_who_sends_something_else_than_most_is_left_behind_where_nobody_waits(tmp_path):
+    plan = plan_for(
+        4, rounds=2, presence="deadline", deadline=1.0, patience=20.0, network={"graph": "ring", "server_prob": 1.0}
+    )
+    run = Running(tmp_path, plan, quadratic_of, server=False, only=plan.names[:3])
+    run.prepare("agent-3")
+    run.members["agent-3"].sums = Larger(run.members["agent-3"].sums)
+    run._launch("agent-3")
+    run.start("server")
+    run.join(*plan.names[:3])
+    assert all(run.results[name].rounds == 2 for name in plan.names[:3])
+    assert run.members["server"].mailroom.bytes_received < 5_000_000
+    run.stop()
+    run.join(fine=False)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pisco.statistics import Estimate, Sample, medians
+from pisco.statistics import Estimate, Sample, median_curve, medians
 
 
 def scipys(values, missed):
@@ -58,6 +58,14 @@ def test_ratios_and_differences_are_of_medians_and_resample_seeds_together():
     never = Sample.of(np.full(4, math.nan), spent=100).over(Sample.of(np.full(4, 50.0)))
     assert str(never) == "more than 2"
     assert Sample.of(np.full(4, 50.0)).over(Sample.of(np.full(4, math.nan), spent=100)).value == 0.5
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5, 20])
+def test_many_medians_at_once_are_those_of_each(seeds):
+    values = np.random.default_rng(seeds).lognormal(size=(seeds, 30)).round(1)  # with ties
+    found = np.array(median_curve(values))
+    for column, each in zip(values.T, found.T, strict=True):
+        np.testing.assert_allclose(each, Sample.of(np.sort(column)).median[:3])
 
 
 def test_the_same_values_give_the_same_interval():

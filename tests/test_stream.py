@@ -251,3 +251,84 @@ def test_memory_stays_bounded_by_a_third_of_the_file(tmp_path):
     assert done.returncode == 0, done.stderr
     final, grown = map(float, done.stdout.split())
     assert np.isfinite(final) and grown < 400, f"grew by {grown} MB"
+
+
+def test_files_and_data_sets_that_get_shorter(tmp_path):
+    """Reading behind the end of a mapped file would end the process."""
+    disk = on_disk(tmp_path)
+    problem = pisco.Problem(loss, np.zeros(3, np.float32), disk)
+    kept = (tmp_path / "a.npy").read_bytes()
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.truncate(len(kept) // 2)
+    with pytest.raises(pisco.InputError, match=r"agent 0's data fail .*shorter"):
+        problem.data.gather(np.arange(3))
+    with (tmp_path / "a.npy").open("r+b") as file:
+        file.write(kept)
+    assert len(problem.data.gather(np.arange(3))["a"]) == 3
+    fewer = Samples(0)
+    stream = Stream([_Items(fewer)])
+    fewer.__class__ = type("Fewer", (Samples,), {"__len__": lambda self: 5})
+    with pytest.raises(pisco.InputError, match="there are 5 samples, and there were 12"):
+        stream.gather(np.arange(3))
+
+
+class Rows:
+    """Test samples one by one."""
+
+    def __init__(self, arrays):
+        self.arrays, self.gone = arrays, False
+
+    def __len__(self):
+        return len(self.arrays["y"])
+
+    def __getitem__(self, row):
+        if self.gone:
+            raise OSError("the disk is gone")
+        return {name: array[row] for name, array in self.arrays.items()}
+
+
+def scores(x, batch):
+    return {"score": batch["a"] @ x, "positive": batch["y"] > 0}
+
+
+def pairs_in_order(values):
+    """The area under the curve: it needs all samples at once."""
+    before = values["score"][:, None] > values["score"]
+    pairs = values["positive"][:, None] & ~values["positive"]
+    return (before & pairs).sum() / pairs.sum()
+
+
+METRICS_OF_TEST = [
+    pisco.Metric("error", lambda x, batch: (batch["a"] @ x - batch["y"]) ** 2),
+    pisco.Metric("auc", scores, reduce=pairs_in_order),
+]
+
+
+def with_test(test, data=ARRAYS):
+    return pisco.Problem(loss, np.ones(3, np.float32), data, test=test, metrics=METRICS_OF_TEST)
+
+
+def test_test_data_stay_where_they_are(tmp_path, monkeypatch):
+    held = {"a": RNG.normal(size=(50, 3)).astype(np.float32), "y": RNG.normal(size=50).astype(np.float32)}
+    for name, array in held.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    maps = {name: np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in held}
+    expected = run(with_test(held), rounds=2)
+    assert expected.history["test_auc"].min() > 0
+    few = Rows(held)
+    for problem in (with_test(maps), with_test(few, [Samples(i) for i in range(N)])):
+        assert problem.num_test == 50 and problem.trouble is problem.test.stream.trouble
+        same(run(problem, rounds=2), expected)
+    assert subsample(problem, 20).num_test == 20
+    most, gather = [], Stream.gather
+    monkeypatch.setattr(Stream, "gather", lambda self, rows: most.append(len(rows)) or gather(self, rows))
+    monkeypatch.setattr("pisco.problems.problem.STREAM_BYTES", 16 * 8)  # eight samples
+    blocks = with_test(few)
+    for engine in ("scan", "sharded"):
+        found = run(blocks, rounds=2, engine=engine, eval_every=2)
+        assert max(most) == 8
+        for name in ("test_error", "test_auc", "loss"):
+            np.testing.assert_allclose(found.history[name], expected.history[name], rtol=1e-5, err_msg=name)
+    few.gone = True
+    with pytest.raises(pisco.InputError, match=r"the test data fail at samples \d+ to \d+ of 50 \(OSError"):
+        run(blocks, rounds=2)

@@ -54,11 +54,14 @@ class Momentum:
 
 
 class AdamW:
-    """Kingma and Ba's Adam, its direction plus weight·x."""
+    """Kingma and Ba's Adam, its direction plus weight·x; `shared` mixes its second moment too."""
 
-    def __init__(self, b1=0.9, b2=0.999, eps=1e-8, weight=0.0):
-        self.b1, self.b2, self.eps, self.weight = b1, b2, eps, weight
+    def __init__(self, b1=0.9, b2=0.999, eps=1e-8, weight=0.0, shared=False):
+        self.b1, self.b2, self.eps, self.weight, self.shared = b1, b2, eps, weight, shared
         self.m = self.v = self.steps = 0
+
+    def mixed(self, W):
+        self.v = self.v @ W if self.shared else self.v
 
     def __call__(self, direction, x):
         self.steps += 1
@@ -66,6 +69,20 @@ class AdamW:
         self.v = self.b2 * self.v + (1 - self.b2) * direction**2
         m, v = self.m / (1 - self.b1**self.steps), self.v / (1 - self.b2**self.steps)
         return m / (np.sqrt(v) + self.eps) + self.weight * x
+
+
+class Cosine:
+    """What another says, times a factor that rises over `warmup` steps and falls to `end` by a cosine."""
+
+    def __init__(self, inner, steps, warmup, end):
+        self.inner, self.mixed, self.at = inner, inner.mixed, 0
+        rest = (np.arange(warmup, steps) - warmup) / (steps - warmup)
+        falls = end + (1 - end) * (1 + np.cos(np.pi * rest)) / 2
+        self.factors = [*(np.arange(1, warmup + 1) / (warmup + 1)), *falls]
+
+    def __call__(self, direction, x):
+        self.at += 1
+        return self.factors[self.at - 1] * self.inner(direction, x)
 
 
 class Clip:
@@ -77,6 +94,12 @@ class Clip:
     def __call__(self, direction, x):
         norms = np.linalg.norm(direction, axis=0)
         return direction * np.minimum(1, self.most / norms)
+
+
+def told(direction, W):
+    """Let an optimizer that shares some of its memory mix it."""
+    if hasattr(direction, "mixed"):
+        direction.mixed(W)
 
 
 def pisco(
@@ -106,6 +129,7 @@ def pisco(
             g = new
         x = x - local_lr * direction(y, x)
         X = (X - comm_lr * outer(X - x, X)) @ W
+        told(direction, W)
         G = gradient(X)
         Y = y @ W + G - g if one_exchange else (y + G - g) @ W
         if present is not None:
@@ -123,6 +147,7 @@ def dsgd(
             x = x - local_lr * direction(gradient(x), x)
         move = comm_lr * outer(X - x, X)
         X = X @ W - move if combine_first else (X - move) @ W
+        told(direction, W)
         yield {"params": X}
 
 
@@ -175,6 +200,7 @@ def kgt(
         Z = g if last_gradient else total / local_steps
         C = C - Z + Z @ W
         X = (X - comm_lr * outer(X - x, X)) @ W
+        told(direction, W)
         yield {"params": X, "correction": C}
 
 

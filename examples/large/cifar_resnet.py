@@ -13,7 +13,7 @@ from models import ResNet
 import pisco
 from pisco.problems.transforms import random_crop, random_flip
 
-usual = {"agents": 10, "batch_size": 32, "local_steps": 8, "rounds": 150, "local_lr": 1e-3, "data": "cifar10"}
+usual = {"agents": 10, "batch_size": 32, "local_steps": 8, "rounds": 150, "local_lr": "1e-3", "data": "cifar10"}
 chosen = methods.options(__doc__, **usual)
 model = ResNet("bfloat16")
 if chosen.tiny:

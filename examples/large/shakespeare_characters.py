@@ -10,7 +10,7 @@ from models import GPT
 
 import pisco
 
-usual = {"agents": 32, "batch_size": 8, "local_steps": 8, "rounds": 60, "local_lr": 1e-3, "length": 128}
+usual = {"agents": 32, "batch_size": 8, "local_steps": 8, "rounds": 60, "local_lr": "1e-3", "length": 128}
 chosen = methods.options(__doc__, **usual)
 sizes = {"layers": 6, "width": 384, "heads": 6}
 if chosen.tiny:

@@ -12,7 +12,7 @@ from models import GPT
 
 import pisco
 
-usual = {"agents": 16, "batch_size": 8, "local_steps": 8, "rounds": 60, "local_lr": 6e-4, "length": 256}
+usual = {"agents": 16, "batch_size": 8, "local_steps": 8, "rounds": 60, "local_lr": "6e-4", "length": 256}
 usual |= {"vocabulary": 4096}
 chosen = methods.options(__doc__, **usual)
 sizes = {"layers": 9, "width": 512, "heads": 8}

@@ -20,7 +20,7 @@ from pisco.costs import Prices
 from pisco.display import card
 from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
-from pisco.metrics import COST, METRICS, TRAINING, Metric
+from pisco.metrics import AGENTS, COST, METRICS, TRAINING, Metric
 from pisco.parts import whole
 from pisco.targets import PAID, SHOWN, Target, Targets, reached
 
@@ -243,7 +243,7 @@ def compare(
     """
     if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
         raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
-    records = []
+    records, agents = [], [name for name, metric in measured(results).items() if metric.of == AGENTS]
     for result, found in zip(results, reached(results, targets), strict=True):
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}
         paid = {each.target.column: each.paid(prices) for each in found}
@@ -256,7 +256,7 @@ def compare(
             for what in SHOWN:
                 for end in ("low", "high"):
                     record[f"{what} to {column}, {end}"] = _finite(getattr(known[what], end)) if what in known else None
-        for column in dict.fromkeys(("grad_norm_sq", "loss", *targets)):
+        for column in dict.fromkeys(("grad_norm_sq", "loss", *targets, *agents)):
             final = float(np.median(result.final(column))) if column in result.history else math.nan
             record[f"final {column}"] = _finite(final)
         records.append(record | {"diverged": result.diverged})

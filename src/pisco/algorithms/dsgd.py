@@ -78,7 +78,8 @@ def dsgd(
         start = (state.params, state.local_memory)
         (end, memory), _ = lax.scan(local_step, start, jax.random.split(key, local_steps))
         moved, outer_memory = outer.move(state.params, end, comm_lr, state.outer_memory)
-        params = add(mix(state.params), subtract(moved, state.params)) if combine_first else mix(moved)
-        return DsgdState(params, memory, outer_memory)
+        params, seen = mix((state.params if combine_first else moved, direction.sent(memory)))
+        params = add(params, subtract(moved, state.params)) if combine_first else params
+        return DsgdState(params, direction.heard(memory, seen), outer_memory)
 
     return Pair(init, one_round, rebase=lambda state: state)  # nothing in it is about the others

@@ -97,7 +97,8 @@ def kgt(
         )
         z = last if last_gradient else mean
         moved, outer_memory = outer.move(state.params, end, comm_lr, state.outer_memory)
-        params, mixed = mix((moved, z))
+        params, mixed, seen = mix((moved, z, direction.sent(memory)))
+        memory = direction.heard(memory, seen)
         return KgtState(params, add(subtract(state.correction, z), mixed), memory, outer_memory)
 
     def rebase(state: KgtState) -> KgtState:

@@ -75,9 +75,9 @@ def noloco(
 
         start = (state.params, state.local_memory)
         (end, memory), _ = lax.scan(local_step, start, jax.random.split(key, local_steps))
-        partners, change = mix((state.params, subtract(end, state.params)))
+        partners, change, seen = mix((state.params, subtract(end, state.params), direction.sent(memory)))
         velocity = add(scale(state.velocity, momentum), change, comm_lr)
         velocity = add(velocity, subtract(partners, state.params), consensus_lr)
-        return NolocoState(add(state.params, velocity), velocity, memory)
+        return NolocoState(add(state.params, velocity), velocity, direction.heard(memory, seen))
 
     return Pair(init, one_round, rebase=lambda state: state)  # nothing in it must hold for the mean

@@ -9,14 +9,14 @@ Optimizer(clip, adam)
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError
+from pisco.errors import InputError, check_number
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
@@ -46,16 +46,45 @@ def weight_decay(*, weight: float = 0.01) -> Any:
     return optax.add_decayed_weights(weight)
 
 
+def cosine(*, steps: int, warmup: int = 0, end: float = 0.0) -> Any:
+    """Steps that rise over the first `warmup`, then fall to `end` times their size along half a cosine.
+
+    It counts an agent's own steps, and stays at `end` after `steps` of them.
+    """
+    import optax
+
+    check_number("steps", steps, low=1, integer=True)
+    check_number("warmup", warmup, low=0, high=steps - 1, integer=True)
+    check_number("end", end, low=0, high=1)
+
+    def size(count: jax.Array) -> jax.Array:
+        done = count.astype(float)
+        along = jnp.clip((done - warmup) / (steps - warmup), 0, 1)
+        falls = end + (1 - end) * (1 + jnp.cos(jnp.pi * along)) / 2
+        return jnp.where(done < warmup, (done + 1) / (warmup + 1), falls)
+
+    return optax.scale_by_schedule(size)
+
+
+def shared_adam(*, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Optimizer:
+    """Adam whose second moment is mixed like the parameters, so that all agents scale their steps alike."""
+    import optax
+
+    return Optimizer(rule=optax.scale_by_adam(b1, b2, eps), shared=("nu",))
+
+
 OPTIMIZERS = Registry[Callable[..., Any]](
     "optimizer",
     "pisco.optimizers",
     {
         "adam": "optax:scale_by_adam",
+        "shared-adam": shared_adam,
         "rms": "optax:scale_by_rms",
         "lion": "optax:scale_by_lion",
         "momentum": momentum,
         "clip": clip,
         "weight-decay": weight_decay,
+        "cosine": cosine,
     },
 )
 
@@ -66,11 +95,13 @@ class Optimizer:
 
     Made by `read` from an optax transformation *without a step size* (`optax.scale_by_adam()`), from a name, a table
     such as {"name": "momentum", "decay": 0.8}, or a list of these, one after the other. Its memory is one agent's own:
-    it stays there and never travels.
+    it stays there, but for what `shared` names.
     """
 
     text: str = ""
     rule: Any = None
+    shared: tuple[str, ...] = ()
+    """Fields of its memory that travel beside the parameters and are mixed as they are."""
 
     @classmethod
     def read(cls, given: Any) -> Optimizer:
@@ -120,6 +151,15 @@ class Optimizer:
         move, memory = self.update(subtract(start, end), memory, start)
         return descend(start, weight, move), memory
 
+    def sent(self, memory: Any) -> list[Any]:
+        """What of its memory travels beside the parameters; nothing, unless it shares some."""
+        return list(_held(memory, self.shared))
+
+    def heard(self, memory: Any, mixed: list[Any]) -> Any:
+        """Its memory with what the others' became."""
+        # Second moments are positive, and stay so where a weight is negative.
+        return _put(memory, self.shared, iter(jax.tree.map(jnp.abs, mixed))) if mixed else memory
+
     @property
     def normalises(self) -> bool:
         """Whether the size of a direction hardly matters, as for Adam: then its noise is not averaged out."""
@@ -137,14 +177,36 @@ PLAIN = Optimizer()
 @functools.cache  # the same object for the same words: runs of one job must agree in what is not traced
 def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
     words = ", ".join(f"{key}={value!r}" for key, value in options)
-    return Optimizer(f"{name}({words})" if words else name, OPTIMIZERS[name](**dict(options)))
+    made = OPTIMIZERS[name](**dict(options))
+    shared = made.shared if isinstance(made, Optimizer) else ()
+    return Optimizer(f"{name}({words})" if words else name, made.rule if isinstance(made, Optimizer) else made, shared)
 
 
 @functools.cache
 def _chain(parts: tuple[Optimizer, ...]) -> Optimizer:
     import optax
 
-    return Optimizer(", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts)))
+    shared = tuple(dict.fromkeys(field for part in parts for field in part.shared))
+    return Optimizer(", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts)), shared)
+
+
+def _held(memory: Any, names: tuple[str, ...]) -> Iterator[Any]:
+    """The fields of these names in what an optimizer, or a chain of them, remembers."""
+    for name, part in _named_parts(memory):
+        yield from [part] if name in names else _held(part, names)
+
+
+def _put(memory: Any, names: tuple[str, ...], new: Iterator[Any]) -> Any:
+    """The same memory with others in the places that `_held` finds."""
+    if not isinstance(memory, tuple):
+        return memory
+    parts = [next(new) if name in names else _put(part, names, new) for name, part in _named_parts(memory)]
+    return type(memory)(*parts) if hasattr(memory, "_fields") else tuple(parts)
+
+
+def _named_parts(memory: Any) -> list[tuple[str, Any]]:
+    parts = memory if isinstance(memory, tuple) else ()
+    return list(zip(getattr(memory, "_fields", [""] * len(parts)), parts, strict=True))
 
 
 def _probe(made: Optimizer, size: float) -> float | None:

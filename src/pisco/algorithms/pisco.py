@@ -101,12 +101,12 @@ def pisco(
         moved, outer_memory = outer.move(state.params, arrived, comm_lr, end.outer_memory)
 
         if one_exchange:
-            params, (tracker,) = mix((moved, Pushed(end.tracker)))
-            grads = grad(params, keys[-1])
+            params, (tracker,), seen = mix((moved, Pushed(end.tracker), direction.sent(memory)))
+            memory, grads = direction.heard(memory, seen), grad(params, keys[-1])
             return PiscoState(params, track(tracker, grads, end.grads), grads, memory, outer_memory)
 
-        params = mix(moved)  # line 9, X
-        grads = grad(params, keys[-1])  # line 9, G
+        params, seen = mix((moved, direction.sent(memory)))  # line 9, X
+        memory, grads = direction.heard(memory, seen), grad(params, keys[-1])  # line 9, G
         (tracker,) = mix(Pushed(add(gap, grads)))  # line 9, Y
         return PiscoState(params, tracker, grads, memory, outer_memory)
 

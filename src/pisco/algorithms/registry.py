@@ -75,6 +75,14 @@ def compressed_pisco(
     return compressed(inner=inner, consensus_lr=consensus_lr, compressor=as_compressor(compressor))
 
 
+def adam_pisco(
+    *, local_lr: float, comm_lr: float = 1.0, local_steps: int, direction: Any = "adam", outer: Optimizer = PLAIN
+) -> Algorithm:
+    """K-GT's averaged correction through Adam, or another optimizer."""
+    steps: Any = {"local_lr": local_lr, "comm_lr": comm_lr, "local_steps": local_steps}
+    return kgt(**steps, direction=Optimizer.read(direction), outer=outer)
+
+
 @dataclass(frozen=True)
 class Method:
     """One row: the factory, what the name fixes, the network it is published on, and a line of description."""
@@ -116,11 +124,7 @@ _ROWS = {
     "pisco-vr": Method(
         kgt, "PISCO with K-GT's averaged correction, no centralised start", {"last_gradient": False, "start": "zero"}
     ),
-    "pisco-adam": Method(
-        kgt,
-        "Adam on gradients with an averaged correction: PISCO for deep networks",
-        {"last_gradient": False, "start": "zero", "direction": "adam"},
-    ),
+    "pisco-adam": Method(adam_pisco, "Adam on gradients with an averaged correction: PISCO for deep networks"),
     "dsgd": Method(dsgd, "decentralized SGD, adapt-then-combine", ONE_STEP, GOSSIP),
     "dsgd-cta": Method(dsgd, "decentralized SGD, combine-then-adapt", ONE_STEP | {"combine_first": True}, GOSSIP),
     "local-dsgd": Method(dsgd, "decentralized SGD with local steps", {"combine_first": False}, GOSSIP),

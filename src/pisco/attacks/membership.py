@@ -16,6 +16,7 @@ import numpy as np
 
 from pisco.attacks.observed import Observed
 from pisco.privacy import clipped
+from pisco.problems.stream import everything
 
 CANDIDATES, FEWEST = 400, 50
 """Members of a batch that are looked for, at most, and others among them, at least."""
@@ -81,12 +82,13 @@ def from_message(seen: Observed, trials: int = 20, seed: int = 0) -> Ranking | N
 def from_model(seen: Observed, seed: int = 0) -> Ranking | None:
     """Who was among the agent's training samples, by the loss at the end of the run; None without test samples."""
     problem = seen.problem
-    if problem.test is None:
+    test: Any = everything(problem.test)
+    if test is None:
         return None
     random = np.random.default_rng(seed)
     inside = seen.samples(random.permutation(seen.own)[: 10 * CANDIDATES])
     held = set(np.asarray(inside["labels"]).ravel().tolist())
-    same = np.flatnonzero(np.isin(np.asarray(problem.test["labels"]), list(held)))  # an agent may have few labels
-    outside = jax.tree.map(lambda leaf: leaf[random.permutation(same)[: 10 * CANDIDATES]], problem.test)
+    same = np.flatnonzero(np.isin(np.asarray(test["labels"]), list(held)))  # an agent may have few labels
+    outside = jax.tree.map(lambda leaf: leaf[random.permutation(same)[: 10 * CANDIDATES]], test)
     losses = [np.asarray(problem.sample_losses(seen.end, batch)) for batch in (inside, outside)]
     return rank(-losses[0], -losses[1])

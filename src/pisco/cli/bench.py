@@ -212,10 +212,10 @@ def _check(scores: Scores, out: Path | None, by: str, ratio: float, as_json: boo
 
     found = leave_one_out(scores, currency=by)
     names = {
-        "alone": "first",
-        "listed": "best of five",
-        "new_task": "first, task not seen",
-        "new_listed": "best of five, task not seen",
+        "first": "first",
+        "piloted": "of five, by pilots",
+        "new_first": "first, task not seen",
+        "new_piloted": "of five, by pilots, task not seen",
     }
     rows = []
     for name, words in names.items():

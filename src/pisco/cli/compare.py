@@ -164,12 +164,15 @@ def _numbers(text: str | None) -> tuple[float, ...]:
 
 
 def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
+    from pisco.metrics import AGENTS
+    from pisco.results import measured
     from pisco.targets import SHOWN, reached
 
     first = entries[0].result
     shown = [what for what in SHOWN if what != "seconds" or "seconds" in first.history]
     headers = [f"{what} to {first.metric(goal).title} {bound:g}" for goal, bound in goals.items() for what in shown]
     writing = {"rounds": "{:.0f}".format, "bytes": size, "price": "{:.0f}".format, "seconds": "{:.3g}".format}
+    agents = {name: f"final {metric.title}" for name, metric in measured([first]).items() if metric.of == AGENTS}
     rows = []
     for entry, found in zip(entries, reached([entry.result for entry in entries], goals), strict=True):
         cells = [entry.method + (" (diverged)" if entry.result.diverged else ""), f"{entry.tuned.local_lr:g}"]
@@ -179,8 +182,9 @@ def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
             # One interval is enough to see what chance does.
             known = {what: each if what == "rounds" else each.alone() for what, each in known.items()}
             cells += [known[what].words(writing[what]) if what in known else "–" for what in shown]
-        rows.append([*cells, cell(float(np.median(entry.result.final("grad_norm_sq"))), ".2g")])
+        ends = [cell(float(np.median(entry.result.final("grad_norm_sq"))), ".2g")]
+        rows.append([*cells, *ends, *(cell(float(np.median(entry.result.final(name))), ".3g") for name in agents)])
         if entry.tuned.failed:
             note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
     title = f"Medians of {len(first.seeds)} seeds (95% intervals); seeds that did not get there count as more than that"
-    print_table(title, ("method", "η_l", *headers, "final ‖∇f‖²"), rows, right=range(1, 20))
+    print_table(title, ("method", "η_l", *headers, "final ‖∇f‖²", *agents.values()), rows, right=range(1, 20))

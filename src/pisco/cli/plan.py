@@ -135,11 +135,12 @@ def _recommended(config: Config, prices: Prices | None) -> list[str]:
     """Out of all methods those that measured cells recommend for such a network and such prices."""
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.costs import Prices
-    from pisco.experiments.bench.learned import shortlist
+    from pisco.experiments.bench.learned import Spot, shortlist
 
-    paid = prices or Prices()
-    rate = config.network.build().mixing_rate
-    found = shortlist(rate, paid.server / max(paid.gossip, 1e-9))
+    paid, network = prices or Prices(), config.network.build()
+    rate = max(network.mixing_rate, 0.0)
+    place = Spot(rate, network.num_agents, network.graph.num_edges)
+    found = shortlist(place, paid.server / max(paid.gossip, 1e-9))
     note(
         f"measured cells of {len(ALGORITHMS)} methods (`pisco bench`) recommend {', '.join(found)} at λ_w = {rate:.3g}"
     )

@@ -82,7 +82,7 @@ def export(
 
 
 def endings(result: Result) -> list[tuple[str, str]]:
-    """A row for every usual column: its last value, the mean over seeds and from where to where they differ."""
+    """A row for every usual column: its last value, the median over seeds and its interval."""
     from pisco.report.numbers import spread
     from pisco.results import measured
 

@@ -21,13 +21,14 @@ from pisco.costs import MessageSizes, cumulative_costs, message_sizes
 from pisco.engines import checkpoint, private
 from pisco.engines.agents import Frames
 from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
-from pisco.engines.feeder import deferring, feeding
+from pisco.engines.feeder import feeding
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.engines.sizes import check_sizes
 from pisco.engines.stopwatch import Stopwatch
 from pisco.errors import InputError, check_number
 from pisco.metrics import with_running_mean
 from pisco.networks.rounds import Links
+from pisco.problems.trouble import deferring
 
 CHECKPOINT_SECONDS = 5.0
 """A checkpoint is written after the first chunk, then at most this often, and at the end."""
@@ -246,7 +247,7 @@ def drive(
             elif done % eval_every == 0 and history.rounds[-1] != done:  # a stream failed when it was measured
                 history.add_row(done, engine.measure(job, states))
     if states is None:
-        with deferring(job) as failed:
+        with deferring(job.problem.trouble) as failed:
             states = engine.start(job)
             first = engine.measure(job, states)
             if (failure := failed()) is not None:
@@ -280,7 +281,8 @@ def drive(
         return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames, names, told)
 
     saved_at, saved_round, stopping = -math.inf, done, False
-    with _one_polite_interrupt() as asked_to_stop, deferring(job) as failed, feeding(job, shapes) as feeder:
+    polite, watching = _one_polite_interrupt(), deferring(job.problem.trouble)
+    with polite as asked_to_stop, watching as failed, feeding(job, shapes) as feeder:
         chunk = chunk if feeder is None else min(chunk, feeder.rounds)
         while done < rounds and not history.hopeless and not stopping:
             segment = next_segment(done, rounds, eval_every, chunk)

@@ -195,29 +195,6 @@ class Feeder:
 
 
 @contextmanager
-def deferring(job: Job) -> Iterator[Callable[[], InputError | None]]:
-    """While it lasts programs end though their stream fails; the function it gives says what went wrong meanwhile.
-
-    It raises that, where it went wrong in training without being gathered ahead.
-    """
-    if not job.problem.streams:
-        yield lambda: None
-        return
-    stream: Stream = job.problem.data
-
-    def failed() -> InputError | None:
-        if stream.spoiled and stream.failure is not None:
-            raise stream.failure
-        return stream.failure
-
-    stream.failure, stream.spoiled, stream.defers = None, False, True
-    try:
-        yield failed
-    finally:
-        stream.defers = False
-
-
-@contextmanager
 def feeding(job: Job, shapes: Carry) -> Iterator[Feeder | None]:
     """A feeder, where batches of a stream are drawn. (With several processes each gathers when its agents ask.)"""
     if not job.problem.streams or job.batch_size is None or jax.process_count() > 1:

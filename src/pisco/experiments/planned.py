@@ -111,6 +111,10 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
     server: dict[str, Any] = {"server": "bernoulli", "server_prob": p}
     if p in (0.0, 1.0):
         server = {"server": "always" if p else "never"}
+    if setting.knows_prob:
+        tables["algorithm"]["server_prob"] = p
+    if setting.gossip_steps != 1:
+        server["gossip_steps"] = setting.gossip_steps
     weights = {} if setting.weights == own_weights else {"weights": setting.weights}
     replace(tables, {"network": server | weights})
     tables["name"] = f"{config.name}-planned"

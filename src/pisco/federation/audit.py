@@ -32,7 +32,10 @@ from cryptography import x509
 
 from pisco.errors import InputError
 from pisco.federation import authority as ca
+from pisco.federation.keyfiles import check_signed
 from pisco.federation.kits import Kit
+from pisco.federation.naming import Refused, member_of
+from pisco.federation.plan import Federation
 from pisco.federation.rolls import check_signature, sign
 
 log = logging.getLogger("pisco.federation")
@@ -107,8 +110,11 @@ class AuditLog:
             self._file = -1
 
 
-def read(path: Path, authority: bytes | None = None) -> list[Noted]:
-    """The lines of a log, checked: each on the one before; and signed by a member, where `authority` is given."""
+def read(path: Path, authority: bytes | None = None, plan: Federation | None = None) -> list[Noted]:
+    """The lines of a log, checked: each on the one before; and signed by a member, where `authority` is given.
+
+    The plan says whom certificates of another authority name.
+    """
     found: list[Noted] = []
     certificate, signed = b"", (b"", "")
     for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1] if path.exists() else [], 1):
@@ -120,7 +126,7 @@ def read(path: Path, authority: bytes | None = None) -> list[Noted]:
             if said["signature"]:
                 signed = base64.b64decode(said["signature"]), made.hash
             if authority is not None and made.kind == START:
-                certificate = _signer(made.facts, found, authority)
+                certificate = _signer(made.facts, found, authority, plan)
                 _check(certificate, *signed)  # so all lines until here are signed
         except BadLine as error:
             raise InputError(f"line {number} of {path} {error}; ask who could write to it") from None
@@ -147,11 +153,15 @@ def _check(certificate: bytes, signature: bytes, digest: str) -> None:
         raise BadLine("is not signed by the member") from None
 
 
-def _signer(facts: dict[str, Any], found: list[Noted], authority: bytes) -> bytes:
+def _signer(facts: dict[str, Any], found: list[Noted], authority: bytes, plan: Federation | None) -> bytes:
     certificate, member = facts["certificate"].encode(), found[0].facts["member"] if found else facts["member"]
     known = x509.load_pem_x509_certificate(certificate)
-    if not ca.check_signed(known, x509.load_pem_x509_certificate(authority)):
+    if not check_signed(known, authority):
         raise BadLine("has a certificate that another authority signed")
-    if not ca.common_name(known) == facts["member"] == member:
-        raise BadLine(f"has a certificate of {ca.common_name(known)!r}, and the log is of {member!r}")
+    try:
+        whose = member_of(known, plan) if plan else ca.common_name(known)
+    except Refused as error:
+        raise BadLine(f"is not a member's: {error}") from None
+    if not whose == facts["member"] == member:
+        raise BadLine(f"has a certificate of {whose!r}, and the log is of {member!r}")
     return certificate

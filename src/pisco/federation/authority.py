@@ -6,85 +6,44 @@
     DIR/authority/issued/*.pem      every certificate ever signed, one file each
     DIR/authority/revoked.pem       the revoked serial numbers (a signed list), in every kit
 
-Keys are ECDSA on P-256, which every TLS library accepts for TLS 1.3.
+Keys are ECDSA on P-256, which every TLS library accepts for TLS 1.3. Where members have certificates of another
+authority, cert.pem holds its certificates and there is no key.pem; `signers` has the key for plans and lists.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from pisco.errors import InputError
+from pisco.federation import signers
+from pisco.federation.keyfiles import (
+    CERTIFICATE,
+    KEY,
+    REVOKED,
+    elliptic,
+    new_key,
+    now,
+    pem,
+    read,
+    read_bundle,
+    read_certificate,
+    read_key,
+)
 from pisco.files import atomic_write
-
-T = TypeVar("T")
 
 AUTHORITY_DAYS = 3650
 SKEW = dt.timedelta(minutes=10)
 """Certificates are valid from a little before they are signed, because clocks differ."""
 
-KEY, CERTIFICATE, REVOKED, ISSUED = "key.pem", "cert.pem", "revoked.pem", "issued"
-
-
-def now() -> dt.datetime:
-    """The time, as certificates write it."""
-    return dt.datetime.now(dt.UTC)
-
-
-def new_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """A private key in a new file of mode 600; an existing file is never overwritten."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    secret = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    try:
-        # The mode is given when the file is made: there is no moment at which others can read it.
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        raise InputError(f"{path} exists and keys are never overwritten; choose another folder") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(secret)
-    return key
-
-
-def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
-    """The private key of a file that nobody else can read."""
-    key = _read(path, lambda secret: serialization.load_pem_private_key(secret, None), "private key", "make a new kit")
-    if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise InputError(f"the key {path} can be read by others; run chmod 600 {path}")
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise InputError(f"{path} holds a key of another kind; expected ECDSA, as `pisco federation` makes it")
-    return key
-
-
-def read_certificate(path: Path) -> x509.Certificate:
-    """The certificate of a file."""
-    return _read(path, x509.load_pem_x509_certificate, "certificate", "ask for a new one")
-
-
-def _read(path: Path, parse: Callable[[bytes], T], what: str, fix: str, unread: str = "check the path") -> T:
-    try:
-        return parse(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the {what} {path} ({error.strerror}); {unread}") from error
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not a {what} in PEM; {fix}") from error
-
-
-def pem(made: x509.Certificate | x509.CertificateRevocationList) -> bytes:
-    """The text of a certificate or of the list of revoked ones."""
-    return made.public_bytes(serialization.Encoding.PEM)
+ISSUED = "issued"
 
 
 def tls_name(federation: str, name: str) -> str:
@@ -110,7 +69,10 @@ class Authority:
 
     @classmethod
     def create(cls, folder: Path, federation: str, days: int = AUTHORITY_DAYS) -> Authority:
-        """A new key and a certificate that signs itself; refuses a folder that has a key."""
+        """A new key and a certificate that signs itself; refuses a folder that has a key.
+
+        A plan key that the folder has already signs the list of revoked certificates.
+        """
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = new_key(folder / KEY)
         (folder / ISSUED).mkdir(exist_ok=True)
@@ -125,7 +87,17 @@ class Authority:
         )
         atomic_write(folder / CERTIFICATE, pem(certificate))
         made = cls(folder, federation)
-        made._write_revoked({}, key)
+        made._write_revoked({}, signers.signing_key(folder))
+        return made
+
+    @classmethod
+    def adopt(cls, folder: Path, federation: str, bundle: Path) -> Authority:
+        """Another authority's certificates, for members who have theirs of it; its folder has a plan key already."""
+        text = b"".join(map(pem, read_bundle(bundle)))
+        (folder / ISSUED).mkdir(exist_ok=True)
+        atomic_write(folder / CERTIFICATE, text)
+        made = cls(folder, federation)
+        made._write_revoked({}, signers.signing_key(folder))
         return made
 
     @classmethod
@@ -154,6 +126,11 @@ class Authority:
         self, name: str, public: ec.EllipticCurvePublicKey, host: str, days: float, start: dt.datetime | None = None
     ) -> x509.Certificate:
         """A certificate that says the holder of a key is `name`; a copy is kept in `issued`."""
+        if not (self.folder / KEY).is_file():
+            raise InputError(
+                f"certificates of {self.federation!r} come from another authority; give --certificate, the one that "
+                f"{name!r} has of it"
+            )
         issuer, start = self.certificate, start or now()
         self.check_days(days, start)
         names: list[x509.GeneralName] = [x509.DNSName(tls_name(self.federation, name))]
@@ -171,16 +148,20 @@ class Authority:
             )
             .sign(read_key(self.folder / KEY), hashes.SHA256())
         )
-        atomic_write(self.folder / ISSUED / f"{name}-{certificate.serial_number:x}.pem", pem(certificate))
+        self.keep(name, certificate)
         return certificate
 
+    def keep(self, name: str, certificate: x509.Certificate) -> None:
+        """Keep a member's certificate, so that it can be revoked."""
+        atomic_write(self.folder / ISSUED / f"{name}-{certificate.serial_number:x}.pem", pem(certificate))
+
     def issued(self, name: str | None = None) -> list[x509.Certificate]:
-        """Every certificate signed so far, or those of one name, oldest first."""
-        paths = (self.folder / ISSUED).glob("*.pem")
+        """Every certificate kept so far, or those of one name, oldest first."""
+        paths = [path for path in (self.folder / ISSUED).glob("*.pem") if name in (None, path.stem.rpartition("-")[0])]
         # Certificates have whole seconds; within one, the file's time says which came later.
         found = [(path.stat().st_mtime_ns, read_certificate(path)) for path in paths]
         found.sort(key=lambda pair: (pair[1].not_valid_before_utc, pair[0]))
-        return [each for _, each in found if name in (None, common_name(each))]
+        return [each for _, each in found]
 
     def trusted(self, name: str) -> list[x509.Certificate]:
         """The certificates of a name whose keys were not revoked, oldest first; they may be over."""
@@ -188,30 +169,30 @@ class Authority:
         return [each for each in self.issued(name) if each.serial_number not in gone]
 
     def revoked(self) -> dict[int, dt.datetime]:
-        """Revoked serial numbers, and since when."""
-        listed = read_revoked(self.folder / REVOKED, self.certificate)
+        """Revoked numbers (`naming.number`), and since when."""
+        listed = read_revoked(self.folder / REVOKED, signers.verifying_key(self.folder, self.certificate))
         return {each.serial_number: each.revocation_date_utc for each in listed}
 
     def revoke(self, serials: list[int]) -> None:
-        """Revoke the certificates with these serial numbers."""
+        """Revoke the certificates with these numbers."""
         listed = self.revoked()
-        self._write_revoked(dict.fromkeys(serials, now()) | listed, read_key(self.folder / KEY))
+        self._write_revoked(dict.fromkeys(serials, now()) | listed, signers.signing_key(self.folder))
 
     def _write_revoked(self, serials: dict[int, dt.datetime], key: ec.EllipticCurvePrivateKey) -> None:
-        issuer, at = self.certificate, now()
-        builder = x509.CertificateRevocationListBuilder().issuer_name(issuer.subject)
-        builder = builder.last_update(at - SKEW).next_update(issuer.not_valid_after_utc)
+        at = now()
+        builder = x509.CertificateRevocationListBuilder().issuer_name(_distinguished(self.federation, "authority"))
+        builder = builder.last_update(at - SKEW).next_update(at + dt.timedelta(days=AUTHORITY_DAYS))
         for serial, since in serials.items():
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since).build()
             builder = builder.add_revoked_certificate(entry)
         atomic_write(self.folder / REVOKED, pem(builder.sign(key, hashes.SHA256())))
 
 
-def read_revoked(path: Path, authority: x509.Certificate) -> x509.CertificateRevocationList:
-    """The list of revoked certificates, if the authority signed it."""
+def read_revoked(path: Path, signer: ec.EllipticCurvePublicKey) -> x509.CertificateRevocationList:
+    """The list of revoked certificates, if the key that signs plans signed it."""
     unread = "without it nobody is let in"
-    listed = _read(path, x509.load_pem_x509_crl, "list of revoked certificates", "copy it again", unread)
-    if not listed.is_signature_valid(elliptic(authority.public_key())):
+    listed = read(path, x509.load_pem_x509_crl, "list of revoked certificates", "copy it again", unread)
+    if not listed.is_signature_valid(signer):
         raise InputError(f"{path} is not signed by this federation's authority; copy it again")
     return listed
 
@@ -233,7 +214,7 @@ def read_request(path: Path, name: str) -> ec.EllipticCurvePublicKey:
         request = x509.load_pem_x509_csr(text)
         return request.is_signature_valid, common_name(request), request.public_key()
 
-    proven, wanted, public = _read(path, parse, "certificate request", "`pisco federation request` makes one")
+    proven, wanted, public = read(path, parse, "certificate request", "`pisco federation request` makes one")
     if not proven:
         raise InputError(f"the request {path} is not signed with its own key; make a new one")
     if wanted != name:
@@ -245,15 +226,6 @@ def common_name(signed: x509.Certificate | x509.CertificateSigningRequest) -> st
     """The name that a certificate or a request states."""
     found = signed.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if len(found) == 1 else ""
-
-
-def check_signed(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether the authority signed the certificate."""
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True
 
 
 def _distinguished(federation: str, name: str) -> x509.Name:
@@ -286,10 +258,3 @@ def _host_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def elliptic(key: object) -> ec.EllipticCurvePublicKey:
-    """A public key of the one kind that is used here."""
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise InputError("a key is not ECDSA on P-256; let `pisco federation` make it")
-    return key

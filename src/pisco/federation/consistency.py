@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from pisco.errors import InputError
 from pisco.federation import masking
+from pisco.federation.changes import check_changes
 from pisco.federation.roster import RESERVED, Epoch, check_relays
 
 if TYPE_CHECKING:
@@ -40,35 +43,32 @@ def check(plan: Federation) -> None:
             f'wire = "{plan.wire}" does not go with {plan.algorithm.name!r}, which compresses its messages itself; '
             "leave one of them out"
         )
-    if plan.closing and plan.presence == "deadline":
+    if plan.closing and plan.presence == "deadline" and plan.server_sum:
         raise InputError(
-            'closing = true needs everybody at the end, and presence = "deadline" does not wait for them; leave it '
-            "out, and take `pisco federation collect` once all are done"
+            'closing = true with server_sum = "masked" needs everybody at the end, and presence = "deadline" does not '
+            "wait for them; leave it out, and give `pisco federation collect` everybody's result"
         )
-    _check_changes(plan)
+    check_changes(plan)
     check_relays(plan.relays or [], plan.server_address, plan.epochs)
+    _check_certificates(plan)
     for epoch in plan.epochs:
         _check_epoch(plan, epoch)
     if plan.server_sum:
         masking.check(plan)
 
 
-def _check_changes(plan: Federation) -> None:
-    present, rounds = {member.name for member in plan.roster}, [change.round for change in plan.changes]
-    if rounds != sorted(rounds) or any(not 1 <= each < plan.rounds for each in rounds):
-        raise InputError(f"changes take effect at rounds {rounds}; put them in order, from 1 to {plan.rounds - 1}")
-    for change in plan.changes:
-        if (change.name in present) == (change.action == "add"):
-            state = "already" if change.action == "add" else "not"
-            raise InputError(
-                f"the change at round {change.round} would {change.action} {change.name!r}, "
-                f"who is {state} a member then"
-            )
-        if (change.address is None and change.reach is None) != (change.action == "remove"):
-            raise InputError(
-                f"the change of {change.name!r} at round {change.round} needs an address, unless it removes"
-            )
-        (present.remove if change.action == "remove" else present.add)(change.name)
+def _check_certificates(plan: Federation) -> None:
+    named, everybody = plan.certificates, (*plan.helpers, *plan.names)
+    without = [name for name in everybody if name not in named]
+    if named and without:
+        raise InputError(
+            f"{without[0]!r} has no certificate named, but others have; give the DNS name in everybody's, the server's "
+            "too (server_certificate), or nobody's"
+        )
+    for name, dns in named.items():
+        other = next((each for each in named if named[each] == dns), name)
+        if other != name:
+            raise InputError(f"{other!r} and {name!r} both have the certificate for {dns}; give each its own")
 
 
 def _check_epoch(plan: Federation, epoch: Epoch) -> None:
@@ -88,6 +88,7 @@ def _check_epoch(plan: Federation, epoch: Epoch) -> None:
         raise InputError("the roster is not in the order of its indices; sort it")
     if plan.server_address in [member.address for member in epoch.members]:
         raise InputError(f"the server and an agent both have the address {plan.server_address}; give each its own")
-    network = plan.network_of(epoch)
+    # What members who are absent rule out, those who are gone do too.
+    network = plan.network_of(epoch, np.ones(len(names), bool) if plan.gone_at(epoch.start) else None)
     if network.problem_with_reach:
         raise InputError(f"from round {epoch.start} on, {network.problem_with_reach}")

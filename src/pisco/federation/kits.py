@@ -2,7 +2,8 @@
 
 KIT/key.pem           the private key, mode 600; it never leaves this folder
 KIT/cert.pem          who this is, signed by the authority
-KIT/ca.pem            the authority's certificate
+KIT/ca.pem            the authority's certificate, or those of an authority that members already had
+KIT/plan.pem          the public part of the key that signs plans, where it is not the authority's own
 KIT/federation.toml   the plan, and beside it the files that it names
 KIT/revoked.pem       the revoked certificates
 """
@@ -16,12 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509.oid import NameOID
 
 from pisco.errors import InputError
 from pisco.federation import authority as ca
-from pisco.federation import signed
+from pisco.federation import keyfiles, signed, signers
+from pisco.federation.naming import Refused, check_purposes, member_of, number
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
 from pisco.files import atomic_write
@@ -30,10 +32,6 @@ log = logging.getLogger("pisco.federation")
 
 PLAN = "federation.toml"
 SOON = dt.timedelta(days=14)
-
-
-class Refused(Exception):
-    """A peer is not let in; the message is the one line for the log."""
 
 
 def require_tls13() -> None:
@@ -59,6 +57,7 @@ class Kit:
     key: bytes = field(repr=False)
     certificate: bytes = field(repr=False)
     authority: bytes = field(repr=False)
+    signer: ec.EllipticCurvePublicKey = field(repr=False)
     not_after: dt.datetime
     version: int = 0
     proxy: str | None = None
@@ -83,31 +82,33 @@ class Kit:
             raise InputError(f"there is no kit {folder}; `pisco federation issue` makes one")
         for file in (ca.KEY, ca.CERTIFICATE, "ca.pem", PLAN, ca.REVOKED):
             if not (folder / file).is_file():
-                raise InputError(f"the kit {folder} lacks {file}; ask the coordinator for a whole one")
+                raise InputError(f"the kit {folder} lacks {file}; {_missing(folder, file)}")
         plan = Federation.load(folder / PLAN)
+        if plan.certificates and not (folder / signers.PUBLIC).is_file():
+            raise InputError(f"the kit {folder} lacks {signers.PUBLIC}; ask the coordinator for a whole one")
         key, certificate = ca.read_key(folder / ca.KEY), ca.read_certificate(folder / ca.CERTIFICATE)
-        trusted = ca.read_certificate(folder / "ca.pem")
-        name = ca.common_name(certificate)
-        if not ca.check_signed(certificate, trusted):
+        bundle = keyfiles.read_bundle(folder / "ca.pem")
+        trusted, signer = b"".join(map(ca.pem, bundle)), signers.verifying_key(folder, bundle[0])
+        if not keyfiles.check_signed(certificate, trusted):
             raise InputError(f"the certificate in {folder} is not signed by its ca.pem; ask for a new kit")
         if _public(key.public_key()) != _public(certificate.public_key()):
             raise InputError(f"the key in {folder} is not the one its certificate is for; ask for a new kit")
-        if _federation(certificate) != plan.name:
+        try:
+            name = member_of(certificate, plan)
+        except Refused as error:
             raise InputError(
-                f"the certificate in {folder} is of the federation {_federation(certificate)!r}, "
-                f"its plan of {plan.name!r}; ask for a new kit"
-            )
+                f"the certificate in {folder} does not fit its plan, of {plan.name!r}: {error}; ask for a new kit"
+            ) from None
         if name not in (*plan.helpers, *plan.names):
             raise InputError(f"the plan in {folder} has no agent {name!r}; copy the newest federation.toml there")
         kit = cls(
-            folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), ca.pem(trusted),
-            certificate.not_valid_after_utc, signed.check(folder / PLAN, plan, trusted),
+            folder, name, plan, (folder / ca.KEY).read_bytes(), ca.pem(certificate), trusted, signer,
+            certificate.not_valid_after_utc, signed.check(folder / PLAN, plan, signer),
         )  # fmt: skip
-        problem = kit._why_not(certificate)
+        problem = kit._why_not(certificate) or check_purposes(certificate)
         if problem:
             raise InputError(
-                f"the certificate of {name!r} {problem}; check this machine's clock, "
-                f"or ask for a new one (`pisco federation issue {name} --renew`)"
+                f"the certificate of {name!r} {problem}; check this machine's clock, or {kit._renewal('ask for')}"
             )
         return kit
 
@@ -119,12 +120,19 @@ class Kit:
             return None
         return (
             f"the certificate of {self.name!r} ends in {max(0, left.days)} days, "
-            f"on {self.not_after:%Y-%m-%d %H:%M} UTC; renew it with `pisco federation issue {self.name} --renew`"
+            f"on {self.not_after:%Y-%m-%d %H:%M} UTC; {self._renewal('get')}"
         )
+
+    def _renewal(self, verb: str) -> str:
+        if self.federation.certificates:
+            return (
+                f"{verb} a new one of its authority, for the same key, and put it into {self.folder / ca.CERTIFICATE}"
+            )
+        return f"{verb} a new one (`pisco federation issue {self.name} --renew`)"
 
     @property
     def revoked(self) -> frozenset[int]:
-        """Revoked serial numbers; read again when the file has changed.
+        """Revoked numbers (`naming.number`); read again when the file has changed.
 
         A list that is broken, gone or older leaves the last good one in force; past a restart too, see `remember`.
         """
@@ -132,7 +140,7 @@ class Kit:
             stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
             stamp = (stat.st_mtime_ns, stat.st_ino)
             if stamp != self._stamp:
-                listed = ca.read_revoked(Path(self._list), x509.load_pem_x509_certificate(self.authority))
+                listed = ca.read_revoked(Path(self._list), self.signer)
                 if self._listed is None or listed.last_update_utc >= self._listed:
                     self._revoked = frozenset(each.serial_number for each in listed)
                     self._listed = listed.last_update_utc
@@ -156,7 +164,7 @@ class Kit:
         """Keep the newest list, and the plan's version, in a folder of our own: a restart takes no older ones."""
         memory = folder / ca.REVOKED
         if memory.exists():
-            listed = ca.read_revoked(memory, x509.load_pem_x509_certificate(self.authority))
+            listed = ca.read_revoked(memory, self.signer)
             if self._listed is None or listed.last_update_utc > self._listed:
                 self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
         self._memory, self._stamp = memory, None
@@ -172,7 +180,7 @@ class Kit:
     def newer_plan(self) -> Federation:
         """The plan that lies in the kit now; an older one than before, or one that is not signed, is refused."""
         plan = Federation.load(self.folder / PLAN)
-        version = signed.check(self.folder / PLAN, plan, x509.load_pem_x509_certificate(self.authority))
+        version = signed.check(self.folder / PLAN, plan, self.signer)
         if version < self.version:
             raise InputError(f"it is version {version}, and version {self.version} is in force")
         self.version = version
@@ -189,7 +197,7 @@ class Kit:
                 return
             self._own_stamp = stamp
             new, old = ca.read_certificate(Path(self._own)), x509.load_pem_x509_certificate(self.certificate)
-            if new.serial_number == old.serial_number:
+            if new == old:
                 return
             problem = "" if self.identify(ca.pem(new)) == self.name else "names another member"
             if not problem and _public(new.public_key()) != _public(old.public_key()):
@@ -217,7 +225,7 @@ class Kit:
 
     def server_name(self, peer: str) -> str:
         """The name that TLS must find in a peer's certificate (`grpc.ssl_target_name_override`)."""
-        return ca.tls_name(self.federation.name, peer)
+        return self.federation.certificates.get(peer) or ca.tls_name(self.federation.name, peer)
 
     def identify(self, presented: bytes) -> str:
         """The member that a certificate (PEM, from the handshake) belongs to, or `Refused`.
@@ -229,7 +237,7 @@ class Kit:
             certificate = self._read(presented)
             if len(self._known) >= 4096:  # bounded, though only the authority can mint such certificates
                 self._known.clear()
-            self._known[presented] = known = (ca.common_name(certificate), certificate)
+            self._known[presented] = known = (member_of(certificate, self.federation), certificate)
         name, certificate = known
         problem = self._why_not(certificate)
         if problem:
@@ -239,15 +247,11 @@ class Kit:
     def _read(self, presented: bytes) -> x509.Certificate:
         try:
             certificate = x509.load_pem_x509_certificate(presented)
-            name, federation, uris = ca.common_name(certificate), _federation(certificate), _uris(certificate)
+            _ = certificate.extensions, (name := ca.common_name(certificate))
         except ValueError:  # parts of a certificate are read only when asked for
             raise Refused("what it presents is not a certificate") from None
-        if not ca.check_signed(certificate, x509.load_pem_x509_certificate(self.authority)):
+        if not keyfiles.check_signed(certificate, self.authority):
             raise Refused(f"the certificate of {name!r} is signed by another authority")
-        if federation != self.federation.name:
-            raise Refused(f"{name!r} is of another federation, {federation!r}")
-        if ca.identity_uri(federation, name) not in uris:
-            raise Refused(f"the certificate of {name!r} was made for another purpose")
         return certificate
 
     def _why_not(self, certificate: x509.Certificate) -> str | None:
@@ -256,7 +260,7 @@ class Kit:
             return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
         if at < certificate.not_valid_before_utc:
             return f"is valid only from {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC on"
-        return "has been revoked" if certificate.serial_number in self.revoked else None
+        return "has been revoked" if number(certificate, self.federation) in self.revoked else None
 
 
 def issue(
@@ -268,8 +272,9 @@ def issue(
     days: float = 365,
     request: Path | None = None,
     renew: bool = False,
+    certificate: Path | None = None,
     start: dt.datetime | None = None,
-) -> x509.Certificate:
+) -> x509.Certificate | None:
     """Make a member's kit, or renew its certificate.
 
     Args:
@@ -280,6 +285,8 @@ def issue(
       days: how long the certificate is valid.
       request: a request made by the agent, whose key is then never on this machine.
       renew: sign the key that the kit already has, or that the member's last certificate is for.
+      certificate: the one that the member has of another authority, where the plan is for such; without it the
+        member puts it into its kit, beside the key.
       start: from when the days count, if not from now.
     """
     if name not in (*plan.helpers, *plan.names):
@@ -287,6 +294,13 @@ def issue(
             f"{plan.name!r} has no agent {name!r}; it has {', '.join(plan.names)} and {', '.join(plan.helpers)}"
         )
     signer = ca.Authority.open(home / "authority", plan.name)
+    if bool(plan.certificates) < bool(certificate) or (bool(plan.certificates) and (request is not None or renew)):
+        raise InputError(
+            "a plan that names certificates takes --certificate and neither --request nor --renew, and no other plan "
+            "takes it"
+        )
+    if plan.certificates:
+        return _bring(home, plan, name, folder, certificate)
     signer.check_days(days, start or ca.now())
     if request is not None:
         public = ca.read_request(request, name)
@@ -310,17 +324,44 @@ def issue(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if request is None and not renew:
         public = ca.new_key(folder / ca.KEY).public_key()
-    certificate = signer.sign(name, public, _host(plan, name), days, start)  # pyright: ignore[reportPossiblyUnbound]
+    made = signer.sign(name, public, _host(plan, name), days, start)  # pyright: ignore[reportPossiblyUnbound]
     refresh(home, plan, folder)
-    atomic_write(folder / "ca.pem", ca.pem(signer.certificate))
-    atomic_write(folder / ca.CERTIFICATE, ca.pem(certificate))
-    return certificate
+    atomic_write(folder / ca.CERTIFICATE, ca.pem(made))
+    return made
+
+
+def _bring(home: Path, plan: Federation, name: str, folder: Path, path: Path | None) -> x509.Certificate | None:
+    """A kit for a member with a certificate of another authority, and without its key."""
+    brought = None if path is None else ca.read_certificate(path)
+    if brought is not None:
+        authority = ca.Authority.open(home / "authority", plan.name)
+        if not keyfiles.check_signed(brought, (authority.folder / ca.CERTIFICATE).read_bytes()):
+            raise InputError(f"{path} is not signed by the authority of {home}; give it the one between them, too")
+        try:
+            whose = member_of(brought, plan)
+        except Refused as error:
+            raise InputError(f"{path} cannot be used: {error}; the plan wants {plan.certificates[name]}") from None
+        if whose != name:
+            raise InputError(f"{path} is the certificate of {whose!r}, not of {name!r}")
+        problem = check_purposes(brought)
+        if problem:
+            raise InputError(f"{path} {problem}; members call and are called, so ask for clientAuth and serverAuth")
+        authority.keep(name, brought)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    refresh(home, plan, folder)
+    if brought is not None:
+        atomic_write(folder / ca.CERTIFICATE, ca.pem(brought))
+    return brought
 
 
 def refresh(home: Path, plan: Federation, folder: Path) -> None:
-    """Put the newest plan and list of revoked certificates into a kit."""
+    """Put the newest plan and list of revoked certificates into a kit, and whose signatures count."""
+    source = home / "authority"
     signed.save(home, plan, folder / PLAN)
-    atomic_write(folder / ca.REVOKED, (home / "authority" / ca.REVOKED).read_bytes())
+    copied = {ca.REVOKED: ca.REVOKED, ca.CERTIFICATE: "ca.pem", signers.PUBLIC: signers.PUBLIC}
+    for file, name in copied.items():
+        if (source / file).is_file():
+            atomic_write(folder / name, (source / file).read_bytes())
 
 
 def _host(plan: Federation, name: str) -> str:
@@ -332,17 +373,9 @@ def _host(plan: Federation, name: str) -> str:
     return host_of(last.member(name).address or "")
 
 
-def _federation(certificate: x509.Certificate) -> str:
-    found = certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
-
-
-def _uris(certificate: x509.Certificate) -> list[str]:
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return []
-    return names.get_values_for_type(x509.UniformResourceIdentifier)
+def _missing(folder: Path, file: str) -> str:
+    brought = (folder / signers.PUBLIC).is_file() and file in (ca.KEY, ca.CERTIFICATE)
+    return "put yours there, of your authority" if brought else "ask the coordinator for a whole one"
 
 
 def _public(key: object) -> bytes:

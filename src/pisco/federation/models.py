@@ -29,7 +29,7 @@ def collect(plan: Federation, results: Sequence[Result]) -> Result:
         told, name = result.settings.get("federation"), result.settings.get("agent")
         if not isinstance(told, Mapping) or name is None:
             raise InputError(f"{result.label!r} is not the result of an agent; give KIT/result of every agent")
-        if told.get("hash") != plan.hash:
+        if told.get("hash") != plan.hash_at(plan.rounds):
             raise InputError(
                 f"the result of {name!r} comes from another plan than the kit's; copy the newest plan there"
             )

@@ -20,24 +20,36 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from pisco import registry
 from pisco.algorithms.compressed import compressed
 from pisco.algorithms.compressors import Cast
-from pisco.errors import InputError, choose, suggest
+from pisco.errors import InputError, suggest
 from pisco.federation import consistency, masking
-from pisco.federation.contract import BadData, Contract
-from pisco.federation.roster import OUTBOUND, SERVER, Address, Change, Epoch, Member, Name, RelayPoint, Seconds, Triple
+from pisco.federation.changes import changed, epochs_of, triples, without_last
+from pisco.federation.contract import Contract
+from pisco.federation.roster import (
+    OUTBOUND,
+    SERVER,
+    Address,
+    Change,
+    DnsName,
+    Epoch,
+    Member,
+    Name,
+    RelayPoint,
+    Seconds,
+    Triple,
+)
+from pisco.federation.shared_problem import SharedProblemTable, one_agent
 from pisco.files import atomic_write
-from pisco.problems.registry import PROBLEMS
 from pisco.settings import options, toml
-from pisco.settings.tables import AlgorithmTable, BatchSize, Choices, Count, NetworkTable, Seed, Table, checked
+from pisco.settings.tables import AlgorithmTable, BatchSize, Count, NetworkTable, Seed, Table, checked
 
 if TYPE_CHECKING:
     from pisco.data import Dataset
@@ -47,15 +59,6 @@ if TYPE_CHECKING:
     from pisco.types import Algorithm
 
 __all__ = ["Federation"]
-
-
-class SharedProblemTable(Choices):
-    """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like."""
-
-    table = "problem"
-    name: str = "logistic"
-    classes: list[int] | None = None
-    features: list[Count] | None = None
 
 
 class Federation(Table):
@@ -69,11 +72,12 @@ class Federation(Table):
     "float16" or "bfloat16" where what is sent has 16 bits an entry, and the rest follows in later rounds; `closing`,
     True where everybody's parameters go to the server once more at the end, whose result holds their mean;
     `server_sum`, "masked" where the server learns the sum of the agents' vectors and no vector (None: it sees them);
-    `server_address`; `relays` (name and address of each), through which agents with `reach = "outbound"` are reached,
-    in the order in which they are tried; the tables `algorithm`, `problem` (None: every agent brings a module) and
-    `network`; `data`, what every agent's file must look like (None: the shape alone counts); `roster`; `weights`, the
-    founding roster's matrix W as (row, column, value); `changes` of the roster; `files` that the tables name, with the
-    SHA-256 of each.
+    `server_address`; `server_certificate`, the DNS name in the server's certificate where certificates are of another
+    authority than the federation's own (then every agent and relay has a `certificate` too); `relays` (name and address
+    of each), through which agents with `reach = "outbound"` are reached, in the order in which they are tried; the
+    tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what every agent's file
+    must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix W as (row, column,
+    value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -100,6 +104,7 @@ class Federation(Table):
     closing: Literal[True] | None = None
     server_sum: Literal["masked"] | None = None
     server_address: Address
+    server_certificate: DnsName | None = None
     relays: list[RelayPoint] | None = None
     algorithm: AlgorithmTable
     problem: SharedProblemTable | None = None
@@ -125,6 +130,7 @@ class Federation(Table):
         network: Mapping[str, Any] | None = None,
         agent_weights: Mapping[str, float] | None = None,
         relays: Mapping[str, str] | None = None,
+        certificates: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Federation:
         """A new federation, its weights worked out here and now.
@@ -143,6 +149,8 @@ class Federation(Table):
           agent_weights: how much every agent counts, in any unit: its number of samples, say. None: all the same.
           relays: names to addresses, in the order in which they are tried; None: where agents are outbound, the server
             at the port before its own.
+          certificates: names to DNS names, for everybody, the server and relays too, where members have certificates
+            of another authority.
           settings: the other fields.
         """
         if isinstance(agents, int):
@@ -155,6 +163,15 @@ class Federation(Table):
         if relays is None and any("reach" in member for member in roster):
             beside, _, number = server_address.rpartition(":")
             relays = {SERVER: f"{beside}:{int(number) - 1}"}
+        named = dict(certificates or {})
+        for member in roster:
+            member |= {"certificate": named.pop(member["name"])} if member["name"] in named else {}
+        points = [{"name": each, "address": at} for each, at in (relays or {}).items()]
+        for point in points:
+            point |= {"certificate": named.pop(point["name"])} if point["name"] in named.keys() - {SERVER} else {}
+        settings |= {"server_certificate": named.pop(SERVER)} if SERVER in named else {}
+        for each in named:
+            raise InputError(f"the certificate of {each!r} has no member; {suggest(each, [*agents, SERVER])}")
         for member in roster if agent_weights else ():
             member["weight"] = (agent_weights or {}).get(str(member["name"]))
         for each in agent_weights or ():
@@ -164,7 +181,7 @@ class Federation(Table):
             "name": name,
             "rounds": rounds,
             "server_address": server_address,
-            "relays": [{"name": each, "address": at} for each, at in relays.items()] if relays else None,
+            "relays": points or None,
             "algorithm": dict(algorithm),
             "problem": None if problem is None else dict(problem),
             "network": {**(network or {}), "agents": len(roster)},
@@ -178,7 +195,7 @@ class Federation(Table):
             raise InputError(
                 f"{built.graph.name} has one-way links, and a federation's go both ways; use another graph"
             )
-        tables["weights"] = _triples(built.weights, range(len(roster)))
+        tables["weights"] = triples(built.weights, range(len(roster)))
         files = options.files(tables)
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):
@@ -219,10 +236,10 @@ class Federation(Table):
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the content in canonical JSON: the order of keys, comments and spaces do not matter."""
-        return self.hash_at(self.rounds)
+        return _digest(self._tables())
 
     def hash_at(self, round_index: int) -> str:
-        """The hash of what holds in a round: without changes that come later.
+        """The hash of what holds in a round: without changes that come later, and without `closing`.
 
         So agents that already have a new file and agents that still have the old one understand each other until the
         change takes effect.
@@ -231,30 +248,14 @@ class Federation(Table):
 
     @functools.cached_property
     def _hashes(self) -> list[str]:
-        tables, found = self._tables(), []
-        for epoch in self.epochs:
-            holds = [change for change in tables["changes"] if change["round"] <= epoch.start]
-            text = json.dumps(tables | {"changes": holds}, sort_keys=True, separators=(",", ":"))
-            found.append(hashlib.sha256(text.encode()).hexdigest())
-        return found
+        tables = {name: value for name, value in self._tables().items() if name != "closing"}
+        starts, changes = [epoch.start for epoch in self.epochs], tables["changes"]
+        return [_digest(tables | {"changes": [c for c in changes if c["round"] <= start]}) for start in starts]
 
     @functools.cached_property
     def epochs(self) -> tuple[Epoch, ...]:
         """The founding roster, then one epoch for every round at which the roster changes."""
-        members = {member.name: member for member in self.roster}
-        epochs = [Epoch(0, tuple(self.roster), tuple(self.weights))]
-        for change in self.changes:
-            if change.action == "remove":
-                members.pop(change.name)
-            else:
-                own = members[change.name].weight if change.name in members else change.weight
-                given = {"name": change.name, "index": change.index, "address": change.address, "reach": change.reach}
-                members[change.name] = Member(**given, weight=own)
-            present = tuple(sorted(members.values(), key=lambda member: member.index))
-            if epochs[-1].start == change.round:
-                epochs.pop()
-            epochs.append(Epoch(change.round, present, tuple(change.weights)))
-        return tuple(epochs)
+        return epochs_of(self.roster, self.weights, self.changes)
 
     def epoch_at(self, round_index: int) -> Epoch:
         """The epoch that round `round_index` (0, 1, …) belongs to."""
@@ -273,6 +274,13 @@ class Federation(Table):
     def helpers(self) -> tuple[str, ...]:
         """Everybody else with a kit: the server, and relays on machines of their own."""
         return tuple(dict.fromkeys([SERVER, *(relay.name for relay in self.relays or ())]))
+
+    @functools.cached_property
+    def certificates(self) -> dict[str, str]:
+        """The DNS name in everybody's certificate; empty where the federation's own authority signs them."""
+        named = {relay.name: relay.certificate for relay in self.relays or ()} | {SERVER: self.server_certificate}
+        named |= {member.name: member.certificate for epoch in self.epochs for member in epoch.members}
+        return {name: dns for name, dns in named.items() if dns is not None}
 
     @property
     def hidden(self) -> frozenset[str]:
@@ -319,7 +327,7 @@ class Federation(Table):
             raise InputError(f"the federation {self.name!r} names no problem; give the agent a module with --module")
         if self.data is not None:
             self.data.check(dataset.name, dataset.features, dataset.columns, dataset.label_values)
-        return _one_agent(self.problem, dataset, self.dtype)
+        return one_agent(self.problem, dataset, self.dtype)
 
     def use_precision(self) -> None:
         """Switch jax to double precision where the plan asks for it; before the first array is made."""
@@ -345,7 +353,15 @@ class Federation(Table):
         return None if own is None else own * len(founders) / sum(founders)
 
     def change(
-        self, round_index: int, action: str, name: str, address: str | None = None, weight: float | None = None
+        self,
+        round_index: int,
+        action: str,
+        name: str,
+        address: str | None = None,
+        weight: float | None = None,
+        certificate: str | None = None,
+        *,
+        now: bool = False,
     ) -> Federation:
         """The plan with one more change of the roster from round `round_index` on, with new weights.
 
@@ -355,54 +371,29 @@ class Federation(Table):
           name: of the agent. One that was removed stays away: its state is stale.
           address: where the agent listens from then on; "outbound" where nobody can dial it.
           weight: how much a new agent counts, where the others have weights.
+          certificate: the DNS name in a new agent's certificate, where the others have those of another authority.
+          now: the agent is gone already. To remove it: the rounds until then do without it. To move it: it is at its
+            new address in all of them.
         """
-        choose("action", action, {"add": 1, "remove": 1, "move": 1})
-        last = self.epochs[-1]
-        if not max(1, last.start) <= round_index < self.rounds:
-            raise InputError(
-                f"a change at round {round_index} cannot be planned; take a round from {max(1, last.start)} "
-                f"(the last change so far) to {self.rounds - 1} (the last round)"
-            )
-        if action == "add":
-            if name in self.names:
-                raise InputError(f"{name!r} is or was an agent of {self.name!r}; add it under a name not used before")
-            known = [member.index for member in self.roster] + [change.index for change in self.changes]
-            index, present = max(known) + 1, {member.index for member in last.members}
-            present.add(index)
-        else:
-            index, present = last.member(name).index, {member.index for member in last.members}
-            if action == "remove":
-                present.remove(index)
-        if (address is None) != (action == "remove"):
-            needs = "takes no address" if address else f'needs the address where the agent listens, or "{OUTBOUND}"'
-            raise InputError(f"to {action} {name!r} {needs}, as in host:port")
-        if weight is not None and action != "add":
-            raise InputError(f"to {action} {name!r} takes no weight; an agent keeps the one that it came with")
-        if not present:
-            raise InputError(f"{name!r} is the last agent; a federation needs at least one")
-        if action == "move":
-            weights = list(last.weights)
-        else:
-            links = checked(NetworkTable, self.network.model_dump() | {"agents": len(present)}, "the new roster")
-            weights = _triples(links.build().weights, sorted(present))
-        entry = {"round": round_index, "action": action, "name": name, "index": index}
-        entry |= {"reach": address} if address == OUTBOUND else {"address": address}
-        entry |= {"weight": weight, "weights": weights}
-        tables = self.model_dump(exclude_none=True)
-        tables["changes"] = [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]
-        return checked(Federation, tables, "the federation")
+        made = changed(self, round_index, action, name, address, weight, certificate, now=now)
+        return checked(Federation, made, "the federation")
 
     def cancel(self, name: str) -> Federation:
         """The plan without its last change of the roster, which must be one of `name`."""
-        if not self.changes:
-            raise InputError("no change is planned, so there is none to cancel")
-        last = self.changes[-1]
-        if last.name != name:
-            raise InputError(
-                f"the last change is to {last.action} {last.name!r} at round {last.round}; cancel that one first"
-            )
-        tables = self.model_dump(exclude_none=True)
-        return checked(Federation, tables | {"changes": tables["changes"][:-1]}, "the federation")
+        return checked(Federation, without_last(self, name), "the federation")
+
+    def closed(self) -> Federation:
+        """The plan with a closing average, which may be asked for at any time."""
+        return checked(Federation, self.model_dump(exclude_none=True) | {"closing": True}, "the federation")
+
+    @functools.cached_property
+    def urgent(self) -> tuple[Change, ...]:
+        """The changes of members who were gone already: heeded at once, in rounds before theirs too."""
+        return tuple(change for change in self.changes if change.now)
+
+    def gone_at(self, round_index: int) -> frozenset[str]:
+        """Who is still on the roster of a round and not waited for: gone, and removed from a later one on."""
+        return frozenset(c.name for c in self.urgent if c.action == "remove" and c.round > round_index)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Federation:
@@ -410,29 +401,5 @@ class Federation(Table):
         return self
 
 
-def _triples(weights: Any, indices: Sequence[int]) -> list[Triple]:
-    """A sparse matrix as (row, column, value), by the agents' indices."""
-    indices, entries = list(indices), weights.tocoo()
-    found = zip(entries.row.tolist(), entries.col.tolist(), entries.data.tolist(), strict=True)
-    return sorted((indices[row], indices[column], float(value)) for row, column, value in found)
-
-
-def _one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Problem:
-    from pisco.data import Dataset
-
-    if table.features is not None and list(dataset.features.shape[1:]) != table.features:
-        told = f"expects samples of shape {table.features}, has {list(dataset.features.shape[1:])}"
-        raise BadData(f"{dataset.name}: {told}", told)
-    features, labels = dataset.features, dataset.labels
-    if table.classes is not None:
-        strange = np.setdiff1d(dataset.label_values, table.classes)
-        if strange.size:
-            told = f"has the label {strange[0]}, the federation knows {table.classes}"
-            raise BadData(f"{dataset.name} {told}", told)
-        # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
-        blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
-        features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])
-    whole = Dataset(dataset.name, features, labels, dataset.test_features, dataset.test_labels)
-    data = {"dataset": whole, "agents": 1, "partition": [np.arange(dataset.num_samples)], "dtype": dtype}
-    factory, takes = PROBLEMS[table.name], registry.options(PROBLEMS[table.name])
-    return factory(**{key: each for key, each in data.items() if key in takes}, **table.taken_by("name"))
+def _digest(tables: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(tables, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

@@ -45,6 +45,13 @@ def check_address(address: str) -> str:
     return address
 
 
+def check_dns(name: str) -> str:
+    """A DNS name of a certificate, in lower case; no pattern."""
+    if not HOST.fullmatch(name) or name.startswith("[") or "." not in name:
+        raise InputError(f"{name!r} is no DNS name of one certificate; write it as in north.example.org, without *")
+    return name.lower()
+
+
 def host_of(address: str) -> str:
     """The host of an address, without the brackets of IPv6.
 
@@ -62,6 +69,7 @@ def _positive(number: float) -> float:
 
 Name = Annotated[str, AfterValidator(check_name)]
 Address = Annotated[str, AfterValidator(check_address)]
+DnsName = Annotated[str, AfterValidator(check_dns)]
 Seconds = Annotated[float, AfterValidator(_positive)]
 Weight = Annotated[float, AfterValidator(_positive)]
 
@@ -73,6 +81,7 @@ class Member(Table):
     """One agent: its name, the index of its random stream, where it listens, and how much it counts (None: as all).
 
     With `reach = "outbound"` it listens nowhere and has no address: it keeps connections open to the plan's relays.
+    `certificate` is the DNS name in its certificate, where that is another authority's.
     """
 
     name: Name
@@ -80,6 +89,7 @@ class Member(Table):
     address: Address | None = None
     reach: Reach | None = None
     weight: Weight | None = None
+    certificate: DnsName | None = None
 
     @model_validator(mode="after")
     def _one_way(self) -> Member:
@@ -98,10 +108,14 @@ class RelayPoint(Table):
 
     name: Name
     address: Address
+    certificate: DnsName | None = None
 
 
 class Change(Table):
-    """A change of the roster that holds from round `round` on, with the weights of the new roster."""
+    """A change of the roster that holds from round `round` on, with the weights of the new roster.
+
+    `now`: the member was gone when it was planned. Nobody waits for it until then, or it is at its new address already.
+    """
 
     round: Count
     action: Literal["add", "remove", "move"]
@@ -110,6 +124,8 @@ class Change(Table):
     address: Address | None = None
     reach: Reach | None = None
     weight: Weight | None = None
+    certificate: DnsName | None = None
+    now: Literal[True] | None = None
     weights: list[Triple]
 
 

@@ -1,4 +1,4 @@
-"""Signed plans: the authority signs every plan with a version, in a comment at the end of the file.
+"""Signed plans: the authority, or the plan key (`signers`), signs every plan with a version, in a comment at its end.
 
 So a plan that somebody else changed is refused, however it came into a kit, and one file is all there is to copy.
 Versions count the plans that the coordinator signed, in authority/plans; who has seen one takes no older one.
@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from pisco.errors import InputError
-from pisco.federation import authority as ca
+from pisco.federation import signers
 from pisco.federation.plan import Federation
 from pisco.files import atomic_write
 
@@ -37,19 +37,17 @@ def renew(home: Path, plan: Federation, path: Path) -> None:
 
 def _ending(home: Path, plan: Federation) -> str:
     version = _version(home / "authority" / "plans", plan.hash)
-    signature = ca.read_key(home / "authority" / ca.KEY).sign(_content(version, plan), _CURVE)
+    signature = signers.signing_key(home / "authority").sign(_content(version, plan), _CURVE)
     return f"\n# signed {version} {base64.b64encode(signature).decode()}\n"
 
 
-def check(path: Path, plan: Federation, authority: ca.x509.Certificate) -> int:
-    """The version of the plan in a file; refuses one that the authority did not sign."""
+def check(path: Path, plan: Federation, signer: ec.EllipticCurvePublicKey) -> int:
+    """The version of the plan in a file; refuses one that this key did not sign."""
     lines = _LINE.findall(path.read_text())
     if lines:
         version, signature = int(lines[-1][0]), lines[-1][1]
-        key = authority.public_key()
-        assert isinstance(key, ec.EllipticCurvePublicKey)
         try:
-            key.verify(base64.b64decode(signature, validate=True), _content(version, plan), _CURVE)
+            signer.verify(base64.b64decode(signature, validate=True), _content(version, plan), _CURVE)
             return version
         except (InvalidSignature, binascii.Error):
             pass

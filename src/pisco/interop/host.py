@@ -7,17 +7,19 @@ agent and the round alone, in every engine.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.buffer_callback import buffer_callback
 
-from pisco.errors import InputError
+from pisco.errors import InputError, brief
 from pisco.parts import BUFFERS, matcher
 from pisco.problems.problem import Problem
+from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
 
 __all__ = ["Local", "problem"]
@@ -34,6 +36,7 @@ class Local:
     renew: `renew(params, rows, seed)` are the new values of the leaves `buffers`, if there are any (dictionaries then).
       With buffers, `gradient` is called with `seed=None` where it is that of `loss`, to be measured.
     buffers: their names.
+    resident: the same gradient where JAX's arrays and the model share a GPU, so that nothing leaves it.
     """
 
     start: Callable[[int], Params]
@@ -42,6 +45,18 @@ class Local:
     size: int
     renew: Callable[[Params, np.ndarray, int], dict[str, np.ndarray]] | None = None
     buffers: tuple[str, ...] = ()
+    resident: Resident | None = None
+
+
+class Resident(NamedTuple):
+    """Gradients in place, on arrays of a device that speak DLPack; `context` is what JAX's `buffer_callback` gives.
+
+    fetch: `fetch(context, arrays)` brings small arrays to the host.
+    gradient: `gradient(context, out, params, rows, seed)` writes the mean loss and its gradient into `out`.
+    """
+
+    fetch: Callable[[Any, Sequence[Any]], list[np.ndarray]]
+    gradient: Callable[[Any, tuple[Any, Params], Params, np.ndarray, int], None]
 
 
 def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | None = None) -> Problem:
@@ -100,6 +115,7 @@ class _HostStart:
 class _HostLoss:
     agents: Sequence[Local]
     shapes: Any
+    trouble: Trouble = field(default_factory=Trouble)
 
     def __call__(self, params: Params, batch: Any, key: Key | None) -> Any:
         words = None if key is None else jax.random.key_data(key)
@@ -107,31 +123,53 @@ class _HostLoss:
         if words is None or not self.agents[0].buffers:
             return mean
         like = {each: self.shapes[each] for each in self.agents[0].buffers}
-        fixed = jax.lax.stop_gradient(params)
-        return mean, jax.pure_callback(
-            self.renewed, like, fixed, batch["agent"], batch["row"], words, vmap_method="sequential"
-        )
+        return mean, self.ask(self.renewed, like, jax.lax.stop_gradient(params), batch["agent"], batch["row"], words)
 
-    def renewed(self, params: Params, agent: Any, row: Any, words: Any) -> Params:
+    def ask(self, function: Callable[..., Any], like: Any, params: Params, agent: Any, row: Any, words: Any) -> Any:
+        """Inside a program: `function` of all this, computed on the host."""
+
+        def asked(params: Params, agent: Any, row: Any, words: Any) -> Any:
+            owner = np.asarray(agent)
+            try:
+                return function(jax.tree.map(np.asarray, params), owner, np.asarray(row), words)
+            except Exception as error:
+                self._fails(error, np.unique(owner).tolist(), training=words is not None)
+            return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
+
+        return jax.pure_callback(asked, like, params, agent, row, words, vmap_method="sequential")
+
+    def write(self, context: Any, out: Any, params: Params, agent: Any, row: Any, words: Any) -> None:
+        """Called by a program on a GPU, with the device's own memory: loss and gradient of one agent's batch."""
+        whose: Any = "?"
+        try:
+            fetch = self.agents[0].resident.fetch  # type: ignore[union-attr]
+            owner, row, words = fetch(context, (agent, row, words))
+            whose = int(owner.ravel()[0])
+            self.agents[whose].resident.gradient(context, out, params, row, _seed(words))  # type: ignore[union-attr]
+        except Exception as error:
+            self._fails(error, [whose], training=True)
+
+    def _fails(self, error: Exception, agents: Sequence[Any], *, training: bool) -> None:
+        whose = " and ".join(f"agent {one}'s" for one in agents[:3]) if len(self.agents) > 1 else "the"
+        told = f"{whose} model or samples fail ({brief(error)}); mend them, and go on from the last checkpoint"
+        self.trouble.meet(InputError(told), training=training)
+
+    def renewed(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> Params:
         """The buffers that one agent makes of a batch."""
-        own = self.agents[int(np.asarray(agent).ravel()[0])]
+        own = self.agents[int(owner.ravel()[0])]
         assert own.renew is not None
-        made = own.renew(jax.tree.map(np.asarray, params), np.asarray(row), _seed(words))
+        made = own.renew(params, row, _seed(words))
         return {each: self._checked(value, self.shapes[each]) for each, value in made.items()}
 
-    def value(self, params: Params, agent: Any, row: Any, words: Any) -> np.ndarray:
+    def value(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> np.ndarray:
         """The mean over samples that may belong to several agents."""
-        owner, row = np.asarray(agent), np.asarray(row)
-        params = jax.tree.map(np.asarray, params)
         total = 0.0
         for index in np.unique(owner):
             mine = row[owner == index]
             total += float(self.agents[index].loss(params, mine)) * len(mine)
         return np.asarray(total / len(row), _dtype(self.shapes))
 
-    def value_and_gradient(self, params: Params, agent: Any, row: Any, words: Any) -> tuple[Any, Params]:
-        owner, row = np.asarray(agent), np.asarray(row)
-        params = jax.tree.map(np.asarray, params)
+    def value_and_gradient(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> tuple[Any, Params]:
         seed = None if words is None and self.agents[0].buffers else _seed(words)
         total, slope = 0.0, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
         for index in np.unique(owner):
@@ -163,12 +201,19 @@ class _HostLoss:
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _mean_loss(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> jax.Array:
     out = jax.ShapeDtypeStruct((), _dtype(host.shapes))
-    return jax.pure_callback(host.value, out, params, agent, row, words, vmap_method="sequential")
+    return host.ask(host.value, out, params, agent, row, words)
 
 
 def _forward(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> tuple[jax.Array, Params]:
     out = (jax.ShapeDtypeStruct((), _dtype(host.shapes)), host.shapes)
-    return jax.pure_callback(host.value_and_gradient, out, params, agent, row, words, vmap_method="sequential")
+    if words is not None and _shares_a_gpu(host.agents):
+        signed = jax.lax.bitcast_convert_type(words, jnp.int32)  # not every framework has others
+        return buffer_callback(host.write, out, vmap_method="sequential")(params, agent, row, signed)
+    return host.ask(host.value_and_gradient, out, params, agent, row, words)
+
+
+def _shares_a_gpu(agents: Sequence[Local]) -> bool:
+    return jax.default_backend() == "gpu" and all(each.resident is not None for each in agents)
 
 
 def _backward(host: _HostLoss, gradient: Params, slope: jax.Array) -> tuple[Params, None, None, None]:

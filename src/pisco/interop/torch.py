@@ -10,17 +10,21 @@ Parameters travel as NumPy arrays, by their names in the module. PyTorch is an e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
 
 from pisco.errors import InputError, brief
-from pisco.interop.host import Local
+from pisco.interop.host import Local, Resident
 from pisco.interop.host import problem as host_problem
 from pisco.problems.problem import Problem
 
 __all__ = ["local", "problem"]
+
+SHARED = ("cuda",)
+"""Kinds of devices whose memory PyTorch and JAX can share."""
 
 Tensor = Any
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -79,37 +83,49 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         carried = trained | {key: held[key] for key in buffers}
         return {key: value.cpu().numpy().copy() for key, value in carried.items()}
 
+    def device() -> Any:  # asked every time: the module may be moved
+        return next(net.parameters()).device
+
     def mean(params: dict[str, Any], rows: np.ndarray) -> Tensor:
         inputs, targets = _pair(collate([dataset[int(row)] for row in rows]))
-        device = next(net.parameters()).device
-        return loss(torch.func.functional_call(net, params, (inputs.to(device),)), targets.to(device)).mean()
+        there = device()
+        return loss(torch.func.functional_call(net, params, (inputs.to(there),)), targets.to(there)).mean()
+
+    def slopes(tensors: dict[str, Tensor], rows: np.ndarray, seed: int | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss and its gradient, on the module's device; without the leaves that it does not depend on."""
+        net.train(seed is not None)
+        leaves = {key: leaf.requires_grad_() for key, leaf in tensors.items() if key not in buffers}
+        with _seeded(device(), seed or 0):  # what dropout draws
+            value = mean(tensors, rows)
+        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+        return value.detach(), {key: slope for key, slope in zip(leaves, found, strict=True) if slope is not None}
 
     def gradient(params: dict[str, np.ndarray], rows: np.ndarray, seed: int | None) -> tuple[float, Any]:
-        net.train(seed is not None)
-        tensors = _tensors(net, params)
-        leaves = {key: leaf.requires_grad_() for key, leaf in tensors.items() if key not in buffers}
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed or 0)  # what dropout draws
-            value = mean(tensors, rows)
-        slopes = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        zeros = {key: np.zeros_like(params[key]) for key in params}
-        found = {
-            key: zeros[key] if slope is None else slope.detach().cpu().numpy()
-            for key, slope in zip(leaves, slopes, strict=True)
-        }
-        return float(value.detach()), zeros | found
+        value, found = slopes(_tensors(device(), params), rows, seed)
+        zeros = {key: np.zeros_like(params[key]) for key in params if key not in found}
+        return float(value), zeros | _on_host(found)
+
+    def write(context: Any, out: tuple[Any, Any], params: dict[str, Any], rows: np.ndarray, seed: int) -> None:
+        with _on_stream(context):
+            given = {key: torch.from_dlpack(array).to(device()) for key, array in params.items()}
+            # A training pass writes into running statistics, and these are JAX's.
+            tensors = {key: leaf.clone() if key in buffers else leaf for key, leaf in given.items()}
+            value, found = slopes(tensors, rows, seed)
+            torch.from_dlpack(out[0]).copy_(value)
+            for key, array in out[1].items():
+                there = torch.from_dlpack(array)
+                there.copy_(found[key]) if key in found else there.zero_()
 
     def renew(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         net.train()
-        tensors = _tensors(net, params)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        tensors = _tensors(device(), params)
+        with torch.no_grad(), _seeded(device(), seed):
             mean(tensors, rows)  # writes into the buffers it is given
         return {key: tensors[key].cpu().numpy() for key in buffers}
 
     def whole(params: dict[str, np.ndarray], rows: np.ndarray) -> float:
         net.eval()
-        tensors, total = _tensors(net, params), 0.0
+        tensors, total = _tensors(device(), params), 0.0
         with torch.no_grad():
             for begin in range(0, len(rows), 1024):  # bounds memory
                 part = rows[begin : begin + 1024]
@@ -124,12 +140,43 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         raise InputError(
             f"the loss of the first samples fails ({brief(error)}); check that module, loss and data fit"
         ) from error
-    return Local(start, gradient, whole, size, renew if buffers else None, buffers)
+    resident = Resident(_fetched, write) if device().type in SHARED else None
+    return Local(start, gradient, whole, size, renew if buffers else None, buffers, resident)
 
 
-def _tensors(net: Any, params: dict[str, np.ndarray]) -> dict[str, Tensor]:
-    device = next(net.parameters()).device
+def _tensors(device: Any, params: dict[str, np.ndarray]) -> dict[str, Tensor]:
     return {key: _torch().tensor(np.asarray(value), device=device) for key, value in params.items()}
+
+
+def _on_host(tensors: dict[str, Tensor]) -> dict[str, np.ndarray]:
+    """NumPy arrays of them: from a GPU all at once, as every copy waits for the device."""
+    torch, every = _torch(), list(tensors.values())
+    if not every or every[0].device.type == "cpu" or len({leaf.dtype for leaf in every}) > 1:
+        return {key: leaf.detach().cpu().numpy() for key, leaf in tensors.items()}
+    flat = torch.cat([leaf.reshape(-1) for leaf in every]).cpu()
+    parts = torch.split(flat, [leaf.numel() for leaf in every])
+    return {key: part.view(leaf.shape).numpy() for (key, leaf), part in zip(tensors.items(), parts, strict=True)}
+
+
+@contextmanager
+def _seeded(device: Any, seed: int) -> Iterator[None]:
+    """Randomness of this seed, and what it was before afterwards."""
+    torch = _torch()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
+
+
+def _on_stream(context: Any) -> Any:
+    """Work in the order of JAX's own on the same GPU."""
+    torch = _torch()
+    return torch.cuda.stream(torch.cuda.ExternalStream(context.stream)) if torch.cuda.is_available() else nullcontext()
+
+
+def _fetched(context: Any, arrays: Sequence[Any]) -> list[np.ndarray]:
+    torch = _torch()
+    with _on_stream(context):
+        return [torch.from_dlpack(array).cpu().numpy() for array in arrays]
 
 
 def _checked_module(net: Any) -> Any:

@@ -171,16 +171,20 @@ class Network:
 
     def with_server(self, server: Schedule | Callable[[jax.Array, Any], Any]) -> Network:
         """The same graph and weights on another server schedule."""
-        other = object.__new__(Network)
-        other.__dict__.update(self.__dict__, server=as_schedule(server))
-        other.__dict__.pop("gossip", None)
-        other._check()
-        return other
+        return self._with(server=as_schedule(server))
 
     def with_guard(self, guard: Guard | None) -> Network:
         """The same network with another guard, or none."""
+        return self._with(guard=guard)
+
+    def with_gossip_steps(self, gossip_steps: int) -> Network:
+        """The same network with so many exchanges in a gossip round; with none agents hear the server alone."""
+        check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
+        return self if gossip_steps == self.gossip_steps else self._with(gossip_steps=int(gossip_steps))
+
+    def _with(self, **changes: Any) -> Network:
         other = object.__new__(Network)
-        other.__dict__.update(self.__dict__, guard=guard)
+        other.__dict__.update(self.__dict__, **changes)
         other.__dict__.pop("gossip", None)
         other._check()
         return other

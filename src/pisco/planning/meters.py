@@ -89,7 +89,8 @@ def priced(problem: Problem, network: Network, prices: Prices) -> Metering:
 
     @cache
     def of(alike: Setting) -> RoundPrices:
-        return prices.of_round(alike.sizes(problem), network.graph)
+        each = prices.of_round(alike.sizes(problem), network.graph)
+        return each._replace(gossip=each.work + alike.gossip_steps * (each.gossip - each.work))
 
     return lambda setting, seeds: PriceMeter(of(setting._replace(weights="", local_lr=1.0)), setting.server_prob)
 
@@ -99,7 +100,7 @@ def timed(problem: Problem, networks: Mapping[str, Network], clock: Clock, round
 
     @cache
     def of(alike: Setting, seeds: tuple[int, ...]) -> ClockMeter:
-        network, sizes = networks[alike.weights], alike.sizes(problem)
+        network, sizes = networks[alike.weights].with_gossip_steps(alike.gossip_steps), alike.sizes(problem)
         runs = [Run(alike.algorithm, alike.server, seed) for seed in seeds]
         groups = [runs[at : at + TOGETHER] for at in range(0, len(runs), TOGETHER)]
         return ClockMeter([Stopwatch(clock, network, group, sizes) for group in groups], rounds)

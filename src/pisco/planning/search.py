@@ -72,7 +72,8 @@ class Search:
     def _explore(self) -> None:
         tried = []
         for first, probabilities in self.firsts.items():
-            gradients = max(1, first.sizes(self.track.problem).gradients)
+            known = first._replace(server_prob=probabilities[-1])
+            gradients = max(1, known.sizes(self.track.problem).gradients)
             tried += candidates(first, self.modes, self.estimates, probabilities, gradients)
         self.track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()

@@ -47,9 +47,20 @@ class Setting(NamedTuple):
 
     @property
     def algorithm(self) -> Algorithm:
-        """The update rule."""
-        steps = {} if self.local_steps is None else {"local_steps": self.local_steps}
-        return build(self.method, local_lr=self.local_lr, **steps)
+        """The update rule; one that has to know p is told it."""
+        given = {} if self.local_steps is None else {"local_steps": self.local_steps}
+        own = {"server_prob": self.server_prob} if self.knows_prob else {}
+        return build(self.method, local_lr=self.local_lr, **given, **own)
+
+    @property
+    def knows_prob(self) -> bool:
+        """Whether the method has p among its hyperparameters."""
+        return "server_prob" in ALGORITHMS[self.method].hyperparameters
+
+    @property
+    def gossip_steps(self) -> int:
+        """Exchanges of a gossip round, as the method asks: none where only the server is heard."""
+        return int(ALGORITHMS[self.method].network.get("gossip_steps", 1))
 
     @property
     def rule(self) -> Rule | None:
@@ -92,9 +103,10 @@ def first_setting(method: str) -> Setting:
 def allowed(setting: Setting, network: Network, probabilities: Sequence[float]) -> list[float]:
     """Those p on which the method can run; the reason, where there is none."""
     fit, refused = [], None
+    network = network.with_gossip_steps(setting.gossip_steps)
     for p in probabilities:
         try:
-            check_needs(setting.algorithm, network.with_server(bernoulli(p)))
+            check_needs(setting._replace(server_prob=p).algorithm, network.with_server(bernoulli(p)))
             fit.append(p)
         except InputError as error:
             refused = error
@@ -151,7 +163,7 @@ def candidates(
     out: list[Setting] = []
     for p in probabilities:
         tried = {name: first._replace(weights=name, server_prob=p) for name in modes.by_weights}
-        if p == 1:
+        if p == 1 or first.gossip_steps == 0:
             tried = dict(list(tried.items())[:1])  # gossip is never used
         rules = {name: rule for name, setting in tried.items() if (rule := setting.rule)}
         rounds = {name: modes.rounds(name, rule) for name, rule in rules.items()}

@@ -11,6 +11,7 @@ import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -75,6 +76,8 @@ class Track:
         self.engine = ScanEngine(batched=False)
         self.deadline = deadline
         self.finished: list[Pilot] = []
+        # Kept: a network made anew would put its links on the device again.
+        self._network = cache(lambda weights, gossip_steps: networks[weights].with_gossip_steps(gossip_steps))
         self._alike: dict[Setting, tuple[Any, ...]] = {}
         """What a setting's start depends on."""
         self._starts: dict[Any, tuple[Any, dict[str, float]]] = {}
@@ -99,7 +102,7 @@ class Track:
 
     def _prepare(self, setting: Setting, seeds: Sequence[int]) -> list[tuple[Any, dict[str, float]]]:
         """States and measurements of round 0, for every seed; settings that start alike share them."""
-        network, algorithm = self.networks[setting.weights], setting.algorithm
+        network, algorithm = self._network(setting.weights, setting.gossip_steps), setting.algorithm
         program = setting._replace(server_prob=0.0, local_lr=1.0)
         if program not in self._alike:
             job = Job(self.problem, network, (Run(algorithm, setting.server, 0),), self.batch_size)
@@ -204,7 +207,7 @@ class Track:
 
     def _stretch(self, members: list[Pilot], done: int) -> None:
         """One stretch of pilots that share a program."""
-        network = self.networks[members[0].setting.weights]
+        network = self._network(members[0].setting.weights, members[0].setting.gossip_steps)
         runs = [Run(p.setting.algorithm, p.setting.server, seed) for p in members for seed in p.seeds]
         job = Job(self.problem, network, tuple(runs), self.batch_size)
         # Copied: the engine consumes what it is given, and pilots share their start.

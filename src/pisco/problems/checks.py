@@ -11,6 +11,7 @@ import numpy as np
 from pisco.convolutions.rewrite import has_convolutions
 from pisco.errors import InputError, brief
 from pisco.metrics import AGENTS, TEST
+from pisco.problems.stream import StreamRows
 from pisco.types import Params
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def check_metrics(problem: Problem) -> None:
                 "metric of the state with Metric(..., of='state')"
             )
         try:
-            like = _some(_one(problem.test))
+            like = _some(problem.test.stream.shapes if isinstance(problem.test, StreamRows) else _one(problem.test))
             values = jax.eval_shape(lambda p, b, f=metric.function: f(problem.whole(p), b), params, like)
             shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
             leads = all(shape[:1] == (PROBE,) for shape in shapes)

@@ -6,7 +6,7 @@ It is written for one agent; how agents are put together (`Batching`) is the eng
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -23,6 +23,9 @@ from pisco.types import Grad, Key, Params
 
 BUFFERS_STREAM = 2**32 - 1
 """Apart from the keys of a round's gradients."""
+
+LARGE_BYTES = 64 << 20
+"""Parameters from which a model counts as large."""
 
 SAMPLES_BYTES = 64 << 20
 """About how much the gradients of single samples may take at once, of every agent."""
@@ -42,9 +45,58 @@ def in_turn(own: PerAgent) -> PerAgent:
     return lambda params, key, agents: lax.map(lambda one: own(one[0], key, one[1]), (params, agents))
 
 
-def usual(problem: Problem) -> Batching:
-    """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking."""
-    return in_turn if problem.convolves and jax.default_backend() == "cpu" else stacked
+@cache
+def in_groups(size: int) -> Batching:
+    """So many agents at a time: between `in_turn`, of one each, and `stacked`, of all."""
+
+    def batching(own: PerAgent) -> PerAgent:
+        def every(params: Params, key: Key, agents: jax.Array) -> Any:
+            if size >= agents.shape[0]:
+                return stacked(own)(params, key, agents)
+            return lax.map(lambda one: own(one[0], key, one[1]), (params, agents), batch_size=size)
+
+        return every
+
+    return batching
+
+
+def usual(problem: Problem, batch_size: int | None = None) -> Batching:
+    """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking.
+
+    Large models on an accelerator are taken in groups as large as memory for X, Y and G twice over allows.
+    """
+    if jax.default_backend() == "cpu":
+        return in_turn if problem.convolves else stacked
+
+    def fitting(own: PerAgent) -> PerAgent:
+        def every(params: Params, key: Key, agents: jax.Array) -> Any:
+            return in_groups(group_size(problem, batch_size, params))(own)(params, key, agents)
+
+        return every
+
+    return fitting
+
+
+def group_size(problem: Problem, batch_size: int | None, params: Params) -> int:
+    """How many of the agents whose parameters lead here are taken at a time.
+
+    All of them, unless the model is large: then what their passes keep for the way back, beyond what one agent's do,
+    takes at most as much as X, Y and G. Larger models fill an accelerator with few agents as well.
+    """
+    count = jax.tree.leaves(params)[0].shape[0]
+    own = num_bytes(params) // count
+    if own < LARGE_BYTES or count == 1:
+        return count
+    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), params)
+    loss = agent_loss(problem, batch_size)
+
+    def kept(params: Params) -> Any:
+        leaves = jax.tree.leaves(jax.vjp(lambda params: loss(params, jax.random.key(0), 0), params)[1])
+        return [leaf for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
+
+    activations = num_bytes(jax.eval_shape(kept, one)) - own
+    most = min(count, 1 + 3 * count * own // max(1, activations))
+    return -(-count // -(-count // most))  # groups of about one size
 
 
 def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
@@ -162,7 +214,7 @@ def gradient(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Grad:
     """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
-    own = (batching or usual(problem))(agent_gradient(problem, batch_size))
+    own = (batching or usual(problem, batch_size))(agent_gradient(problem, batch_size))
     return lambda params, key: own(params, key, _numbers(here, params))
 
 
@@ -172,7 +224,7 @@ def mean_loss(
     """`loss(params, key)`: the mean over all agents of their losses, each at its own parameters."""
     if problem.privacy is not None:
         return _not_private
-    own = (batching or usual(problem))(agent_loss(problem, batch_size))
+    own = (batching or usual(problem, batch_size))(agent_loss(problem, batch_size))
     return lambda params, key: here.mean(own(params, key, _numbers(here, params)))
 
 
@@ -184,7 +236,7 @@ def buffers(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Callable[[Params, Key], Params]:
     """`renew(params, key)`: the parameters of the agents here with the buffers of the round's end."""
-    own = (batching or usual(problem))(agent_buffers(problem, batch_size))
+    own = (batching or usual(problem, batch_size))(agent_buffers(problem, batch_size))
     return lambda params, key: own(params, key, _numbers(here, params))
 
 

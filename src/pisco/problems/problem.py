@@ -20,7 +20,8 @@ from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
-from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, piece, stream_of
+from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, piece, stream_of, test_rows
+from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
 
 TRANSFORM_STREAM = 2**32 - 1
@@ -42,7 +43,7 @@ class Problem:
         (agents, samples). What does not fit into memory stays where it is: memmaps in place of arrays, or for every
         agent an object with `__len__` and `__getitem__` (a data set of PyTorch or Hugging Face) that gives single
         samples. Batches are then gathered on the host, one chunk of rounds ahead.
-      test: a pytree of test samples, for `metrics`.
+      test: a pytree of test samples, for `metrics`; or memmaps, or one data set, which stay where they are too.
       metrics: what else to measure: a list of `Metric`, or name to `function(params, batch)`, one value per test
         sample, whose mean is reported as `test_<name>` (and is no target: which way is better is not known).
       weights: qᵢ of every agent, adding up to 1, or "samples" for its share of all samples.
@@ -102,8 +103,12 @@ class Problem:
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
         self.scales = scales_of(weights, sizes)
-        self.test = None if test is None else as_arrays("test data", test)
-        self.num_test = 0 if test is None else common_length("test", test)
+        self.test: Any = test_rows(test)
+        if self.test is None and test is not None:
+            self.test = as_arrays("test data", test)
+        self.num_test = 0 if test is None else common_length("test", self.test)
+        if isinstance(self.test, StreamRows) and self.trouble is not None:
+            self.test.stream.trouble = self.trouble
         self.metrics = as_metrics(metrics or ())
         self.max_size = int(max(sizes))
         self.min_size = int(min(sizes))
@@ -128,6 +133,12 @@ class Problem:
     def streams(self) -> bool:
         """Whether samples stay where they are and are gathered when needed."""
         return isinstance(self.data, Stream)
+
+    @property
+    def trouble(self) -> Trouble | None:
+        """Where it is noted what goes wrong on the host while a program asks it; None where programs ask nobody."""
+        asked = (self.data, self.loss, getattr(self.test, "stream", None))
+        return next((each.trouble for each in asked if isinstance(getattr(each, "trouble", None), Trouble)), None)
 
     @property
     def num_samples(self) -> int:
@@ -331,11 +342,13 @@ class Problem:
         """function(data), a block of samples at a time: any tree whose leaves lead with the samples."""
         total = jax.tree.leaves(data)[0].shape[0]
         block = min(self.eval_batch, total)
+        if isinstance(data, StreamRows):
+            block = min(block, max(1, STREAM_BYTES // data.stream.sample_bytes))
         if block == total:
-            return function(data)
+            return function(everything(data))
 
         def one(begin):
-            return function(jax.tree.map(lambda leaf: lax.dynamic_slice_in_dim(leaf, begin, block), data))
+            return function(piece(data, begin, block))
 
         starts = jnp.arange(0, total, block)
         blocks = lax.map(one, jnp.minimum(starts, total - block))  # the last block overlaps the one before

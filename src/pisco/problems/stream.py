@@ -7,7 +7,6 @@ while the device still works on earlier ones (`engines.feeder`). Without that, t
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, brief
+from pisco.problems.trouble import Trouble
 
 STREAM_BYTES = 32 << 20
 """About how much of a stream is in memory at once: batches that are used, those gathered ahead, a block measured."""
@@ -39,8 +39,12 @@ class _Arrays:
         if len(lengths) != 1:
             raise InputError(f"data has leaves of lengths {sorted(lengths)}, expected one common length")
         self.size = lengths.pop()
+        maps = [leaf._mmap for leaf in jax.tree.leaves(tree) if getattr(leaf, "_mmap", None) is not None]
+        self.files = [(file, file.size()) for file in maps]
 
     def gather(self, rows: np.ndarray) -> Any:
+        if any(file.size() < size for file, size in self.files):
+            raise InputError("a file has become shorter")  # to read behind its end would end the process
         return jax.tree.map(lambda array: np.asarray(array)[rows], self.tree)
 
 
@@ -51,6 +55,8 @@ class _Items:
         self.samples, self.size = samples, len(samples)
 
     def gather(self, rows: np.ndarray) -> Any:
+        if (held := len(self.samples)) < self.size:
+            raise InputError(f"there are {held} samples, and there were {self.size}")
         many = getattr(self.samples, "__getitems__", None)
         each = [int(row) for row in rows]
         got = many(each) if many is not None else [self.samples[row] for row in each]
@@ -65,8 +71,8 @@ class _Items:
 class Stream:
     """All agents' samples, numbered one agent after the other; a leaf of no tree, the same for every program."""
 
-    def __init__(self, sources: Sequence[Any], order: np.ndarray | None = None):
-        self.sources, self.order = list(sources), order
+    def __init__(self, sources: Sequence[Any], order: np.ndarray | None = None, name: str = "the data"):
+        self.sources, self.order, self.name = list(sources), order, name
         self.sizes = [source.size for source in self.sources]
         self.ends = np.cumsum(self.sizes)
         self.total = int(self.ends[-1])
@@ -74,10 +80,7 @@ class Stream:
         first = self.gather(np.zeros(1, np.int64))
         self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), first)
         self.ahead: dict[tuple[int, int], Any] = {}
-        self.defers = False  # a failure is noted, not raised: for who can still save what was computed
-        self.failure: InputError | None = None
-        self.spoiled = False  # whether a batch failed that was trained on
-        self._lock = threading.Lock()
+        self.trouble = Trouble()
 
     @property
     def sample_bytes(self) -> int:
@@ -87,7 +90,7 @@ class Stream:
 
     def reordered(self, order: np.ndarray) -> Stream:
         """The same samples with other numbers."""
-        return Stream(self.sources, order if self.order is None else self.order[order])
+        return Stream(self.sources, order if self.order is None else self.order[order], self.name)
 
     def gather(self, rows: np.ndarray) -> Any:
         """Samples by number, as arrays of jax's dtypes; whatever goes wrong is one sentence."""
@@ -113,11 +116,12 @@ class Stream:
 
     def _of(self, agent: int, rows: np.ndarray) -> Any:
         own = rows - (self.ends[agent] - self.sizes[agent])
+        whose = self.name if len(self.sources) == 1 else f"agent {agent}'s data"
         try:
             made = jax.tree.map(_canonical, self.sources[agent].gather(own))
         except Exception as error:
             raise InputError(
-                f"agent {agent}'s data fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
+                f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
                 f"({brief(error)}); mend them, and go on from the last checkpoint"
             ) from error
         if self.shapes is None:
@@ -128,7 +132,7 @@ class Stream:
             for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(self.shapes), strict=True)
         ):
             raise InputError(
-                f"agent {agent}'s data give {_told(found)} at samples {own.min()} to {own.max()}, and gave "
+                f"{whose} give {_told(found)} at samples {own.min()} to {own.max()}, and gave "
                 f"{_told(self.shapes)} before; give all samples one shape and dtype"
             )
         return made
@@ -150,10 +154,7 @@ class Stream:
         try:
             made = self.gather(rows.reshape(-1))
         except InputError as error:
-            if not self.defers:
-                raise
-            with self._lock:
-                self.failure, self.spoiled = self.failure or error, self.spoiled or training
+            self.trouble.meet(error, training=training)
             made = jax.tree.map(lambda leaf: np.zeros((rows.size, *leaf.shape), leaf.dtype), self.shapes)
         return jax.tree.map(lambda leaf: leaf.reshape(*rows.shape, *leaf.shape[1:]), made)
 
@@ -183,6 +184,16 @@ class StreamRows(NamedTuple):
 
     stream: Stream
     rows: jax.Array
+
+
+def test_rows(test: Any) -> StreamRows | None:
+    """All test samples, where they are to stay where they are; None for arrays."""
+    if isinstance(test, StreamRows):
+        return test
+    if not (_is_samples(test) or _on_disk(test)):
+        return None
+    stream = Stream([_Items(test) if _is_samples(test) else _Arrays(test)], name="the test data")
+    return StreamRows(stream, jnp.arange(stream.total))
 
 
 def everything(data: Any) -> Any:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import base64
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pisco.networks.drawing import layout, segments
 from pisco.networks.graph import Graph
+from pisco.report.panels import HUGE, failures_last
 from pisco.report.plots import labels_of
 from pisco.results import measured
+from pisco.statistics import median_curve
 
 if TYPE_CHECKING:
+    from pisco.metrics import Metric
     from pisco.results import Result
 
 POINTS = 400
@@ -23,7 +26,6 @@ FRAME_BYTES = 750_000
 """What all playbacks of a page may take together, one byte for an agent in a frame."""
 DECADES = 6
 """Agents closer to the mean than this many powers of ten below the furthest one get the same colour."""
-HUGE = 1e30
 
 
 def page_numbers(results: Sequence[Result]) -> dict[str, Any]:
@@ -48,29 +50,26 @@ def page_numbers(results: Sequence[Result]) -> dict[str, Any]:
     return {"measures": measures, "results": drawn}
 
 
-def _curves(result: Result, names: Iterable[str]) -> dict[str, Any]:
+def _curves(result: Result, known: Mapping[str, Metric]) -> dict[str, Any]:
     rows = drawn_rows(result)
     x = {"round": result.column("round")[0, rows].tolist()}
     if {"bytes_gossip", "bytes_server"} <= result.history.keys():
         sent = result.column("bytes_gossip") + result.column("bytes_server")
-        x["megabytes"] = rounded(sent.mean(axis=0)[rows] / 1e6, 6)
+        x["megabytes"] = rounded(np.median(sent, axis=0)[rows] / 1e6, 6)
     counts = {"server": "messages_server", "gossip": "messages_gossip", "gradient": "gradients", "seconds": "seconds"}
     for kind, name in counts.items():
         if name in result.history:
-            x[kind] = rounded(result.column(name).mean(axis=0)[rows], 7)
+            x[kind] = rounded(np.median(result.column(name), axis=0)[rows], 7)
     curves = {}
-    for name in names:
+    for name, metric in known.items():
         if name not in result.history:
             continue
-        values = result.column(name)[:, rows].astype(float)
-        values = np.where(np.isfinite(values) & (np.abs(values) < HUGE), values, np.nan)
-        some = np.isfinite(values).any(axis=0)
-        filled = np.where(some, values, 0.0)  # nanmean warns where a round has no number at all
-        curve = {"mean": rounded(np.where(some, np.nanmean(filled, axis=0), np.nan))}
-        if len(values) > 1:
-            curve["low"] = rounded(np.where(some, np.nanmin(filled, axis=0), np.nan))
-            curve["high"] = rounded(np.where(some, np.nanmax(filled, axis=0), np.nan))
-        curves[name] = curve
+        values = failures_last(result.column(name)[:, rows].astype(float), rising=metric.rising)
+        middle, low, high = median_curve(values)
+        curves[name] = {"median": rounded(np.where(np.isfinite(middle), middle, np.nan))}
+        seen = values[np.isfinite(values)]
+        if len(values) > 1 and seen.size:
+            curves[name] |= {"low": rounded(np.maximum(low, seen.min())), "high": rounded(np.minimum(high, seen.max()))}
     return {"measured": result.column("round").shape[1], "x": x, "y": curves}
 
 

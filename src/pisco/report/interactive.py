@@ -59,14 +59,14 @@ def _axes(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
 def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
     """What plotly draws, each with the name that it has in the legend."""
     for curve in panel.curves:
-        x, mean, low, high = curve.mean_and_range(panel)
+        x, middle, low, high = curve.median_and_band(panel)
         alone = curve.points or len(x) == 1
         if len(curve.y) > 1 and not alone:
             around = {"x": np.append(x, x[::-1]), "y": np.append(high, low[::-1]), "fill": "toself"}
             quiet = {"line": {"width": 0}, "fillcolor": curve.colour, "opacity": 0.15, "hoverinfo": "skip"}
             yield {"type": "scatter", "mode": "lines"} | around | quiet
         look = {"mode": "markers" if alone else "lines", "line": {"color": curve.colour}}
-        yield {"type": "scatter", "x": x, "y": mean, "name": curve.label} | look
+        yield {"type": "scatter", "x": x, "y": middle, "name": curve.label} | look
     if panel.bars is not None:
         bars, labels = panel.bars, [_html(label) for label in panel.bars.labels]
         ways = ("y", "x", "h") if bars.horizontal else ("x", "y", "v")
@@ -83,7 +83,7 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
             tops = {"x": labels, "y": np.sum(list(bars.parts.values()), axis=0), "text": words}
             yield {"type": "scatter", "mode": "text", "textposition": "top center"} | tops
     for level in panel.levels:
-        ends = [x for curve in panel.curves for x in curve.mean_and_range(panel)[0]]
+        ends = [x for curve in panel.curves for x in curve.median_and_band(panel)[0]]
         across = labels if panel.bars is not None else [min(ends, default=0), max(ends, default=1)]
         line = {"color": level.colour or "#555555", "dash": "dot"}
         flat = {"x": across, "y": [level.value] * len(across), "mode": "lines", "line": line}

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from pisco.metrics import Metric
+from pisco.statistics import median_curve
 
 
 def number(value: float) -> str:
@@ -38,13 +39,13 @@ def size(count: float | None) -> str:
 
 
 def spread(values: np.ndarray, words: Callable[[float], str] = number) -> str:
-    """The mean, and from where to where when seeds differ.
+    """The median, and its 95% bootstrap interval where seeds differ.
 
     >>> spread(np.array([1.0, 3.0])), spread(np.array([2.0]))
     ('2 (1 to 3)', '2')
     """
-    mean, low, high = (words(float(of(values))) for of in (np.mean, np.min, np.max))
-    return mean if low == high else f"{mean} ({low} to {high})"
+    middle, low, high = (words(float(each[0])) for each in median_curve(np.asarray(values, float)[:, None]))
+    return middle if low == high else f"{middle} ({low} to {high})"
 
 
 def writing(metric: Metric) -> Callable[[float], str]:

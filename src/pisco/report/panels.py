@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pisco.statistics import median_curve
+
 __all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "LinkLines", "Panel", "Tiles"]
 
 # Okabe and Ito's palette, which any colour vision tells apart, without yellow, which vanishes on white.
@@ -15,6 +17,12 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#0
 GOSSIP, SERVER = "#B8C4CE", "#E69F00"
 HUGE = 1e30
 """Values above this are not drawn: they would flatten everything else."""
+
+
+def failures_last(y: np.ndarray, *, rising: bool | None) -> np.ndarray:
+    """What is no number, or none to be drawn, as worse than any: seeds that blew up are counted, not left out."""
+    fine = np.isfinite(y) & (np.abs(y) < HUGE)
+    return np.where(fine, y, -np.inf if rising else np.inf)
 
 
 class Curve(NamedTuple):
@@ -31,25 +39,24 @@ class Curve(NamedTuple):
         """Colours are used again, with another line style, when there are more curves."""
         return COLOURS[self.index % len(COLOURS)]
 
-    def mean_and_range(self, panel: Panel) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """x, and the mean, least and greatest y over seeds, in the rows where at least one seed can be drawn.
+    def median_and_band(self, panel: Panel) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """x, the median of y over seeds, and its 95% bootstrap interval, in the rows where the median can be drawn.
 
-        >>> panel = Panel("", log_y=True)
-        >>> Curve("", np.arange(3), np.array([[1.0, 0.0, np.nan], [3.0, 4.0, 0.0]])).mean_and_range(panel)[:2]
-        (array([0., 1.]), array([2., 4.]))
+        >>> seeds = np.array([[1.0, np.nan, 0.0], [3.0, 4.0, 0.0], [2.0, 5.0, 1.0]])
+        >>> Curve("", np.arange(3), seeds).median_and_band(Panel("", log_y=True))[:2]
+        (array([0., 1.]), array([2., 5.]))
         """
-        # Seeds reach other byte counts in the same round, so x is averaged as well.
-        x = np.broadcast_to(self.x, self.y.shape).mean(axis=0)
-        drawable = np.isfinite(self.y) & (np.abs(self.y) < HUGE)
+        # Seeds reach other byte counts in the same round, so x has a median as well.
+        x = np.median(np.broadcast_to(self.x, self.y.shape), axis=0)
+        y = failures_last(self.y, rising=panel.percent)
+        middle, low, high = median_curve(y)
+        seen = y[np.isfinite(y)]
+        if seen.size:
+            low, high = np.clip([low, high], seen.min(), seen.max())
+        some = np.isfinite(middle) & (x > 0 if panel.log_x else True)
         if panel.log_y:
-            drawable &= self.y > 0
-        if panel.log_x:
-            drawable &= x > 0
-        some = drawable.any(axis=0)
-        y = np.where(drawable, self.y, np.nan)[:, some]
-        if not some.any():
-            return x[some], y[0], y[0], y[0]
-        return x[some], np.nanmean(y, axis=0), np.nanmin(y, axis=0), np.nanmax(y, axis=0)
+            some, low = some & (middle > 0), np.where(low > 0, low, middle)
+        return x[some], middle[some], low[some], high[some]
 
 
 class Bars(NamedTuple):

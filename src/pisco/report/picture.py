@@ -128,14 +128,14 @@ def _curves(ax: Axes, panel: Panel) -> None:
 
 
 def _curve(ax: Axes, curve: Curve, panel: Panel) -> bool:
-    """Mean over seeds with a band from the least to the greatest; whether anything could be drawn."""
-    x, mean, low, high = curve.mean_and_range(panel)
+    """The median over seeds with the band of its interval; whether anything could be drawn."""
+    x, middle, low, high = curve.median_and_band(panel)
     if not len(x):
         return False
     alone = curve.points or len(x) == 1
     line = "none" if curve.points else DASHES[curve.index // len(COLOURS) % len(DASHES)]
     style: dict[str, Any] = {"color": curve.colour, "linestyle": line, "linewidth": 1.6, "markersize": 4.5}
-    ax.plot(x, mean, marker="o" if alone else None, label=_powers(curve.label), **style)
+    ax.plot(x, middle, marker="o" if alone else None, label=_powers(curve.label), **style)
     if len(curve.y) > 1 and not curve.points:
         ax.fill_between(x, low, high, color=curve.colour, alpha=0.18, linewidth=0)
     return True

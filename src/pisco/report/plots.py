@@ -31,7 +31,7 @@ AGAINST = {
 def plot_results(
     results: Sequence[Result], path: str | Path | None = None, columns: Sequence[str] | None = None
 ) -> Figure:
-    """Draw results side by side: mean over seeds, with a band from the least to the greatest seed.
+    """Draw results side by side: the median over seeds, with a band of its 95% bootstrap interval.
 
     Args:
       results: curves are labelled with `Result.label`.

@@ -144,10 +144,10 @@ def _loss(result: Result) -> str:
     if "loss" not in result.history:
         return ""
     loss = result.column("loss").astype(float)
-    start, end = float(loss[:, 0].mean()), loss[:, -1]
+    start, end = float(np.median(loss[:, 0])), loss[:, -1]
     if not np.isfinite(end).all():
         return "The loss left the finite numbers."
-    change = float(end.mean()) - start
+    change = float(np.median(end)) - start
     flat = abs(change) <= 0.005 * max(abs(start), 1e-12)
     verb = "stayed near" if flat else "fell from" if change < 0 else "rose from"
     middle = number(start) if flat else f"{number(start)} to {spread(end)}"

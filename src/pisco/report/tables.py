@@ -66,7 +66,7 @@ def endings_table(results: Sequence[Result], prices: Prices) -> str:
         cells += [_cell(showed, "number")] * timed
         cells.append(_cell(f"{result.seconds:.1f} s", "number"))
         rows.append(cells)
-    return _table("The last measured round: means over seeds, and from where to where they differ", heads, rows)
+    return _table("The last measured round: medians over seeds and their 95% intervals", heads, rows)
 
 
 def settings_table(results: Sequence[Result]) -> str:
@@ -102,7 +102,7 @@ COUNTS = {"server": "messages_server", "gossip": "messages_gossip", "gradient": 
 
 
 def _price(column: Callable[[str], np.ndarray], result: Result, prices: Prices) -> str:
-    return _priced(column, spread(prices.paid(column, result.history)))
+    return _priced(column, number(float(np.median(prices.paid(column, result.history)))))
 
 
 def _price_at(each: Reached, prices: Prices) -> str:

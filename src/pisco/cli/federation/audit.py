@@ -34,7 +34,8 @@ def audit(
 
     if not log.is_file():
         raise InputError(f"there is no file {log}; give the audit.jsonl of a member's state folder")
-    lines = read(log, open_kit(kit).authority if kit else None)
+    opened = open_kit(kit) if kit else None
+    lines = read(log, opened.authority, opened.federation) if opened else read(log)
     if not lines:
         raise InputError(f"{log} is empty; a member writes its first line when it starts")
     if head is not None and (len(head) < 8 or not any(line.hash.startswith(head.lower()) for line in lines)):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -13,10 +14,13 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, re
 
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
+    from pisco.federation.runtime.wire_pb2 import Overview
 
 _TABLES = ("algorithm", "network", "problem", "data")
-SILENT = 30.0
-"""Seconds without a word after which a member is named."""
+SILENT, GONE = 30.0, 10.0
+"""Seconds without a word after which a member is named, and after which it may be taken for gone."""
+LOOK, TAKEN = 2.0, 10.0
+"""Seconds for which the pace of the rounds is looked at, and in which members take a new plan from the server."""
 
 
 def init(
@@ -58,6 +62,18 @@ def init(
     host: Annotated[str, typer.Option(help="Of agents without an address, and of the server.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The server's; agents without an address take the next.")] = 7400,
     name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
+    authority: Annotated[
+        Path | None,
+        typer.Option(help="Certificates of an authority that members have theirs of: its root, and those between."),
+    ] = None,
+    certificate: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=DNS", help="The DNS name in a member's certificate of that authority; for all."),
+    ] = None,
+    sign_with: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Signs plans and revocations, with a key in a token, say.")
+    ] = None,
+    plan_key: Annotated[Path | None, typer.Option(help="The public part of the key that --sign-with has.")] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any other setting, as in algorithm.local_lr=0.1."),
@@ -72,14 +88,22 @@ def init(
       pisco federation init clinic --agent north=10.0.0.5:7401 --agent south=10.0.0.6:7401 --host 10.0.0.4
 
       pisco federation init clinic --agent north=10.0.0.5:7401 --outbound south --outbound west --host 10.0.0.4
+
+      pisco federation init clinic --agents 2 --authority ca.pem --certificate server=c.example.org
+      --certificate agent-0=n.example.org --certificate agent-1=s.example.org
     """
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
-    from pisco.federation import signed
+    from pisco.federation import signed, signers
     from pisco.federation.authority import Authority
     from pisco.federation.plan import Federation
 
+    if (authority is None) != (not certificate):
+        raise InputError(
+            "--authority and --certificate go together: the certificates of the authority, and the DNS name in "
+            "everybody's, as in --certificate north=north.example.org"
+        )
     if (folder / PLAN).exists() or (folder / AUTHORITY).exists():
         raise InputError(f"{folder} holds a federation already; choose another folder, or `pisco federation change` it")
     taken = ALGORITHMS[algorithm].hyperparameters
@@ -107,15 +131,24 @@ def init(
     given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
     given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
     given |= {"weigh_by": "samples"} if by_samples else {}
+    given |= {"certificates": _pairs(certificate, "certificate", "NAME=DNS", "north=north.example.org")}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     folder.mkdir(parents=True, exist_ok=True)
-    Authority.create(folder / AUTHORITY, plan.name)
+    if authority or sign_with or plan_key:
+        signers.separate(folder / AUTHORITY, sign_with, plan_key)
+    if authority:
+        Authority.adopt(folder / AUTHORITY, plan.name, authority)
+    else:
+        Authority.create(folder / AUTHORITY, plan.name)
     signed.save(folder, plan, folder / PLAN)
     network = f"{plan.network.graph}, {plan.network.schedule()!r}"
     say(f"{plan.name}: {len(plan.roster)} agents, {network}, {plan.rounds} rounds")
     say(f"plan:      {folder / PLAN} (edit addresses there before the first kit is made)")
-    say(f"authority: {folder / AUTHORITY} (key.pem signs everybody in: keep it secret, keep a copy offline)")
+    secrets = [] if authority else ["key.pem signs everybody in"]
+    if authority or sign_with:
+        secrets.append(f"{f'`{sign_with}`' if sign_with else signers.PRIVATE} signs plans and revocations")
+    say(f"authority: {folder / AUTHORITY} ({', '.join(secrets)}: keep it secret, keep a copy offline)")
     say(f"next:      pisco federation issue --all --dir {folder}")
 
 
@@ -129,18 +162,26 @@ def change(
         str | None, typer.Option(help="Where it listens from then on, or `outbound` (add, move).")
     ] = None,
     weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
+    certificate: Annotated[
+        str | None, typer.Option(help="The DNS name in its certificate, where those are of another authority (add).")
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="It is gone: do without it until then (remove), or look for it there (move).")
+    ] = False,
     home: Home = Path(),
 ) -> None:
     """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
 
-    `cancel` takes back the last change, if it is of this agent and its round is not yet reached. With
-    presence = "deadline" all of them work while members are gone.
+    `cancel` takes back the last change, if it is of this agent and its round is not yet reached. All of them work while
+    members are gone: with presence = "deadline" as they are, with "all" once those are removed or moved with --now.
 
     Examples:
 
       pisco federation change add west --address 10.0.0.9:7401 --round 200 --dir clinic
 
       pisco federation change remove agent-3 --round 200 --dir clinic
+
+      pisco federation change remove agent-3 --now --dir clinic
     """
     from pisco.engines.job import check_needs
     from pisco.federation import signed
@@ -149,9 +190,15 @@ def change(
     if action == "cancel":
         _cancel(home, plan, name)
         return
-    at = _soon(home, plan) if at is None else at
-    changed = plan.change(at, action, name, address, weight)
-    _not_past(home, at)
+    if now:
+        _check_gone(home, name)
+    pace = None
+    if at is None:
+        pace = _pace(home)
+        at = _soon(pace, plan, now=now)
+    changed = plan.change(at, action, name, address, weight, certificate, now=now)
+    if at < plan.rounds:  # after the last round nothing is begun
+        _not_past(home, plan, at, pace, now=now)
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
@@ -160,6 +207,10 @@ def change(
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
     if action == "add":
         say(f"next: pisco federation issue {name} --dir {home}")
+    if now:
+        say("members go on as soon as all of them have taken the plan, in about ten seconds")
+    if action == "move":
+        say(f"next: start {name} at {address} with its kit and its state folder")
     if action == "remove":
         say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
@@ -170,7 +221,7 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
 
     changed = plan.cancel(name)
     at = plan.changes[-1].round
-    _not_past(home, at)
+    _not_past(home, plan, at)
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
     say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
@@ -178,48 +229,86 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
 
 
-def _front(home: Path) -> int | None:
-    """The furthest round that somebody has begun, as far as the server can be asked."""
+def _standing(home: Path) -> Overview | None:
+    """Where everybody stands, as far as the server can be asked."""
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
     from pisco.federation.runtime.asking import overview
 
     try:
-        kit = Kit.load(home / KITS / "server")
-        found = overview(kit, timeout=3.0)
+        return overview(Kit.load(home / KITS / "server"), timeout=3.0)
     except InputError:
         return None
-    silent = [agent.name for agent in found.agents if agent.last_contact > SILENT]
-    if silent and kit.federation.presence == "all":
-        note(
-            f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before all '
-            "are back"
-        )
-    return max(agent.round for agent in found.agents)
 
 
-def _soon(home: Path, plan: Federation) -> int:
-    """A round a few seconds ahead, so that the kits on this machine have the plan by then."""
-    from pisco.errors import InputError
+class _Pace(NamedTuple):
+    """The furthest round that somebody has begun, and how many more there are in the next `TAKEN` seconds."""
 
-    before = _front(home)
+    front: int
+    more: int
+
+
+def _pace(home: Path) -> _Pace | None:
+    before = _standing(home)
     if before is None:
-        raise InputError("the server does not answer, so it is not known which round is next; give --round")
-    time.sleep(2.0)
-    front = _front(home) or before
-    return max(front + max(10, 5 * (front - before)), plan.epochs[-1].start)
+        return None
+    time.sleep(LOOK)
+    found = _standing(home) or before
+    first, then = (max(agent.round for agent in each.agents) for each in (before, found))
+    return _Pace(then, math.ceil((then - first) * TAKEN / LOOK))
 
 
-def _not_past(home: Path, at: int) -> None:
-    """Refuse a round that somebody has begun."""
+def _check_gone(home: Path, name: str) -> None:
+    """Refuse to do without somebody who is there: its neighbours would go on without each other's last messages."""
     from pisco.errors import InputError
 
-    front = _front(home)
-    if front is None:
+    found = _standing(home)
+    for agent in found.agents if found else ():
+        if agent.name == name and 0 <= agent.last_contact < GONE:
+            raise InputError(
+                f"{name!r} was heard {agent.last_contact:.0f} s ago, so it is not gone; leave out --now, or end its "
+                f"process and wait {GONE:g} s"
+            )
+
+
+def _soon(pace: _Pace | None, plan: Federation, *, now: bool) -> int:
+    """A round a few seconds ahead, so that everybody has the plan by then.
+
+    Where everybody waits for who is gone, nobody can be further ahead of the others than there are members.
+    """
+    from pisco.errors import InputError
+
+    if pace is None:
+        raise InputError("the server does not answer, so it is not known which round is next; give --round")
+    soon = pace.front + max(10, len(plan.epochs[-1].members) + 1, pace.more)
+    return max(min(soon, plan.rounds) if now else soon, plan.epochs[-1].start)
+
+
+def _not_past(home: Path, plan: Federation, at: int, pace: _Pace | None = None, *, now: bool = False) -> None:
+    """Refuse a round that somebody has begun, or begins before everybody has the plan: those two would not agree."""
+    from pisco.errors import InputError
+
+    found = _standing(home)
+    if found is None:
         note("the server does not answer, so it is not known which rounds are over; members ignore changes to those")
         return
+    front = max(agent.round for agent in found.agents)
     if at <= front:
         raise InputError(f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files")
+    if now or plan.presence == "deadline":  # nobody goes on before all have it, or who has not is absent
+        return
+    pace = pace or _pace(home) or _Pace(front, 0)
+    if at < pace.front + pace.more:
+        raise InputError(
+            f"round {at} comes before everybody has the new plan, which takes {TAKEN:g} s; take round "
+            f"{pace.front + 2 * pace.more} or a later one"
+        )
+    silent = [agent.name for agent in found.agents if agent.last_contact > SILENT]
+    if silent:
+        note(
+            f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before they '
+            "are back, or removed or moved with --now"
+        )
 
 
 def _members(
@@ -244,16 +333,20 @@ def _members(
 
 
 def _addresses(roster: list[str] | None) -> dict[str, str]:
+    return _pairs(roster, "member", "NAME=HOST:PORT", "north=10.0.0.5:7401")
+
+
+def _pairs(given: list[str] | None, what: str, form: str, example: str) -> dict[str, str]:
     from pisco.errors import InputError
 
     found: dict[str, str] = {}
-    for pair in roster or ():
-        name, equals, address = pair.partition("=")
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
         if not equals:
-            raise InputError(f"{pair!r} is no member; write NAME=HOST:PORT, as in north=10.0.0.5:7401")
+            raise InputError(f"{pair!r} is no {what}; write {form}, as in {example}")
         if name in found:
             raise InputError(f"{name!r} is given twice; give each its own name")
-        found[name] = address
+        found[name] = value
     return found
 
 

@@ -31,7 +31,7 @@ def refresh_kits(home: Path, plan: Federation) -> int:
     """Renew plan and list in the kits that lie in the coordinator's own folder; how many there were."""
     from pisco.federation.kits import refresh
 
-    found = sorted(path.parent for path in (home / KITS).glob("*/cert.pem"))
+    found = sorted(path.parent for path in (home / KITS).glob(f"*/{PLAN}"))
     for kit in found:
         refresh(home, plan, kit)
     return len(found)

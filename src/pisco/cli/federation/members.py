@@ -10,6 +10,10 @@ import typer
 from pisco.cli.console import note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
 
+Certificate = Annotated[
+    Path | None, typer.Option(help="The member's certificate of another authority, where the plan is for those.")
+]
+
 
 def issue(
     name: Annotated[str | None, typer.Argument(help="An agent of the plan, or `server`.")] = None,
@@ -24,6 +28,7 @@ def issue(
         bool,
         typer.Option("--renew", help="A new certificate for the key in the kit, or the one that it was asked for."),
     ] = False,
+    certificate: Certificate = None,
 ) -> None:
     """Make one member's kit: key, certificate, plan; or renew its certificate.
 
@@ -38,7 +43,7 @@ def issue(
     from pisco.federation.authority import Authority
 
     plan = open_plan(home)
-    if (name is None) != everybody or (everybody and (folder or request or renew)):
+    if (name is None) != everybody or (everybody and (folder or request or renew or certificate)):
         raise InputError("name one member, or give --all by itself for everybody's kits")
     if request is not None and renew:
         raise InputError("--request already brings the key to sign; leave --renew out")
@@ -46,15 +51,19 @@ def issue(
     authority = Authority.open(home / AUTHORITY, plan.name)
     for each in names:
         place = folder or home / KITS / each
-        if everybody and (place / "cert.pem").exists():
+        if everybody and ((place / "cert.pem").exists() or (plan.certificates and (place / PLAN).exists())):
             continue
         if everybody and (authority.trusted(each) or (place / "request.pem").exists()):
             say(f"{each}: has a key of its own elsewhere; left out")
             continue
-        made = kits.issue(home, plan, each, place, days=days, request=request, renew=renew)
-        say(f"{each}: {place} (serial {made.serial_number:x}, until {made.not_valid_after_utc:%Y-%m-%d})")
+        made = kits.issue(home, plan, each, place, days=days, request=request, renew=renew, certificate=certificate)
+        brought = f"for the certificate of {plan.certificates.get(each)}, which is not here"
+        about = f"serial {made.serial_number:x}, until {made.not_valid_after_utc:%Y-%m-%d}" if made else brought
+        say(f"{each}: {place} ({about})")
     signed.renew(home, plan, home / PLAN)  # it may have been edited by hand before
-    if name is not None and not ((folder or home / KITS / name) / "key.pem").exists():
+    if plan.certificates:
+        say("send each to its member, who puts the key.pem and cert.pem of its own authority there")
+    elif name is not None and not ((folder or home / KITS / name) / "key.pem").exists():
         say("send it back to the agent, who puts it beside the key.pem made with the request")
 
 
@@ -82,6 +91,7 @@ def revoke(
     home: Home = Path(),
     serial: Annotated[str | None, typer.Option(help="Only the one whose serial starts like this.")] = None,
     older: Annotated[bool, typer.Option("--older", help="All but the newest: after a new key was issued.")] = False,
+    certificate: Certificate = None,
 ) -> None:
     """Revoke a member's certificates, and renew the lists in the kits.
 
@@ -90,22 +100,28 @@ def revoke(
       pisco federation revoke agent-3 --dir clinic
     """
     from pisco.errors import InputError
-    from pisco.federation.authority import Authority
+    from pisco.federation.authority import Authority, read_certificate
+    from pisco.federation.naming import number
 
     plan = open_plan(home)
     authority = Authority.open(home / AUTHORITY, plan.name)
     before = authority.revoked()
-    valid = [each for each in authority.issued(name) if each.serial_number not in before]
+    if certificate is not None:
+        authority.keep(name, read_certificate(certificate))
+    valid = [each for each in authority.issued(name) if number(each, plan) not in before]
     chosen = [each for each in valid if f"{each.serial_number:x}".startswith((serial or "").lower())]
-    chosen = chosen[:-1] if older else chosen
+    if certificate is not None:
+        chosen = [each for each in chosen if each == read_certificate(certificate)]
+    chosen = [each for each in chosen if number(each, plan) != number(chosen[-1], plan)] if older else chosen
     if serial is not None and len(chosen) > 1:
         raise InputError(
             f"{len(chosen)} certificates of {name!r} have a serial number that starts with {serial}; give more of it"
         )
     if not chosen:
         what = f"certificate {serial}" if serial else "older certificate" if older else "certificate"
-        raise InputError(f"{name!r} has no {what} to revoke; `pisco federation show --dir {home}` lists them")
-    authority.revoke([each.serial_number for each in chosen])
+        more = ", or give --certificate" if plan.certificates else ""
+        raise InputError(f"{name!r} has no {what} to revoke; `pisco federation show --dir {home}` lists them{more}")
+    authority.revoke([number(each, plan) for each in chosen])
     for each in chosen:
         say(f"revoked: {name}, serial {each.serial_number:x}")
     renewed = refresh_kits(home, plan)

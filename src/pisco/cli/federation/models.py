@@ -7,31 +7,63 @@ from typing import Annotated
 
 import typer
 
-from pisco.cli.console import private_files, say
+from pisco.cli.console import note, private_files, say
+from pisco.cli.federation.home import PLAN, Home, open_plan, refresh_kits
 
 
 def collect(
-    results: Annotated[list[Path], typer.Argument(help="KIT/result of every agent.")],
-    kit: Annotated[Path, typer.Option("--kit", "-k", help="Any member's kit, with the newest plan.")],
+    results: Annotated[
+        list[Path] | None, typer.Argument(help="KIT/result of every agent; none: ask the agents.")
+    ] = None,
+    kit: Annotated[Path | None, typer.Option("--kit", "-k", help="Any member's kit, with the newest plan.")] = None,
+    home: Home = Path(),
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the mean model.")] = Path("collected"),
 ) -> None:
-    """Average the models that the agents ended with, where the plan had no closing average.
+    """Get the mean of the models that the agents end with, where the plan has no closing average.
 
-    Agents send their `result` folders to whoever collects. Everybody's must be there.
+    Without results the plan is changed to ask for one: every agent gives the server its parameters once more after the
+    last round, and the server's result holds the mean. Who is done already is started once more.
 
-    Example:
+    With everybody's `result` folder, sent to whoever collects, they are averaged here.
+
+    Examples:
+
+      pisco federation collect --dir clinic
 
       pisco federation collect north/result south/result --kit kits/server --out collected
     """
+    from pisco.errors import InputError
     from pisco.federation import models
     from pisco.federation.kits import Kit
     from pisco.results import Result
 
+    if not results:
+        _ask(home)
+        return
+    if kit is None:
+        raise InputError("give --kit, any member's, to know who must be in the mean")
     made = models.collect(Kit.load(kit).federation, [Result.load(each) for each in results])
     with private_files():
         made.save(out)
     say(f"the mean model of {len(results)} agents: {out}")
     say(f"next: pisco federation export {out} --out model.npz")
+
+
+def _ask(home: Path) -> None:
+    from pisco.errors import InputError
+    from pisco.federation import signed
+
+    plan = open_plan(home)
+    if plan.closing:
+        raise InputError(
+            "the plan closes with an average already; it is in the server's result once all rounds are over"
+        )
+    closed = plan.closed()
+    signed.save(home, closed, home / PLAN)
+    renewed = refresh_kits(home, closed)
+    say(f"after the last round everybody gives the server its parameters ({renewed} kits here renewed)")
+    say("next: start the server and the agents that are done once more, with their usual commands")
+    note("copy federation.toml into the server's kit, where that is elsewhere, and into those of agents that are done")
 
 
 def export(

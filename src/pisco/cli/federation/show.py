@@ -32,6 +32,7 @@ def show(
     """
     from pisco.federation.authority import Authority, common_name, now, read_certificate
     from pisco.federation.kits import Kit
+    from pisco.federation.naming import Refused, member_of, number
 
     plan, at, revoked = Kit.load(kit).federation if kit else open_plan(home), now(), {}
     if kit:
@@ -40,9 +41,15 @@ def show(
         authority = Authority.open(home / AUTHORITY, plan.name)
         revoked, certificates = authority.revoked(), authority.issued()
 
+    def whose(each: x509.Certificate) -> str:
+        try:
+            return member_of(each, plan)
+        except Refused:
+            return common_name(each)
+
     def state(each: x509.Certificate) -> str:
-        if each.serial_number in revoked:
-            return f"revoked {revoked[each.serial_number]:%Y-%m-%d}"
+        if number(each, plan) in revoked:
+            return f"revoked {revoked[number(each, plan)]:%Y-%m-%d}"
         left = (each.not_valid_after_utc - at).days
         if each.not_valid_after_utc < at:
             return "expired"
@@ -50,7 +57,7 @@ def show(
 
     signed = [
         {
-            "name": common_name(each),
+            "name": whose(each),
             "serial": f"{each.serial_number:x}",
             "until": f"{each.not_valid_after_utc:%Y-%m-%d}",
             "state": state(each),

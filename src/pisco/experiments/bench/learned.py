@@ -1,161 +1,195 @@
-"""What measured cells say about one that was not measured: which methods are worth trying first.
+"""What measured cells say about a problem that was not measured: which methods are worth a pilot run.
 
-Rounds of a method relative to its cell's median carry over between networks that mix alike, and between tasks; what a
-round costs is known of the new network exactly. So relative rounds are averaged over the measured cells, those of a
-like mixing rate and of the same task counting most, and multiplied with what a round costs.
+Who is cheap depends on how the network mixes, and on what a round with the server costs over one without it. So a
+measured cell speaks for a new network at the server's price that gives its rounds the same ratio, the louder the more
+alike the two mix. The list holds methods that complement each other: one for every kind of problem that was seen.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.experiments.bench.scores import RATIOS, Score, Setting, by_setting, middle
+from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting
 from pisco.experiments.bench.store import bundled
 
-NEAR = 0.15
-"""Mixing rates this far apart count e times less."""
+NEAR = 0.5
+"""Mixing rates whose logarithms are this far apart count e times less."""
+
+LEAST = 0.01
+"""Added to mixing rates: below it all networks mix too slowly to tell them apart."""
 
 ALIKE = 10.0
 """How much more a cell of the same task counts."""
 
-MISSED = 4.0
-"""A target that was missed counts as this many times the rounds that were run."""
+LATE = 10.0
+"""Nothing counts as worse than so many times the cheapest; a target that was missed counts as that."""
+
+SHORT = 5
+"""How many methods are worth a pilot."""
 
 Key = tuple[str, float | None]
 """A method and its p."""
 
 
-class Proposal(NamedTuple):
-    """A method, its p, and what it is expected to cost relative to others."""
+class Spot(NamedTuple):
+    """What is known of a network before anything is run."""
 
-    method: str
-    server_prob: float | None
-    price: float
+    mixing_rate: float
+    agents: int
+    edges: int
 
+    def ratio_at(self, other: Spot, ratio: float) -> float:
+        """The server's price there at which a server round costs as many gossip rounds as here."""
+        return ratio * (self.agents / max(1, self.edges)) / (other.agents / max(1, other.edges))
 
-def _rounds(score: Score) -> float:
-    return middle(score.sample("round")) if score.reached else MISSED * score.cell["rounds"]
-
-
-def _relative(scores: Sequence[Score]) -> dict[Key, float]:
-    """The logarithm of every score's rounds over the median of its cell."""
-    rounds = {(score.method, score.server_prob): _rounds(score) for score in scores}
-    usual = float(np.median(list(rounds.values())))
-    return {key: math.log(value / usual) for key, value in rounds.items()}
+    def likeness(self, other: Spot) -> float:
+        """1 for a network that mixes alike, less for others."""
+        apart = math.log((self.mixing_rate + LEAST) / (other.mixing_rate + LEAST))
+        return math.exp(-abs(apart) / NEAR)
 
 
-class Learned(NamedTuple):
-    """Relative rounds of every method in every measured cell, with where it was measured."""
+class PriceTable(NamedTuple):
+    """All scores of one task and network: what each seed had sent at the target, by row of method and p."""
 
-    cells: Mapping[Setting, Mapping[Key, float]]
-    rates: Mapping[Setting, float]
+    place: Spot
+    keys: Sequence[Key]
+    server: np.ndarray
+    gossip: np.ndarray
+    missed: np.ndarray
 
     @classmethod
-    def of(cls, scores: Mapping[Setting, Sequence[Score]]) -> Learned:
+    def of(cls, scores: Sequence[Score], currency: str) -> PriceTable:
         """From scores."""
-        return cls(
-            {at: _relative(some) for at, some in scores.items()},
-            {at: float(some[0].cell["mixing_rate"]) for at, some in scores.items()},
-        )
+        cell = scores[0].cell
+        sent = (np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip"))
+        place = Spot(float(cell["mixing_rate"]), int(cell["agents"]), int(cell["edges"]))
+        keys = [(score.method, score.server_prob) for score in scores]
+        return cls(place, keys, *sent, np.stack([score.missed for score in scores]))
 
-    def expected(self, key: Key, mixing_rate: float, task: str | None, without: Setting | None = None) -> float:
-        """The relative rounds that a method is expected to need; infinite where nobody measured it."""
-        total = weight = 0.0
-        for at, cell in self.cells.items():
-            if at == without or key not in cell:
-                continue
-            near = math.exp(-abs(self.rates[at] - mixing_rate) / NEAR) * (ALIKE if at[0] == task else 1.0)
-            total, weight = total + near * cell[key], weight + near
-        return math.exp(total / weight) if weight else math.inf
+    def prices(self, ratio: float, seeds: slice = slice(None)) -> np.ndarray:
+        """The median price of every row, infinite where too many of these seeds missed the target."""
+        missed = self.missed[:, seeds]
+        paid = np.where(missed, np.inf, ratio * self.server[:, seeds] + self.gossip[:, seeds])
+        return np.where(missed.mean(axis=1) > MAY_MISS, np.inf, np.median(paid, axis=1))
 
-
-def round_price(score: Score, ratio: float, currency: str) -> float:
-    """What a round costs on average, as far as the counts of this cell go."""
-    price = ratio * score.spent[f"{currency}_server"] + score.spent[f"{currency}_gossip"]
-    return float(np.mean(price / np.maximum(score.spent["round"], 1)))
+    def costs(self, ratio: float) -> dict[Key, float]:
+        """The logarithm of every price over the cheapest, at most that of `LATE`."""
+        prices = self.prices(ratio)
+        least = max(float(prices.min()), 1e-9)
+        over = np.full(len(prices), LATE) if math.isinf(least) else np.clip(prices / least, 1.0, LATE)
+        return dict(zip(self.keys, np.log(over).tolist(), strict=True))
 
 
-def propose(
-    learned: Learned,
-    scores: Sequence[Score],
+PriceTables = Mapping[Setting, PriceTable]
+
+
+def tables_of(scores: Mapping[Setting, Sequence[Score]], currency: str = "bytes") -> dict[Setting, PriceTable]:
+    """One for every task and network."""
+    return {at: PriceTable.of(some, currency) for at, some in scores.items()}
+
+
+class Shortlist(NamedTuple):
+    """Methods that are worth a pilot, the most promising first, and the p at which the first one is expected to win."""
+
+    methods: list[str]
+    first: Key
+
+
+def rank(
+    seen: PriceTables,
+    place: Spot,
     ratio: float,
-    currency: str = "bytes",
     *,
     task: str | None = None,
-    without: Setting | None = None,
-) -> list[Proposal]:
-    """The methods of a cell, the one that is expected to be cheapest first; each at its best p.
+    count: int = SHORT,
+    usable: Callable[[str], bool] = lambda method: True,
+) -> Shortlist:
+    """What to try on a network, by the cells that were seen: every next method is the one that adds most."""
+    costs = [table.costs(place.ratio_at(table.place, ratio)) for table in seen.values()]
+    weights = _weights(seen, place, task)
+    keys = [key for key in dict.fromkeys(key for cost in costs for key in cost) if usable(key[0])]
+    late = math.log(LATE)
+    by_key = np.array([[cost.get(key, late) for cost in costs] for key in keys])
+    first = keys[int(np.argmin(by_key @ weights))]
+    names = list(dict.fromkeys(method for method, _ in keys))
+    rows = np.array([by_key[[key[0] == name for key in keys]].min(axis=0) for name in names])
+    chosen, best = [first[0]], rows[names.index(first[0])]
+    while len(chosen) < min(count, len(names)):
+        left = np.minimum(rows, best) @ weights + 1e-6 * (rows @ weights)  # among equals the better one by itself
+        left[[names.index(name) for name in chosen]] = np.inf
+        chosen.append(names[int(np.argmin(left))])
+        best = np.minimum(best, rows[names.index(chosen[-1])])
+    return Shortlist(chosen, first)
 
-    Of `scores` only what a round sends is used, which is known before anything is run.
-    """
-    found: dict[str, Proposal] = {}
-    for score in scores:
-        key = (score.method, score.server_prob)
-        rounds = learned.expected(key, float(score.cell["mixing_rate"]), task, without)
-        made = Proposal(*key, rounds * round_price(score, ratio, currency))
-        if score.method not in found or made.price < found[score.method].price:
-            found[score.method] = made
-    return sorted(found.values(), key=lambda each: (each.price, each.method))
+
+def _weights(seen: PriceTables, place: Spot, task: str | None) -> np.ndarray:
+    """How much every cell counts: tasks alike, whatever the number of networks on which they were measured."""
+    like = {at: place.likeness(table.place) for at, table in seen.items()}
+    total = {name: sum(value for at, value in like.items() if at[0] == name) for name, _ in seen}
+    share = [like[at] / total[at[0]] * (ALIKE if at[0] == task else 1.0) for at in seen]
+    return np.array(share) / sum(share)
+
+
+# ----------------------------------------------------------------------------------------- how good that is
 
 
 class LeftOut(NamedTuple):
-    """On cells that were left out: what the proposal costs over the best, alone and as the best of a short list."""
+    """On cells that were left out: what is proposed over the best that was measured, by its price."""
 
-    alone: np.ndarray
-    listed: np.ndarray
-    new_task: np.ndarray
-    """The same, alone, where no cell of the task was seen."""
-    new_listed: np.ndarray
+    first: np.ndarray
+    """The first proposal, where other networks of the task were seen."""
+    piloted: np.ndarray
+    """What pilots choose out of the list: on half of the judged seeds, paid for on the other half."""
+    new_first: np.ndarray
+    """The same where no cell of the task was seen."""
+    new_piloted: np.ndarray
 
 
 def leave_one_out(
     scores: Mapping[Setting, Sequence[Score]],
     ratios: Sequence[float] = RATIOS,
     currency: str = "bytes",
-    shortlist: int = 5,
+    count: int = SHORT,
 ) -> LeftOut:
     """For every cell, the price of what the other cells propose over the best price that was measured in it."""
-    learned = Learned.of(scores)
-    alone, listed, new, new_listed = [], [], [], []
-    for at, some in scores.items():
-        others = learned._replace(cells={each: cell for each, cell in learned.cells.items() if each[0] != at[0]})
+    tables = tables_of(scores, currency)
+    found: dict[str, list[float]] = {name: [] for name in LeftOut._fields}
+    for at, table in tables.items():
+        half = table.missed.shape[1] // 2
+        others = {each: other for each, other in tables.items() if each != at}
+        strangers = {each: other for each, other in others.items() if each[0] != at[0]}
         for ratio in ratios:
-            true: dict[Key, float] = {(s.method, s.server_prob): s.price(ratio, currency) for s in some}
-            best = min(true.values())
-            if not math.isfinite(best):
+            pilots, judged = (table.prices(ratio, seeds) for seeds in (slice(0, half), slice(half, None)))
+            best = float(judged.min())
+            if math.isinf(best):
                 continue
-            for known, task, first, several in ((learned, at[0], alone, listed), (others, None, new, new_listed)):
-                made = propose(known, some, ratio, currency, task=task, without=at)
-                prices = [true[each.method, each.server_prob] / best for each in made if math.isfinite(each.price)]
-                if prices:
-                    first.append(prices[0])
-                    several.append(min(prices[:shortlist]))
-    return LeftOut(*(np.array(each) for each in (alone, listed, new, new_listed)))
+            for seen, task, new in ((others, at[0], ""), (strangers, None, "new_")):
+                if not seen:
+                    continue
+                here = {method for method, _ in table.keys}
+                made = rank(seen, table.place, ratio, task=task, count=count, usable=here.__contains__)
+                listed = [row for row, key in enumerate(table.keys) if key[0] in made.methods]
+                chosen = min(listed, key=lambda row: pilots[row])
+                first = judged[table.keys.index(made.first)] if made.first in table.keys else math.inf
+                found[f"{new}first"].append(first / best)
+                found[f"{new}piloted"].append(float(judged[chosen]) / best)
+    return LeftOut(*(np.array(found[name]) for name in LeftOut._fields))
 
 
-def shortlist(mixing_rate: float, ratio: float, count: int = 5, currency: str = "messages") -> list[str]:
-    """The methods that measured cells recommend for a network that mixes like this, the most promising first.
+def shortlist(place: Spot, ratio: float, count: int = SHORT, currency: str = "messages") -> list[str]:
+    """The methods that the package's cells recommend for a network, the most promising first.
 
-    What a round sends is taken from the measured networks that mix most alike. Methods that ask more of a network than
-    its weights and when the server is reached, or that have to be told p, are left to those who set them up.
+    Methods that ask more of a network than weights, a coin and how often agents gossip are left to those who set them
+    up: a plan does not know their clusters.
     """
-    scores = by_setting(bundled())
-    learned = Learned.of(scores)
-    nearest: dict[str, Setting] = {}
-    for at in sorted(scores, key=lambda at: abs(scores[at][0].cell["mixing_rate"] - mixing_rate)):
-        nearest.setdefault(at[0], at)
-    places: dict[str, float] = {}
-    for at in nearest.values():
-        for place, each in enumerate(propose(learned, scores[at], ratio, currency)):
-            places[each.method] = places.get(each.method, 0.0) + place
-    return [method for method in sorted(places, key=lambda method: places[method]) if _plain(method)][:count]
+    return rank(tables_of(by_setting(bundled()), currency), place, ratio, count=count, usable=plain).methods
 
 
-def _plain(method: str) -> bool:
-    row = ALGORITHMS[method]
-    return set(row.network) <= {"server", "weights"} and "server_prob" not in row.hyperparameters
+def plain(method: str) -> bool:
+    """Whether a plan can set a method up."""
+    return set(ALGORITHMS[method].network) <= {"server", "weights", "gossip_steps"}

@@ -178,7 +178,9 @@ def worlds(place: Place, graph: Any, problem: Problem) -> tuple[list[World], lis
     else:
         takes = options(SCHEDULES[server])
         coins = [(as_schedule(SCHEDULES[server](**{k: asked[k] for k in takes if k in asked})), None)]
-    how: dict[str, Any] = {key: asked[key] for key in ("gossip_steps", "gossip_before_server") if key in asked}
+    how: dict[str, Any] = {
+        key: asked[key] for key in ("gossip_steps", "gossip_before_server", "receivers") if key in asked
+    }
     if "varying" in asked:
         how["varying"] = VARYING[asked["varying"]]()
     if "reporters" in asked:

@@ -106,10 +106,10 @@ def judge_forms(found: dict[str, Study]) -> list[Verdict]:
     return verdicts
 
 
-def judge_different_p(one: Study, ten: Study) -> list[Verdict]:
+def judge_different_p(one: Study, ten: Study, form: str = PAPERS_FORM) -> list[Verdict]:
     """Whether small p do as well as p = 1, and whether local steps halve the rounds, under both protocols."""
     verdicts = []
-    for protocol, column, target, where in _cases(PAPERS_FORM):
+    for protocol, column, target, where in _cases(form):
         few, many = (cell_of(getattr(each, protocol), "0.1") for each in (one, ten))
         verdicts.append(_halves(few, many, column, target, where, "a larger T_o needs a smaller η_l"))
         for steps, small, each in ((1, few, one), (10, many, ten)):
@@ -118,7 +118,7 @@ def judge_different_p(one: Study, ten: Study) -> list[Verdict]:
             verdicts.append(_like_every_round(claim, small, full, column, target))
     for column, target in TARGETS.items():
         few, many = (cell_of(each.fixed, "0.1") for each in (one, ten))
-        where = f"({WHAT[column]}; {PAPERS_FORM}; one η_l for both T_o)"
+        where = f"({WHAT[column]}; {form}; one η_l for both T_o)"
         why = "at one small η_l a round with more local steps goes further"
         verdicts.append(_halves(few, many, column, target, where, why))
     return verdicts

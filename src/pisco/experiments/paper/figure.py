@@ -75,19 +75,22 @@ def some_rows(count: int, most: int = 60) -> np.ndarray:
     return np.unique(np.round(np.geomspace(1, count, most)).astype(int) - 1)
 
 
-def records(cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str], **same: Any) -> list[dict[str, Any]]:
-    """Median, least and greatest over seeds of some columns, for the CSV."""
+def records(
+    cells: Sequence[Cell], columns: Sequence[str], labels: Sequence[str], *, most: int = 60, **same: Any
+) -> list[dict[str, Any]]:
+    """Median, least and greatest over seeds of some columns in at most `most` rounds, for the CSV."""
     out = []
     for cell in cells:
         if cell.label not in labels:
             continue
         rounds = cell.result.column("round")[0]
-        for row in some_rows(len(rounds)):
+        for row in some_rows(len(rounds), most):
             record = same | {"p": cell.label, "local_lr": f"{cell.local_lr:g}", "round": int(rounds[row])}
             for name in columns:
-                values = cell.result.column(name)[:, row]
+                known = name in cell.result.history
+                values = cell.result.column(name)[:, row] if known else np.full(1, np.nan)
                 for what, measure in (("median", np.median), ("min", np.min), ("max", np.max)):
-                    record[f"{name} {what}"] = f"{measure(values):.4g}"
+                    record[f"{name} {what}"] = "" if np.isnan(values).any() else f"{measure(values):.4g}"
             out.append(record)
     return out
 

@@ -8,7 +8,18 @@ from typing import Any
 from pisco import algorithms
 from pisco.data.registry import load
 from pisco.experiments.paper.figure import Figure, Shown, loss_and_accuracy, records
-from pisco.experiments.paper.study import ACCURACY, FEW, PROBABILITIES, Study, cell_of, larger_step, study
+from pisco.experiments.paper.study import (
+    ACCURACY,
+    FEW,
+    PROBABILITIES,
+    SPREAD,
+    WORST,
+    Study,
+    cell_of,
+    larger_step,
+    study,
+    worst_agents,
+)
 from pisco.experiments.paper.verdict import Verdict, outcome, up_to
 from pisco.experiments.paper.work import QUIET, Work
 from pisco.networks import graphs
@@ -69,7 +80,7 @@ def judge(connected: Study, disconnected: Study) -> list[Verdict]:
                         f"{kind}: p = {label} performs like p = 1 ({words} η_l)",
                         "median final test accuracy of p = 1 minus that of the smaller p, in points (within 5)",
                         f"{gap.words('{:.2f}'.format)} points; {own.median.words('{:.1%}'.format)} against "
-                        f"{best.median.words('{:.1%}'.format)}",
+                        f"{best.median.words('{:.1%}'.format)}{worst_agents(small, full)}",
                         up_to(gap, 5, 10),
                         larger_step(full, small),
                         seeds=seeds,
@@ -86,7 +97,7 @@ def present(found: list[Study]) -> Shown:
         for protocol in ("tuned", "common"):
             cells = getattr(each, protocol)
             row += loss_and_accuracy(cells, FEW, f"{kind}, {protocol}", "rounds")
-            table += records(cells, ("loss", ACCURACY), FEW, graph=kind, protocol=protocol)
+            table += records(cells, ("loss", ACCURACY, WORST, SPREAD), FEW, graph=kind, protocol=protocol)
         rows.append(row)
     return Shown(rows, table, judge(*found), {each.name: each.settings() for each in found})
 

@@ -12,7 +12,7 @@ from pisco import algorithms
 from pisco.data.registry import load
 from pisco.experiments.paper import a9a
 from pisco.experiments.paper.figure import Figure, Shown, curves, records
-from pisco.experiments.paper.study import ACCURACY, FEW, PROBABILITIES, TRAINING, Cell, Study, study
+from pisco.experiments.paper.study import ACCURACY, FEW, PROBABILITIES, SPREAD, TRAINING, WORST, Cell, Study, study
 from pisco.experiments.paper.work import QUIET, Work
 from pisco.networks.network import Network
 from pisco.problems.logistic import logistic
@@ -102,27 +102,30 @@ def _bars(cells: Sequence[Cell], column: str, target: float) -> Bars:
     return Bars([cell.label for cell in cells], parts, interval=interval, capped=capped)
 
 
-def compute_different_p(quick: bool = False, work: Work = QUIET) -> dict[int, Study]:
-    """The paper's form with T_o = 1, which `iter-p` has computed as well, and with T_o = 10 for four p."""
-    labels = {1: SOME if quick else ALL, 10: FEW}
-    return {steps: _compute([a9a.PAPERS_FORM], steps, labels[steps], quick, work)[a9a.PAPERS_FORM] for steps in labels}
+def compute_different_p(quick: bool = False, work: Work = QUIET) -> dict[int, Found]:
+    """Every form with T_o = 1, which `iter-p` has computed as well, and with T_o = 10 for four p."""
+    labels, forms = {1: SOME if quick else ALL, 10: FEW}, list(a9a.FORMS)[: 1 if quick else 3]
+    return {steps: _compute(forms, steps, labels[steps], quick, work) for steps in labels}
 
 
-def present_different_p(found: dict[int, Study]) -> Shown:
-    """Curves of four p, a row per T_o, the two protocols side by side."""
+def present_different_p(found: dict[int, Found]) -> Shown:
+    """Curves of four p in the paper's form, a row per T_o, the protocols side by side; verdicts for every form."""
     rows, table = [], []
-    for steps, each in found.items():
+    for steps, forms in found.items():
         row = []
-        for protocol in a9a.PROTOCOLS:
-            cells = getattr(each, protocol)
-            training, accuracy = (curves(cells, column, FEW) for column in (TRAINING, ACCURACY))
-            title = f"T_o = {steps}, {protocol}"
-            row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
-            row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
-            table += records(cells, (TRAINING, ACCURACY), FEW, T_o=steps, protocol=protocol)
+        for form, protocol in ((form, protocol) for form in forms for protocol in a9a.PROTOCOLS):
+            cells = getattr(forms[form], protocol)
+            columns, most = (TRAINING, ACCURACY, WORST, SPREAD), 60 if form == a9a.PAPERS_FORM else 20
+            table += records(cells, columns, FEW, most=most, form=form, T_o=steps, protocol=protocol)
+            if form == a9a.PAPERS_FORM:
+                training, accuracy = (curves(cells, column, FEW) for column in (TRAINING, ACCURACY))
+                title = f"T_o = {steps}, {protocol}"
+                row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
+                row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
         rows.append(row)
-    settings = {each.name: each.settings() for each in found.values()}
-    return Shown(rows, table, a9a.judge_different_p(found[1], found[10]), settings)
+    settings = {each.name: each.settings() for forms in found.values() for each in forms.values()}
+    verdicts = [v for form in found[1] for v in a9a.judge_different_p(found[1][form], found[10][form], form)]
+    return Shown(rows, table, verdicts, settings)
 
 
 ITER_P = Figure("iter-p", "a9a: gossip and server rounds to both targets for nine p", compute_iter_p, present_iter_p)

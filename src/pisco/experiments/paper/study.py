@@ -10,6 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+from jax import lax
+
+from pisco.engines.evaluate import exact_products, measure_test
 from pisco.engines.run import sweep
 from pisco.experiments.paper.work import QUIET, Work, uncut
 from pisco.experiments.tune import GRID, RULE, TUNING_SEEDS, Tuned, pick
@@ -36,7 +41,10 @@ FEW = ("0", "0.1", "10^-0.5", "1")
 TRAINING, ACCURACY = "grad_norm_sq_mean", "test_accuracy"
 
 
-COLUMNS = ("round", "loss", TRAINING, ACCURACY, "server_rounds", "gossip_rounds")
+WORST, SPREAD = f"{ACCURACY}_worst", f"{ACCURACY}_spread"
+"""Over agents, and at the end only: NaN in the rows before."""
+
+COLUMNS = ("round", "loss", TRAINING, ACCURACY, WORST, SPREAD, "server_rounds", "gossip_rounds")
 """What figures read: the rest, and the parameters, are not kept."""
 
 SEEDS = tuple(range(20))
@@ -63,6 +71,13 @@ class Cell(NamedTuple):
 def cell_of(cells: Sequence[Cell], label: str) -> Cell:
     """The cell of one p."""
     return next(cell for cell in cells if cell.label == label)
+
+
+def worst_agents(*cells: Cell) -> str:
+    """What the worst agents of some cells reach, where that was measured."""
+    if any(WORST not in cell.result.history for cell in cells):
+        return ""
+    return f"; worst agents {' against '.join(f'{cell.final(WORST).median.value:.1%}' for cell in cells)}"
 
 
 def larger_step(full: Cell, small: Cell) -> str:
@@ -114,30 +129,32 @@ def study(
     tuning_seeds: Sequence[int] = TUNING_SEEDS,
     fixed: Sequence[tuple[str, float]] = (),
     work: Work = QUIET,
+    tuning_rounds: int | None = None,
     **how: Any,
 ) -> Study:
     """Run `rule(local_lr=…)` for every p and step size on the tuning seeds, pick, and run that on the reported seeds.
 
-    `fixed` are (p, step size) to be run there as well, alone where the grid is empty; `how` is what `sweep` takes.
+    `fixed` are (p, step size) to be run there as well; `how` is what `sweep` takes, its rounds also for tuning unless
+    `tuning_rounds` says otherwise.
     """
     facts = [rule(local_lr=1.0).hyperparameters, problem.name, repr(network), targets, dict(probabilities), how]
-    kept = work.keeper(name, [*facts, list(grid), list(seeds), list(tuning_seeds), list(fixed)])
+    facts += [list(grid), list(seeds), list(tuning_seeds), list(fixed)]
+    kept = work.keeper(name, facts if tuning_rounds is None else [*facts, tuning_rounds])
     found = kept.load()
     if found is not None:
         return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
 
-    def runs(cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int]) -> list[Result]:
+    def runs(cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int], rounds: int) -> list[Result]:
         points = [(rule(local_lr=lr), bernoulli(probabilities[label])) for label, lr in cells]
-        with work.stage(f"{name}: {words}", how["rounds"]) as progress:
-            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **how))
+        with work.stage(f"{name}: {words}", rounds) as progress:
+            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **how | {"rounds": rounds}))
 
-    trials = {}
-    if grid:
-        tried = iter(runs([(label, lr) for label in probabilities for lr in grid], "every step size", tuning_seeds))
-        trials = {label: pick(grid, [next(tried) for _ in grid], targets) for label in probabilities}
+    every = [(label, lr) for label in probabilities for lr in grid]
+    tried = iter(runs(every, "every step size", tuning_seeds, tuning_rounds or how["rounds"]))
+    trials = {label: pick(grid, [next(tried) for _ in grid], targets) for label in probabilities}
     cells = dict.fromkeys((p, lr) for p, tuned in trials.items() for lr in (tuned.local_lr, _shared(trials)))
     cells = list(cells | dict.fromkeys(fixed))
-    results = [_slim(result) for result in runs(cells, "what was picked", seeds)]
+    results = [_slim(with_agents(result, problem)) for result in runs(cells, "what was picked", seeds, how["rounds"])]
     found = trials, dict(zip(cells, results, strict=True))
     kept.save(*found)
     return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
@@ -146,6 +163,23 @@ def study(
 def _shared(trials: Mapping[str, Tuned]) -> float:
     """The step size of the first p, for all."""
     return next(iter(trials.values())).local_lr
+
+
+def with_agents(result: Result, problem: Problem) -> Result:
+    """The result with the worst agent's test accuracy at the end, and the best one's minus that, if there is one."""
+    if ACCURACY not in problem.columns:
+        return result
+
+    @jax.jit
+    @exact_products
+    def by_agent(problem: Problem, params: Any) -> jax.Array:
+        return jax.vmap(lambda run: lax.map(lambda own: measure_test(problem, own)[ACCURACY], run))(params)
+
+    found, history = np.asarray(by_agent(problem, result.params)), dict(result.history)
+    for name, over in ((WORST, np.min), (SPREAD, np.ptp)):
+        history[name] = np.full(history["round"].shape, np.nan)
+        history[name][:, -1] = over(found, axis=1)
+    return replace(result, history=history)
 
 
 def _slim(result: Result) -> Result:

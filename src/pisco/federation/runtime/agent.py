@@ -15,14 +15,14 @@ from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
-from pisco.federation.roster import SERVER, Epoch
+from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import membership, reports, weighing
 from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
-from pisco.federation.runtime.peers import Peer, Received, Stopped
+from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, without_gone
 from pisco.federation.runtime.spending import FILE, START, Spending
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
@@ -68,6 +68,7 @@ class Agent(MemberProcess):
         self.keys = streams(seed_key(self.plan.seed))
         self.watcher = Watcher(self.plan.guard)
         self.done = self.kept_rounds()
+        self._heeded: set[tuple[str, int]] = set()
         self._check_past()
         self._enter(self._first_epoch())
         self.address = self.address_at(self.done)
@@ -180,6 +181,26 @@ class Agent(MemberProcess):
     def adopt(self, plan: Federation) -> None:
         membership.check(plan)
         super().adopt(plan)
+        if self._unheeded():
+            self.mailroom.interrupt()
+
+    def _unheeded(self) -> list[Change]:
+        """Changes of members who are gone that we have not acted on."""
+        urgent = self.plan.urgent
+        return [each for each in urgent if each.round > self.done and (each.name, each.round) not in self._heeded]
+
+    def heed(self) -> bool:
+        """Act on such changes; whether there were any."""
+        new = self._unheeded()
+        if new:
+            membership.heed(self, new)
+            self._heeded |= {(each.name, each.round) for each in new}
+        return bool(new)
+
+    def there(self, k: int) -> np.ndarray | None:
+        """Who takes part in round k, by place, where somebody is gone; None: everybody."""
+        gone = self.plan.gone_at(k) & {name for name, _ in self._heeded}
+        return np.array([name not in gone for name in self.epoch.names]) if gone else None
 
     def own_end(self) -> int:
         moved = [
@@ -194,7 +215,7 @@ class Agent(MemberProcess):
     def run(self) -> Result:
         """All rounds to the end; raises `Stopped` with the state kept when it cannot go on."""
         began = time.perf_counter()
-        if self.found is not None and self.found.job.get("parted"):
+        if self.parted and not self.closes():
             self.close()  # nobody needs anything from us now
             return self.result(0.0)
         self.open(self.address, {})
@@ -206,17 +227,29 @@ class Agent(MemberProcess):
                 self._begin()
             while self.done < self.last_round(self.name):
                 self.look_for_plan()
+                self.heed()
                 if self.plan.epoch_at(self.done).start != self.epoch.start:
                     self._cross(self.plan.epoch_at(self.done))
                 self._round(self.done)
             reporter.finish()
-            if self.plan.closing and self.done == self.plan.rounds:
+            self.look_for_plan()
+            if self.closes():
                 self._close_average()
             self._part(reporter.server_matters)
         finally:
             reporter.stop()
             self.close()
         return self.result(time.perf_counter() - began)
+
+    @property
+    def parted(self) -> bool:
+        """Whether we had said goodbye to everybody when we stopped."""
+        return self.found is not None and bool(self.found.job.get("parted"))
+
+    def closes(self) -> bool:
+        """Whether the server waits for our parameters once more, now that all rounds are over."""
+        given = self.found is not None and self.found.job.get("closed")
+        return bool(self.plan.closing) and self.done == self.plan.rounds and not given
 
     def _begin(self) -> None:
         """X⁰ and what the algorithm makes of it."""
@@ -237,12 +270,12 @@ class Agent(MemberProcess):
 
     def _round(self, k: int) -> None:
         self._phase, self._round_on_wire, self._k = 0, wire(k), k
-        self._hops = self.routes.hops(k, self.place)
+        there = self.there(k)
+        self._hops, told = self.routes.hops(k, self.place, there), self.routes.told(k, self.place, there)
         self.spend(k)
-        self.state = self.programs.round(self._exchange, self.state, k, self.routes.told(k, self.place))
+        self.state = self.programs.round(self._exchange, self.state, k, told)
         self.done = k + 1
-        closing = self.plan.closing and self.done == self.plan.rounds  # the server needs one more message of the round
-        if any(not isinstance(hop, GossipHop) for hop in self._hops) and not closing:
+        if any(not isinstance(hop, GossipHop) for hop in self._hops):
             self.outbox.passed(SERVER, wire(k) + 1)  # the server keeps its average before it hands it out
         if self.done % self.plan.eval_every == 0 or self.done == self.plan.rounds:
             self._measure()
@@ -261,6 +294,7 @@ class Agent(MemberProcess):
 
     def _save(self, *, parted: bool = False) -> None:
         notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), "mean_samples": self.mean_samples}
+        notes["closed"] = parted and bool(self.plan.closing)
         self.store.save(self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes=notes)
 
     # The exchanges
@@ -272,29 +306,35 @@ class Agent(MemberProcess):
             return arrays
         jax.block_until_ready(leaves)  # so that work counts as work
         self.timing.stop()
-        hops: list[Hop]
-        if kind == MIX:
-            hops = self._hops
-        elif kind == START_SERVER:
-            hops = [self.routes.server_hop(None)]
-        else:
-            hops = [self.routes.gossip_hop(self.place)]
         arrays = [np.asarray(leaf) for leaf in leaves]
-        for step, hop in enumerate(hops):
+        for step in range(len(self.hops_of(kind))):
             copies = (call, step) if kind == MIX and self.programs.codecs else None
-            arrays = self._hop(hop, arrays, copies, guarded=kind == MIX)
+            arrays = self._hop(lambda step=step: self.hops_of(kind)[step], arrays, copies, guarded=kind == MIX)
             self._phase += 1
         self.timing.go()
         return arrays
+
+    def hops_of(self, kind: Any) -> list[Hop]:
+        """What an exchange of the round under way consists of; who is gone by now is not in it."""
+        if kind == MIX:
+            return self._hops
+        there = self.there(self._k)
+        if kind == START_SERVER:
+            return [without_gone(self.routes.server_hop(None), there)]
+        return [self.routes.gossip_hop(self.place, present=there)]
 
     def before(self) -> list[np.ndarray]:
         """The parameters that are sent, as they were when the round began."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self.state.params))]
 
     def _hop(
-        self, hop: Hop, arrays: list[np.ndarray], copies: Hashable | None = None, *, guarded: bool
+        self, hop_now: Callable[[], Hop], arrays: list[np.ndarray], copies: Hashable | None = None, *, guarded: bool
     ) -> list[np.ndarray]:
-        """Where receivers keep copies of what we send in this exchange, `copies` names it."""
+        """Where receivers keep copies of what we send in this exchange, `copies` names it.
+
+        The hop is asked for again after waiting: somebody may have been removed meanwhile.
+        """
+        hop = hop_now()
         if not all(np.isfinite(array).all() for array in arrays):
             blame = self.watcher.blame()
             remedy = (
@@ -309,33 +349,61 @@ class Agent(MemberProcess):
         updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
-            # Waited for in turn, every round from another one on: the first is timed.
-            turn = sorted(hop.incoming, key=lambda place: (place + self._k) % len(names))
-            others = {p: self.peer(names[p], self._k) for p in turn if p != self.place}
-            both = self._lines_to(others.values(), readers, layout) if copies is None else []
+            both = self._lines_to((names[p] for p in hop.incoming if p != self.place), readers, layout, copies)
             self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates, both)
-            received = self.pull(others, where, layout, copies, pushed=both)
+
+            def others() -> dict[int, Peer]:
+                # Waited for in turn, every round from another one on: the first is timed.
+                turn = sorted(hop_now().incoming, key=lambda place: (place + self._k) % len(names))
+                return {p: self.peer(names[p], self._k) for p in turn if p != self.place}
+
+            received = self._pull_heeding(others, where, layout, copies, pushed=both)
+            hop = hop_now()
+            assert isinstance(hop, GossipHop)
             parts = {place: message.arrays for place, message in received.items()}
             parts |= {self.place: arrays}
             watcher = self.watcher if guarded else Watcher(None)
             return watcher.gossip(where.round, names, parts, hop, self.place, start)
         if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
             return arrays
-        server, both = self.peer(SERVER, self._k), list[str]()
+        both: list[str] = []
         if self.place in hop.reporters:
             up = self.watcher.up(arrays, start) if guarded else arrays
             part = Reporting(where, self._k if where.round else -1, hop, names)
-            both = self._lines_to([server], [SERVER], layout) if copies is None else []
+            both = self._lines_to([SERVER], [SERVER], layout, copies)
             self.report(part, up, updates if up is arrays else None, both)
-        return self.pull({0: server}, where, layout, pushed=both)[0].arrays
+        return self._from_server(where, layout, both)
 
-    def _lines_to(self, peers: Iterable[Peer], readers: Collection[str], layout: MessageLayout) -> list[str]:
+    def _from_server(self, where: Where, layout: MessageLayout, pushed: Collection[str] = ()) -> list[np.ndarray]:
+        return self._pull_heeding(lambda: {0: self.peer(SERVER, self._k)}, where, layout, pushed=pushed)[0].arrays
+
+    def _pull_heeding(
+        self,
+        peers: Callable[[], Mapping[int, Peer]],
+        where: Where,
+        layout: MessageLayout,
+        copies: Hashable | None = None,
+        *,
+        pushed: Collection[str] = (),
+    ) -> dict[int, Received]:
+        """Others' messages; where a change of one who is gone is planned meanwhile, of those who are left."""
+        while True:
+            try:
+                return self.pull(peers(), where, layout, copies, pushed=pushed)
+            except Dropped:
+                if not self.heed():
+                    raise
+                self._hops = self.routes.hops(self._k, self.place, self.there(self._k))
+
+    def _lines_to(
+        self, senders: Iterable[str], readers: Collection[str], layout: MessageLayout, copies: Hashable | None
+    ) -> list[str]:
         """Those who send us a message and get one in the same exchange: each is pushed, over a line that one dials."""
-        both = [peer for peer in peers if peer.name in readers]
-        for peer in both if layout.size <= SMALL else ():
-            if peer.name == SERVER or self._dials(peer.name):
-                self.pushing.dial(peer)
-        return [peer.name for peer in both]
+        both = [name for name in senders if name in readers and copies is None]
+        for name in both if layout.size <= SMALL else ():
+            if name == SERVER or self._dials(name):
+                self.pushing.dial(self.peer(name, self._k))
+        return both
 
     def _dials(self, name: str) -> bool:
         """Whether the line to another agent is ours to dial: who listens nowhere does, else the first of the two."""
@@ -351,8 +419,8 @@ class Agent(MemberProcess):
         self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates, pushed)
 
     def wanted(self, where: Where) -> bool:
-        """Whether an exchange is still under way."""
-        return True
+        """Whether an exchange is still under way as it was when it began."""
+        return not self._unheeded()
 
     def pull(
         self,
@@ -365,6 +433,7 @@ class Agent(MemberProcess):
         """Others' messages of one exchange, which look like ours."""
         if copies is not None:
             options["copies"] = (self.incoming, copies)
+        options.setdefault("wanted", lambda: self.wanted(where))
         return self.mailroom.pull(peers, where, layout=layout, limit=layout.size, **options)
 
     # The end
@@ -372,22 +441,30 @@ class Agent(MemberProcess):
     def _close_average(self) -> None:
         """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
         arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.params)]
-        layout, where = MessageLayout.of(arrays), self.where(wire(self.done - 1), CLOSING)
+        layout, where = MessageLayout.of(arrays), self.where(self.closing_round(), CLOSING)
+        self._k = self.done - 1
         everybody = tuple(range(len(self.epoch.names)))
-        hop = ServerHop(None, everybody, everybody)
+        hop = without_gone(ServerHop(None, everybody, everybody), self.there(self.done - 1))
         self.report(Reporting(where, self.done - 1, hop, self.epoch.names), arrays)
-        self.pull({0: self.peer(SERVER, self.done - 1)}, where, layout)
+        self._from_server(where, layout)
         self.outbox.passed(SERVER, where.round + 1)
+
+    def closing_round(self) -> int:
+        """The number of the round after the last, in messages."""
+        return self.plan.rounds + 1
 
     def _part(self, server_matters: bool) -> None:
         """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
         last = self.last_round(self.name)
-        readers = membership.readers(self)
-        for name in [*self.partners(self.epoch), SERVER]:
-            optional = name == SERVER and not server_matters
-            reports.say_farewell(
-                self, self.peer(name, last - 1), last + 1, patience=1.0 if optional else self.plan.patience
-            )
+        readers, gone = membership.readers(self), self.plan.gone_at(last - 1)
+        partners = set(self.partners(self.epoch)) - gone
+        # Who was a neighbour before a change of the roster keeps our last message of then until it hears this.
+        before = {n for e in self.plan.epochs for n in self.partners(e)} & {*self.epoch.names} - partners - gone
+        patience = dict.fromkeys(sorted(before), 10.0) | dict.fromkeys(sorted(partners), self.plan.patience)
+        for name, seconds in patience.items() if not self.parted else ():
+            reports.say_farewell(self, self.peer(name, last - 1), last + 1, patience=min(seconds, self.plan.patience))
+        after, seconds = 1 + self.closing_after(self.name), self.plan.patience if server_matters else 1.0
+        reports.say_farewell(self, self.peer(SERVER, last - 1), last + after, patience=seconds)
         missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
         if missing:
             log.warning("%s did not say that they are done; our last messages stay in the folder", ", ".join(missing))

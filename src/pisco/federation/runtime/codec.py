@@ -189,7 +189,7 @@ def decode(
       where: the exchange that was asked for.
       sender: who must have sent it.
       layout: what it must look like; None takes any layout, up to the limit.
-      limit: the most bytes that a message may have.
+      limit: the most bytes that a message may have; 0: its layout alone is read, and nothing of it is held.
       held: our copy of an earlier one, where the message may tell what changed.
     """
     incoming = iter(chunks)
@@ -216,6 +216,8 @@ def decode(
     found = known or MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
+    if limit == 0:
+        return found, []
     size = held.size(found, update) if update and held else found.size
     announced = size if brief and not update else header.size
     if max(size, found.size) > limit or announced != size:

@@ -93,12 +93,7 @@ class Stages:
         return self
 
     def __call__(self, exchange: Exchange, *args: Any) -> Any:
-        steps, received = self.steps(*args), None
-        while True:
-            try:
-                received = exchange(*steps.send(received))
-            except StopIteration as end:
-                return end.value
+        return answered(self.steps(*args), exchange)
 
     def steps(self, *args: Any) -> Steps:
         """The same as a generator: it yields what `exchange` would be called with, and is sent what that returns."""
@@ -116,6 +111,16 @@ class Stages:
                 received = yield cut.params["kind"], index, [value(atom) for atom in cut.invars]
                 values.update(zip(cut.outvars, received, strict=True))
         return jax.tree.unflatten(self._structure, [value(atom) for atom in self._outputs])
+
+
+def answered(steps: Steps, exchange: Exchange) -> Any:
+    """What steps come to when `exchange` answers all that they yield."""
+    received = None
+    while True:
+        try:
+            received = exchange(*steps.send(received))
+        except StopIteration as end:
+            return end.value
 
 
 def _variables(atoms: Sequence[Any]) -> dict[core.Var, None]:

@@ -176,7 +176,7 @@ class Ledger:
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
             kept |= {"samples": self._samples} if self._samples else {}
-            kept |= {"leaves": self._leaves} if self.plan.closing else {}
+            kept |= {"leaves": self._leaves} if self._leaves else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
@@ -283,7 +283,9 @@ class Ledger:
 
         def measuring(k: int) -> list[str]:
             # Who is gone for good cannot tell again what a killed server had not kept yet.
-            return [name for name in self._measuring(k) if rolls is None or rows[name]]
+            gone = self.plan.gone_at(k - 1)
+            members = (name for name in self._measuring(k) if name not in gone or k in rows[name])
+            return [name for name in members if rolls is None or rows[name]]
 
         rounds = [
             k
@@ -348,6 +350,8 @@ def costs(
     every: list[np.ndarray] = []
     ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
     for epoch, end in zip(plan.epochs, ends, strict=True):
+        if epoch.start >= end:
+            continue  # who is gone in the last round is removed after it
         routes = Routes(plan.network_of(epoch), keys)
         if rolls is not None:
             these = rolls[epoch.start : end]

@@ -37,7 +37,13 @@ BOUNDARY = 1 << 20
 
 
 CLOSING = 1 << 21
-"""The phase after the last round in which the server averages everybody's parameters."""
+"""The phase in which the server averages everybody's parameters, in the round after the last."""
+
+
+GONE = 1 << 60
+"""The round that a member has reached who needs nothing more."""
+
+GONE_WITHOUT = "it was gone and removed, and the others went on without it; it can join again under another name"
 
 
 def wire(k: int) -> int:
@@ -65,7 +71,7 @@ class MemberProcess(ABC):
         self.bytes_sent = 0
         self._listening: Any = None
         self._close_ways: Callable[[], None] = lambda: None
-        self._news: Newsreader | None = None
+        self.news: Newsreader | None = None
         self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
@@ -78,13 +84,14 @@ class MemberProcess(ABC):
         self._listening = transport.serve(self.door, listen, pull | methods, peers=len(self.plan.names) + 1)
         self._close_ways = ways_in(self.kit, lambda: self.plan, address, listen, self.listen)
         if self.name != SERVER:
-            self._news = Newsreader(self.kit, lambda have: self.peer(SERVER, 0).news(have))
+            ask = lambda have: self.peer(SERVER, 0).news(have)  # noqa: E731
+            self.news = Newsreader(self.kit, ask, lambda: self.plan.hash, self.look_for_plan)
 
     def close(self) -> None:
         """Stop answering and release everything."""
         self.outbox.close()
-        if self._news is not None:
-            self._news.close()
+        if self.news is not None:
+            self.news.close()
         self.mailroom.close()
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
@@ -105,6 +112,10 @@ class MemberProcess(ABC):
             return self.plan.rounds
         after = [e.start for e in self.plan.epochs if name not in e.names and e.start > self._first(name)]
         return min(after, default=self.plan.rounds)
+
+    def closing_after(self, name: str) -> bool:
+        """Whether a member gives its parameters once more after its last round; it says goodbye after that."""
+        return bool(self.plan.closing) and self.last_round(name) == self.plan.rounds
 
     def own_end(self) -> int:
         """The last round of messages that this process answers for."""
@@ -161,7 +172,8 @@ class MemberProcess(ABC):
                 return
             if new.hash == self.plan.hash:
                 return
-            if new.rounds != self.plan.rounds or new.hash_at(self.reached) != self.plan.hash_at(self.reached):
+            under_way = min(self.reached, self.plan.rounds - 1)
+            if new.rounds != self.plan.rounds or new.hash_at(under_way) != self.plan.hash_at(under_way):
                 log.warning("the new plan is ignored: it changes rounds that are over or under way")
                 return
             try:
@@ -175,13 +187,19 @@ class MemberProcess(ABC):
         self.look_for_plan()
         # The last round in which both of us take part; asking for the next one means goodbye.
         end = min(self.last_round(name), self.own_end())
+        self.refuse_gone(name, context)
         objection = self._objection(name, request, end)
         if objection is not None:
             self.door.refuse(context, name, objection)
-        if request.round > end:
+        if request.round > end and request.phase != CLOSING:
             self.farewell(name, request.round)
         else:
             yield from self._answer(name, request, context)
+
+    def refuse_gone(self, name: str, context: grpc.ServicerContext) -> None:
+        """Refuse a member that was removed while it was gone."""
+        if name in {change.name for change in self.plan.urgent if change.action == "remove"}:
+            self.door.refuse(context, name, GONE_WITHOUT, grpc.StatusCode.FAILED_PRECONDITION)
 
     def _take(self, name: str, request: Request, context: grpc.ServicerContext) -> Chunk:
         """The same for who expects a small message: the end of the call travels with it, not after it."""
@@ -192,8 +210,8 @@ class MemberProcess(ABC):
             return "it is not in the roster"
         if request.federation != self.federation_hash(min(request.round, end)):
             return f"it asks for round {request.round} of another federation, or of another plan of this one"
-        if request.round > end:
-            return None if request.round == end + 1 else "there is no such round"
+        if request.round > end and request.phase != CLOSING:
+            return None if request.round <= end + 2 else "there is no such round"
         return self.why_not(name, request.round, request.phase)
 
     def _answer(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -18,11 +20,12 @@ import numpy as np
 from pisco.engines.job import check_needs, streams
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
-from pisco.federation.roster import SERVER, Epoch
+from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.codec import MessageLayout
-from pisco.federation.runtime.member import BOUNDARY, wire
-from pisco.federation.runtime.peers import Peer, Stopped
+from pisco.federation.runtime.member import BOUNDARY, GONE, GONE_WITHOUT, wire
+from pisco.federation.runtime.news import EVERY
+from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited, printable
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import Reporting
 from pisco.parts import only, over
@@ -32,12 +35,17 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pisco.federation")
 
+SOON = 0.2
+"""Seconds between two questions whether everybody has a plan."""
+HEEDED = {"remove": "rounds do without it", "move": "it is looked for where it is then"}
+
 
 def check(plan: Federation) -> None:
     """Refuse what cannot run between machines, and changes that a method's state cannot follow."""
     algorithm = plan.build_algorithm()
     for epoch in plan.epochs:
-        network = plan.network_of(epoch)
+        gone = plan.gone_at(epoch.start)
+        network = plan.network_of(epoch, np.ones(len(epoch.members), bool) if gone else None)
         check_needs(algorithm, network)
         Routes(network, streams(jax.random.key(0)))
     if algorithm.rebase is None and len({epoch.names for epoch in plan.epochs}) > 1:
@@ -52,7 +60,8 @@ def boundary(plan: Federation, k: int) -> ServerHop | None:
     new, old = plan.epoch_at(k), plan.epoch_at(k - 1)
     if k <= 0 or new.start != k:
         return None
-    stay = tuple(place for place, name in enumerate(new.names) if name in old.names)
+    gone = plan.gone_at(k)
+    stay = tuple(place for place, name in enumerate(new.names) if name in old.names and name not in gone)
     join = tuple(place for place, name in enumerate(new.names) if name not in old.names)
     return ServerHop(None, stay, join) if stay and join else None
 
@@ -92,12 +101,41 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(only(state.params))]
             where = agent.where(wire(epoch.start), BOUNDARY)
             agent.report(Reporting(where, epoch.start, hop, epoch.names), arrays)
-    partners = agent.partners(old)
+    partners = set(agent.partners(old)) - agent.plan.gone_at(epoch.start - 1)
     for name in [each.name for each in old.members if each.name in partners and each not in epoch.members]:
         # It stays until everybody has its last messages; nobody need wait for it to hear so.
         peer = Peer(agent.kit, name, old.member(name).at)
         threading.Thread(target=_farewell, args=(agent, peer, epoch.start), daemon=True).start()
     return state
+
+
+def heed(agent: Agent, changes: Sequence[Change]) -> None:
+    """Act on changes of members who are gone, in the middle of a round if need be.
+
+    Nobody goes on before everybody has the plan: who had not would come to the round of the change without it.
+    """
+    for change in changes:
+        if change.name == agent.name and change.action == "remove":
+            raise Stopped(f"the server refuses us: {GONE_WITHOUT}")
+        if change.name == agent.name and agent.plan.epoch_at(agent.done).member(agent.name).at != agent.address:
+            raise Stopped(f"{agent.name} has moved to {change.address or change.reach}; start it there with its state")
+        log.warning("%s is gone; until round %d %s", change.name, change.round, HEEDED[change.action])
+        if change.action == "remove":
+            agent.outbox.passed(change.name, GONE)
+    began, said, news, stopping = time.monotonic(), 0.0, agent.news, agent.mailroom.stopping
+    assert news is not None
+    news.every = SOON
+    while news.answer.holds != agent.plan.hash:
+        waited = time.monotonic() - began
+        whom = printable(news.answer.lacking) or "the server"
+        if stopping.wait(SOON):
+            raise Stopped("asked to stop")
+        if waited > agent.plan.patience:
+            raise Waited(f"waited {agent.plan.patience:g} s for {whom} to take the new plan; the state is kept")
+        if waited > max(FIRST_WORD, 2 * said):
+            said = waited
+            log.info("waiting for %s to take the new plan", whom)
+    news.every = EVERY
 
 
 def readers(agent: Agent) -> set[str]:

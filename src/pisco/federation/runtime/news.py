@@ -11,10 +11,9 @@ import json
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from cryptography import x509
 from google.protobuf.message import DecodeError
 
 from pisco.errors import InputError
@@ -39,6 +38,8 @@ class Notice:
     revocations: int = 0  # lists are dated in whole seconds, and only grow
     plan: str = ""
     revoked: str = ""
+    holds: str = ""  # the hash of the plan that one acts by; as an answer, of that which everybody does
+    lacking: str = ""  # those who do not
 
     def SerializeToString(self) -> bytes:
         """As messages of protobuf are asked."""
@@ -50,7 +51,8 @@ class Notice:
         try:
             found = json.loads(data)
             numbers = int(found["version"]), float(found["listed"]), int(found["revocations"])
-            return cls(*numbers, str(found["plan"]), str(found["revoked"]))
+            words = (str(found.get(name, ""))[:1000] for name in ("holds", "lacking"))
+            return cls(*numbers, str(found["plan"]), str(found["revoked"]), *words)
         except (ValueError, KeyError, TypeError, RecursionError):
             raise DecodeError("not a notice") from None
 
@@ -73,11 +75,10 @@ def newer(kit: Kit, than: Notice) -> Notice:
 
 def take(kit: Kit, notice: Notice) -> None:
     """Show what is new, and put it into the kit; what the authority did not sign, or signed before, is refused."""
-    authority = x509.load_pem_x509_certificate(kit.authority)
     if notice.revoked:
-        _beside(kit.folder / ca.REVOKED, notice.revoked, lambda path: _list(kit, path, authority))
+        _beside(kit.folder / ca.REVOKED, notice.revoked, lambda path: _list(kit, path))
     if notice.plan:
-        _beside(kit.folder / PLAN, notice.plan, lambda path: _plan(kit, path, authority))
+        _beside(kit.folder / PLAN, notice.plan, lambda path: _plan(kit, path))
 
 
 def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
@@ -94,8 +95,8 @@ def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
             beside.unlink(missing_ok=True)
 
 
-def _list(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
-    listed = ca.read_revoked(path, authority)
+def _list(kit: Kit, path: Path) -> bool:
+    listed = ca.read_revoked(path, kit.signer)
     if (listed.last_update_utc.timestamp(), len(listed)) <= (kit.listed, len(kit.revoked)):
         return False
     new = sorted({each.serial_number for each in listed} - kit.revoked)
@@ -103,9 +104,9 @@ def _list(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
     return True
 
 
-def _plan(kit: Kit, path: Path, authority: x509.Certificate) -> bool:
+def _plan(kit: Kit, path: Path) -> bool:
     plan = Federation.load(path)
-    version = signed.check(path, plan, authority)
+    version = signed.check(path, plan, kit.signer)
     if version <= kit.version or plan.name != kit.federation.name:
         return False
     log.warning("the authority signs version %d of the plan, %s: %s", version, plan.hash[:12], described(plan))
@@ -116,6 +117,7 @@ def described(plan: Federation) -> str:
     """The changes of a plan, in one line."""
     words = [
         f"from round {change.round} on {change.action} {change.name}{f' ({at})' if at else ''}"
+        f"{', who is gone' if change.now else ''}"
         for change in plan.changes
         for at in [change.address or change.reach]
     ]
@@ -123,17 +125,34 @@ def described(plan: Federation) -> str:
 
 
 class Newsreader:
-    """Asks the server now and then, until it is closed."""
+    """Asks the server now and then, until it is closed.
 
-    def __init__(self, kit: Kit, ask: Callable[[Notice], Notice]):
-        self.kit, self._ask, self._closed = kit, ask, threading.Event()
+    Args:
+      kit: where what is new is put.
+      ask: the question.
+      holds: the hash of the plan that is acted by here.
+      look: called after every answer, to take what is new.
+    """
+
+    def __init__(
+        self,
+        kit: Kit,
+        ask: Callable[[Notice], Notice],
+        holds: Callable[[], str] = str,
+        look: Callable[[], None] = lambda: None,
+    ):
+        self.kit, self._ask, self._holds, self._look = kit, ask, holds, look
+        self.answer, self.every = Notice(), EVERY
+        self._closed = threading.Event()
         threading.Thread(target=self._loop, daemon=True, name="news").start()
 
     def _loop(self) -> None:
-        while not self._closed.wait(EVERY):
+        while not self._closed.wait(min(self.every, EVERY)):
             with contextlib.suppress(Exception):  # the server is away, or older than this question
                 self.kit.look_for_certificate()
-                take(self.kit, self._ask(have(self.kit)))
+                self.answer = self._ask(replace(have(self.kit), holds=self._holds()))
+                take(self.kit, self.answer)
+                self._look()
 
     def close(self) -> None:
         self._closed.set()

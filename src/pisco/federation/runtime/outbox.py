@@ -149,6 +149,11 @@ class Outbox:
             self._prune()
             self._changed.notify_all()
 
+    def reopen(self, reader: str, round_: int) -> None:
+        """Let a reader who had said goodbye ask for this round after all."""
+        with self._changed:
+            self._floors[reader] = min(round_, self._floors.get(reader, 0))
+
     def forget(self, round_: int) -> None:
         """Drop the messages of all rounds before this one but the start's: nobody can ask for them any more."""
         with self._changed:

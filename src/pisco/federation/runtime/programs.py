@@ -10,12 +10,13 @@ import numpy as np
 
 from pisco.engines.evaluate import measure_test, with_params
 from pisco.engines.job import Streams
-from pisco.federation.runtime.cut import Exchange, Stages, Steps, exchange
+from pisco.federation.runtime.cut import Exchange, Stages, Steps, answered, exchange
 from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import Told
 from pisco.problems.gradient import agent_buffers, agent_gradient
 from pisco.problems.problem import Problem
+from pisco.problems.trouble import deferring
 from pisco.types import Algorithm, Grad, Params, StartMix
 
 MIX, START_SERVER, START_GOSSIP = "mix", "start-server", "start-gossip"
@@ -38,7 +39,7 @@ class Programs:
     """
 
     def __init__(self, algorithm: Algorithm, problem: Problem, batch_size: int | None, keys: Streams, index: int):
-        self._index = np.int32(index)
+        self._index, self._trouble = np.int32(index), problem.trouble
         own = agent_gradient(problem, batch_size, place=0)
 
         def gradient(index: Any, attempt: Any = 0) -> Grad:
@@ -90,27 +91,45 @@ class Programs:
 
     def start(self, exchange: Exchange) -> Any:
         """The state before the first round."""
-        return self._start(exchange, self._index)
+        return answered(self.start_steps(), exchange)
 
     def round(self, exchange: Exchange, state: Any, k: int, told: Told, attempt: int = 0) -> Any:
         """The state after round k; private gradients draw noise of their own in every attempt."""
-        return self._round(exchange, state, np.int32(k), told, self._index, np.int32(attempt))
+        return answered(self.round_steps(state, k, told, attempt), exchange)
 
     def start_steps(self) -> Steps:
         """`start` as a generator: it yields every exchange and is sent what comes of it."""
-        return self._start.steps(self._index)
+        return self._watched(self._start, self._index)
 
-    def round_steps(self, state: Any, k: int, told: Told) -> Steps:
+    def round_steps(self, state: Any, k: int, told: Told, attempt: int = 0) -> Steps:
         """`round` as a generator."""
-        return self._round.steps(state, np.int32(k), told, self._index, np.int32(0))
+        return self._watched(self._round, state, np.int32(k), told, self._index, np.int32(attempt))
 
     def join(self, params: Params, k: int, attempt: int = 0) -> Any:
         """The state of an agent that joins at round k with these parameters."""
-        return self._join(_nobody, params, np.int32(k), self._index, np.int32(attempt))
+        return answered(self._watched(self._join, params, np.int32(k), self._index, np.int32(attempt)), _nobody)
 
     def measure(self, params: Params) -> dict[str, float]:
         """What the agent sees at its own parameters."""
-        return {name: float(value) for name, value in self._measure(_nobody, params).items()}
+        found = answered(self._watched(self._measure, params), _nobody)
+        return {name: float(value) for name, value in found.items()}
+
+    def _watched(self, stages: Stages, *args: Any) -> Steps:
+        """The steps of a program; samples or a model that fail end it with a sentence, before anything is sent."""
+        steps, received = stages.steps(*args), None
+        while True:
+            with deferring(self._trouble) as met:
+                try:
+                    given, ended = steps.send(received), False
+                except StopIteration as end:
+                    given, ended = end.value, True
+                if self._trouble is not None:
+                    jax.block_until_ready(given)
+                    if (failure := met()) is not None:
+                        raise failure
+            if ended:
+                return given
+            received = yield given
 
 
 def _nobody(kind: str, call: int, leaves: Any) -> Any:

@@ -70,6 +70,7 @@ class Pushing:
         member = self.member
         if name != SERVER and name not in member.plan.names:
             member.door.refuse(context, name, "it is not in the roster")
+        member.refuse_gone(name, context)
         presented: Any = context.auth_context().get("x509_pem_cert", [b""])[0]
         end = _End(member, name, lambda: member.kit.identify(presented))
         if not context.add_callback(end.close):

@@ -187,5 +187,5 @@ def settings(plan: Federation) -> dict[str, Any]:
             "eval_every": plan.eval_every,
             "engine": "federation",
         },
-        "federation": {"name": plan.name, "hash": plan.hash},
+        "federation": {"name": plan.name, "hash": plan.hash_at(plan.rounds)},
     }

@@ -24,7 +24,7 @@ from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.attendance import Attendance
 from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.cut import Later
-from pisco.federation.runtime.member import BOUNDARY
+from pisco.federation.runtime.member import BOUNDARY, CLOSING
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX
 from pisco.federation.runtime.rolled import (
@@ -95,7 +95,7 @@ class RolledAgent(Agent):
     def run(self) -> Result:
         """All rounds to the end, those present and those absent."""
         began = time.perf_counter()
-        if self.found is not None and self.found.job.get("parted"):
+        if self.parted and not self.closes():
             self.state = self.base.state if self.base else None
             self.close()
             return self.result(0.0)
@@ -246,7 +246,7 @@ class RolledAgent(Agent):
         held = {name: each for name, each in (("base", self.base), ("trial", self.trial)) if each is not None}
         notes: dict[str, Any] = {"base": None, "trial": None} | {name: each[1:] for name, each in held.items()}
         notes |= {"parted": parted, "chain": chain, "done": self.done, "plan": self.plan.hash_at(self.done - 1)}
-        notes["mean_samples"] = self.mean_samples
+        notes |= {"mean_samples": self.mean_samples, "closed": parted and bool(self.plan.closing)}
         states = {name: each.state for name, each in held.items()}
         rows = self.history.arrays()
         self.store.save(chain["count"], states, outbox=self.outbox, history=rows, notes=notes)
@@ -286,7 +286,7 @@ class RolledAgent(Agent):
         copies: Hashable | None = None,
         **options: Any,
     ) -> dict[int, Received]:
-        if where.round == 0:
+        if where.round == 0 or where.phase == CLOSING:
             return super().pull(peers, where, layout, **options)
         began = time.perf_counter()
         try:
@@ -297,6 +297,13 @@ class RolledAgent(Agent):
 
     # The end
 
+    def closes(self) -> bool:
+        """Those who took part in the last round give their parameters: whoever missed it may be far off."""
+        return super().closes() and self.base is not None and self.base.place == self.chain.count - 2
+
+    def closing_round(self) -> int:
+        return self.chain.count
+
     def _end(self, reporter: reports.Reporter) -> None:
         """All rounds are over: those on the last roll have said so, and nobody needs anything from us."""
         if self.state is None and self.base is not None:
@@ -304,6 +311,9 @@ class RolledAgent(Agent):
         if self.done == self.plan.rounds and self.state is not None:
             self._measure()
         reporter.finish()
+        self.look_for_plan()
+        if self.closes():
+            self._close_average()
         self._keep(self.chain.facts(), parted=True)
         self.attendance.leave()
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
@@ -16,8 +20,8 @@ from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.attendance import poll_seconds
 from pisco.federation.runtime.codec import Where
-from pisco.federation.runtime.member import BOUNDARY
-from pisco.federation.runtime.peers import Dropped, Waited
+from pisco.federation.runtime.member import BOUNDARY, CLOSING, GONE
+from pisco.federation.runtime.peers import Dropped, Peer, Received, Waited
 from pisco.federation.runtime.roll_call import RollCall, Word
 from pisco.federation.runtime.rolled import answer_rolled, note_roll, roll_mask, rolled_boundary, rolled_where
 from pisco.federation.runtime.routes import ServerHop
@@ -29,9 +33,6 @@ log = logging.getLogger("pisco.federation")
 
 AT_ONCE = 1000
 """Rolls in one answer: far below the largest that is accepted."""
-
-GONE = 1 << 60
-"""The round that a member has reached who needs nothing more."""
 
 
 class RolledServer(Server):
@@ -76,7 +77,7 @@ class RolledServer(Server):
         if name not in self.plan.names:
             self.door.refuse(context, name, "it is not in the roster")
         if request.leaving:
-            self.farewell(name, GONE)
+            self.farewell(name, self.farewell_round(name))
             return Rolls()
         index = next(m.index for e in self.plan.epochs for m in e.members if m.name == name)
         with self._work:
@@ -204,6 +205,8 @@ class RolledServer(Server):
                 return None
             roll, joined = self.chain.head, self.chain.joined
         epoch = self.plan.epoch_at(roll.round)
+        if roll.round >= self.plan.rounds:
+            return self._closing(epoch) if phase == CLOSING and self.plan.closing else None
         if phase == BOUNDARY:
             hop = rolled_boundary(epoch, roll, joined)
             return (epoch, hop) if hop else None
@@ -211,10 +214,37 @@ class RolledServer(Server):
             return None
         return self.hop_of(epoch, roll.round, phase, roll_mask(epoch, roll))
 
+    def _closing(self, epoch: Epoch) -> tuple[Epoch, ServerHop]:
+        """Those who took part in the last round give their parameters."""
+        there = tuple(np.flatnonzero(roll_mask(epoch, self.file.rolls[-2])).tolist())
+        return epoch, ServerHop(None, there, there)
+
+    def gather(self, peers: Mapping[int, Peer], where: Where, **how: Any) -> dict[int, Received]:
+        """Of the closing average's reporters, those who answer in time; at least a quorum of them."""
+        if where.phase != CLOSING:
+            return super().gather(peers, where, **how)
+        found: dict[int, Received] = {}
+        with ThreadPoolExecutor(len(peers)) as pool:
+            each = how | {"patience": self.plan.deadline}
+            asked = {p: pool.submit(self.mailroom.pull, {p: peer}, where, **each) for p, peer in peers.items()}
+            for place, answer in asked.items():
+                with contextlib.suppress(Waited):
+                    found |= answer.result()
+                if place not in found:
+                    log.warning("%s did not give its parameters in time", peers[place].name)
+        if len(found) < min(self.plan.quorum_at(self.plan.rounds - 1), len(peers)):
+            raise Dropped  # the next question tries again
+        return found
+
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         if not self.wanted(round_):
             raise Dropped
         return super().why_not(name, round_, phase)
+
+    def asked(self, name: str, round_: int, phase: int) -> None:
+        if phase == CLOSING:  # of who was done before it was planned
+            self.outbox.reopen(name, round_)
+        super().asked(name, round_, phase)
 
     def patience(self, round_: int, phase: int) -> float | None:
         return math.inf if round_ else None
@@ -239,7 +269,7 @@ class RolledServer(Server):
             self._decide()
 
     def farewell_round(self, name: str) -> int:
-        return GONE
+        return GONE + bool(self.plan.closing)
 
     def over(self, missing: list[str]) -> bool:
         """All rounds are done, and who has not said goodbye has been silent for too long; a quorum must be there."""

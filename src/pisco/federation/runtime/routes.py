@@ -46,6 +46,14 @@ class ServerHop(NamedTuple):
 Hop = GossipHop | ServerHop
 
 
+def without_gone(hop: ServerHop, there: np.ndarray | None) -> ServerHop:
+    """A server exchange of all, among those who are there."""
+    if there is None:
+        return hop
+    places = tuple(place for place in hop.reporters if there[place])
+    return ServerHop(None, places, places)
+
+
 class Routes:
     """The hops of every round of one network: what `networks.rounds` draws, as messages.
 

@@ -6,7 +6,9 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +27,8 @@ from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
-from pisco.federation.runtime.peers import Dropped, Stopped, Waited, printable
-from pisco.federation.runtime.routes import Routes, ServerHop
+from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped, Waited, printable
+from pisco.federation.runtime.routes import Routes, ServerHop, without_gone
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.updates import Incoming
@@ -65,8 +67,10 @@ class Server(MemberProcess):
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
+        self._holds: dict[str, str] = {}  # the hash of the plan that every member acts by
         self._averaging: dict[tuple[int, int], str] = {}
-        self._layouts: dict[tuple[bool, int], MessageLayout] = {}
+        kept = self.found.job.get("layouts", []) if self.found else []
+        self._layouts = {(bool(start), phase): MessageLayout.parse(text) for start, phase, text in kept}
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.
@@ -80,18 +84,20 @@ class Server(MemberProcess):
 
     def hop(self, round_: int, phase: int) -> tuple[Epoch, ServerHop] | None:
         """The server's part in an exchange; None when that exchange does not reach it."""
-        epoch = self.plan.epoch_at(round_ - 1)
+        epoch, gone = self.plan.epoch_at(round_ - 1), self.plan.gone_at(round_ - 1)
+        there = np.array([name not in gone for name in epoch.names]) if gone else None
         if phase == BOUNDARY:
             joining = membership.boundary(self.plan, round_ - 1)
             return None if joining is None else (epoch, joining)
         if phase == CLOSING:
             everybody = tuple(range(len(epoch.members)))
-            due = self.plan.closing and round_ == self.plan.rounds
+            due = self.plan.closing and round_ == self.plan.rounds + 1
             return (epoch, ServerHop(None, everybody, everybody)) if due else None
         if round_ == 0:
             reaches = [kind == "server" for kind in self._sizes.start_kinds]
-            return (epoch, self.routes(epoch).server_hop(None)) if phase in np.flatnonzero(reaches) else None
-        return self.hop_of(epoch, round_ - 1, phase)
+            start = without_gone(self.routes(epoch).server_hop(None), there)
+            return (epoch, start) if phase in np.flatnonzero(reaches) else None
+        return self.hop_of(epoch, round_ - 1, phase, there)
 
     def hop_of(self, epoch: Epoch, k: int, phase: int, present: Any = None) -> tuple[Epoch, ServerHop] | None:
         """The same for an exchange of round k."""
@@ -138,6 +144,7 @@ class Server(MemberProcess):
         with self._work:
             self.ledger.adopt(plan)
             super().adopt(plan)
+        self.mailroom.interrupt()  # whoever is waited for may be gone
 
     # Averages
 
@@ -177,29 +184,23 @@ class Server(MemberProcess):
             with self._work:
                 self._averaging.pop((round_, phase), None)
             return
-        epoch, hop = found
+        (epoch, hop), urgent = found, self.plan.urgent
         try:
+            while self.plan.gone_at(self.round_of(round_)) and self._lacking():
+                # In rounds that all reach us, who has not the plan yet would come to the change without it.
+                if self.mailroom.stopping.wait(membership.SOON):
+                    raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
+            how: dict[str, Any] = {"patience": self.patience(round_, phase)}
+            how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
+            first = (round_ == 0, phase) not in self._layouts  # what we ask the layout of is not pushed as well
+            layout, peers = self._agreed_layout(peers, round_, phase, how)
             copies = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
             both = [] if copies or phase >= BOUNDARY else [peers[p].name for p in peers if p in hop.receivers]
-            received = self.mailroom.pull(
-                peers,
-                self.where(round_, phase),
-                layout=self._layouts.get((round_ == 0, phase)),
-                limit=self.limit,
-                patience=self.patience(round_, phase),
-                wanted=lambda: self.wanted(round_),
-                copies=copies,
-                pushed=both,
-            )
-            layout = received[hop.reporters[0]].layout
-            for place, message in received.items():
-                if message.layout != layout:
-                    raise Stopped(
-                        f"{epoch.names[place]} sends {str(message.layout)[:200]} and {epoch.names[hop.reporters[0]]} "
-                        f"sends {str(layout)[:200]}; their models differ"
-                    )
-            self._layouts[round_ == 0, phase] = layout  # once known, nobody can send anything else
+            how |= {"copies": copies, "pushed": () if first else both}
+            received = self.gather(peers, self.where(round_, phase), layout=layout, limit=self.limit, **how)
+            if len(received) < len(hop.reporters):
+                hop = hop._replace(reporters=tuple(sorted(received)))
             arrays = {place: message.arrays for place, message in received.items()}
             if self.watcher.guards_server and round_ > 0:
                 told = phase not in (BOUNDARY, CLOSING)
@@ -224,6 +225,32 @@ class Server(MemberProcess):
                 self._averaging.pop((round_, phase), None)
                 self._work.notify_all()
 
+    def gather(self, peers: Mapping[int, Peer], where: Where, **how: Any) -> dict[int, Received]:
+        """The reporters' messages."""
+        return self.mailroom.pull(peers, where, **how)
+
+    def _agreed_layout(
+        self, peers: Mapping[int, Peer], round_: int, phase: int, how: dict[str, Any]
+    ) -> tuple[MessageLayout, Mapping[int, Peer]]:
+        """What everybody's message of an exchange looks like, and who is there; once known, all must send that.
+
+        The first time all are asked what they would send, and most of them decide, before anything of it is held.
+        """
+        at = (round_ == 0, phase)
+        if at in self._layouts:
+            return self._layouts[at], peers
+        heads = self.gather(peers, self.where(round_, phase), layout=None, limit=0, **how)
+        told = {peers[place].name: head.layout for place, head in heads.items()}
+        layout, count = Counter(told.values()).most_common(1)[0]
+        for name, other in told.items():
+            if other != layout:
+                differs = f"sends {str(other)[:200]} and most send {str(layout)[:200]}; their models differ"
+                if 2 * count <= len(told) or self.plan.presence == "all":
+                    raise Stopped(f"{name} {differs}")
+                self.door.complain(name, f"it {differs}")  # the others go on without it
+        self._layouts[at] = layout
+        return layout, {place: peers[place] for place in heads}
+
     def _keep(
         self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str], pushed: Sequence[str]
     ) -> None:
@@ -240,7 +267,9 @@ class Server(MemberProcess):
 
     def _save(self) -> None:
         self.saved += 1
-        notes = {"plan": self.plan.hash_at(self.reached), "reached": self.reached}
+        reached = min(self.reached, self.plan.rounds - 1)
+        notes: dict[str, Any] = {"plan": self.plan.hash_at(reached), "reached": reached}
+        notes["layouts"] = [[start, phase, str(layout)] for (start, phase), layout in self._layouts.items()]
         if self.watcher:
             notes["struck"] = {str(round_): sorted(who) for round_, who in self.watcher.struck.items()}
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
@@ -285,7 +314,16 @@ class Server(MemberProcess):
         if name not in (*self.plan.helpers, *self.plan.names):
             self.door.refuse(context, name, "it is not in the plan")
         self.look_for_plan()
-        return news.newer(self.kit, request)
+        self._holds[name] = request.holds
+        lacking = ", ".join(self._lacking())
+        return replace(news.newer(self.kit, request), holds="" if lacking else self.plan.hash, lacking=lacking)
+
+    def _lacking(self) -> list[str]:
+        """The members of the round under way who have not taken the newest plan."""
+        k = min(self.reached, self.plan.rounds - 1)
+        needed, floors = set(self.plan.epoch_at(k).names) - self.plan.gone_at(k), self.outbox.floors()
+        going = (name for name in sorted(needed) if floors.get(name, 0) < self.farewell_round(name))
+        return [name for name in going if self._holds.get(name) != self.plan.hash]
 
     def farewell(self, name: str, round_: int) -> None:
         super().farewell(name, round_)
@@ -314,7 +352,8 @@ class Server(MemberProcess):
                 if progress:
                     progress(self.ledger)
                 floors = self.outbox.floors()
-                missing = [n for n in self.plan.names if floors.get(n, 0) < self.farewell_round(n)]
+                gone = {change.name for change in self.plan.urgent if change.action == "remove"}
+                missing = [n for n in self.plan.names if floors.get(n, 0) < self.farewell_round(n) and n not in gone]
                 if not missing or self.over(missing):
                     break
         finally:
@@ -338,7 +377,7 @@ class Server(MemberProcess):
 
     def farewell_round(self, name: str) -> int:
         """The round that a member asks for, in messages, when it says goodbye."""
-        return self.last_round(name) + 1
+        return self.last_round(name) + 1 + self.closing_after(name)
 
     def over(self, missing: list[str]) -> bool:
         """Whether to end without those who have not said goodbye; raises where they have been silent for too long."""

@@ -44,6 +44,7 @@ def tls(kit: Kit, *, server: bool, alpn: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=kit.authority.decode())
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as in gRPC: ca.pem may begin below a root
     context.load_cert_chain(kit.folder / ca.CERTIFICATE, kit.folder / ca.KEY)
     context.set_alpn_protocols([alpn])
     if server:

@@ -13,14 +13,14 @@ function traces(result, index, kind, name, log) {
   const x = along(result, kind), curve = result.y[name], tone = colour(index);
   if (!x || !curve) return [];
   const logX = byId("log-x").checked;
-  const keep = x.map((_, at) => at).filter((at) => curve.mean[at] !== null && (!log || curve.mean[at] > 0) && (!logX || x[at] > 0));
+  const keep = x.map((_, at) => at).filter((at) => curve.median[at] !== null && (!log || curve.median[at] > 0) && (!logX || x[at] > 0));
   const label = plain(result.label), digits = measure().percent ? ".2%" : ".4~g";
   const line = {
-    x: keep.map((at) => x[at]), y: keep.map((at) => curve.mean[at]), name: label, mode: keep.length > 1 ? "lines" : "markers",
+    x: keep.map((at) => x[at]), y: keep.map((at) => curve.median[at]), name: label, mode: keep.length > 1 ? "lines" : "markers",
     line: { color: tone, dash: dash(index), width: 2 }, hovertemplate: `%{y:${digits}} at %{x:.5~g}<extra>${label}</extra>`,
   };
   if (!curve.low || !byId("band").checked) return [line];
-  const floor = (at) => (log && curve.low[at] <= 0 ? curve.mean[at] : curve.low[at]);
+  const floor = (at) => (log && curve.low[at] <= 0 ? curve.median[at] : curve.low[at]);
   const band = {
     x: [...line.x, ...line.x.toReversed()],
     y: [...keep.map((at) => curve.high[at]), ...keep.map(floor).reverse()],
@@ -52,7 +52,7 @@ function drawCurves() {
       yaxis: { type: log ? "log" : "linear", tickformat: chosen.percent ? ".0%" : "", ...range(all, log, chosen.percent) },
     });
     const said = shown.slice(0, 6).filter(([result]) => result.y[chosen.name]).map(([result]) => {
-      const values = result.y[chosen.name].mean.filter((value) => value !== null);
+      const values = result.y[chosen.name].median.filter((value) => value !== null);
       return `${result.label} from ${number(values[0] ?? null)} to ${number(values.at(-1) ?? null)}`;
     });
     const against = { round: "rounds", bytes: "megabytes sent", price: "the price paid", seconds: "seconds by the clock" }[kind];
@@ -63,7 +63,7 @@ function drawCurves() {
   const bands = data.results.some((result) => result.seeds > 1);
   byId("band-switch").hidden = !bands;
   byId("curves-note").textContent = [
-    bands ? "Lines are means over seeds; bands reach from the least to the greatest seed." : "",
+    bands ? "Lines are medians over seeds, bands their 95% bootstrap intervals." : "",
     thinned ? "Long runs are drawn at a few hundred of their measured rounds, peaks of the loss among them; tables use all rounds." : "",
   ].join(" ");
   if (byId("curve-details").open) curveTable();
@@ -77,9 +77,9 @@ function curveTable() {
     rows.push([number(round), ...shown.map((result) => {
       const at = result.x.round.findLastIndex((each) => each <= round);
       if (round > result.x.round.at(-1) || at < 0) return "–";
-      const { mean, low, high } = result.y[chosen.name];
+      const { median, low, high } = result.y[chosen.name];
       const words = (value) => (chosen.percent && value !== null ? `${(100 * value).toFixed(1)}%` : number(value));
-      return low && low[at] !== high[at] ? `${words(mean[at])} (${words(low[at])} to ${words(high[at])})` : words(mean[at]);
+      return low && low[at] !== high[at] ? `${words(median[at])} (${words(low[at])} to ${words(high[at])})` : words(median[at]);
     })]);
   }
   byId("curve-table").replaceChildren(table(`${chosen.title} at the last drawn round up to each`, ["Round", ...shown.map((r) => r.label)], rows));

@@ -16,9 +16,7 @@ function reprice() {
   for (const cell of document.querySelectorAll("td[data-server]")) {
     const list = (name) => cell.dataset[name].split(",").map(Number), gossip = list("gossip"), gradient = list("gradient");
     const paid = list("server").map((count, at) => price("server") * count + price("gossip") * gossip[at] + price("gradient") * gradient[at]);
-    if (cell.dataset.missed) { cell.textContent = median(paid, list("missed")); continue; }
-    const mean = number(paid.reduce((a, b) => a + b, 0) / paid.length), low = number(Math.min(...paid)), high = number(Math.max(...paid));
-    cell.textContent = low === high ? mean : `${mean} (${low} to ${high})`;
+    cell.textContent = median(paid, cell.dataset.missed ? list("missed") : paid.map(() => 0));
   }
 }
 function options(select, pairs) {

@@ -1,0 +1,47 @@
+"""The problem that all agents of a federation share, made of one agent's own data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pisco import registry
+from pisco.federation.contract import BadData
+from pisco.problems.registry import PROBLEMS
+from pisco.settings.tables import Choices, Count
+
+if TYPE_CHECKING:
+    from pisco.data import Dataset
+    from pisco.problems.problem import Problem
+
+
+class SharedProblemTable(Choices):
+    """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like."""
+
+    table = "problem"
+    name: str = "logistic"
+    classes: list[int] | None = None
+    features: list[Count] | None = None
+
+
+def one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Problem:
+    """The problem of an agent that holds these samples; a `BadData` says what does not fit."""
+    from pisco.data import Dataset
+
+    if table.features is not None and list(dataset.features.shape[1:]) != table.features:
+        told = f"expects samples of shape {table.features}, has {list(dataset.features.shape[1:])}"
+        raise BadData(f"{dataset.name}: {told}", told)
+    features, labels = dataset.features, dataset.labels
+    if table.classes is not None:
+        strange = np.setdiff1d(dataset.label_values, table.classes)
+        if strange.size:
+            told = f"has the label {strange[0]}, the federation knows {table.classes}"
+            raise BadData(f"{dataset.name} {told}", told)
+        # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
+        blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
+        features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])
+    whole = Dataset(dataset.name, features, labels, dataset.test_features, dataset.test_labels)
+    data = {"dataset": whole, "agents": 1, "partition": [np.arange(dataset.num_samples)], "dtype": dtype}
+    factory, takes = PROBLEMS[table.name], registry.options(PROBLEMS[table.name])
+    return factory(**{key: each for key, each in data.items() if key in takes}, **table.taken_by("name"))
