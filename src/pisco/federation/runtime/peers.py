@@ -140,13 +140,12 @@ class Mailroom:
         began = time.monotonic()
         try:
             first = next(iter(calls), None)
-            found = {
-                place: self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=place == first)
-                for place, call in calls.items()
-            }
-            for peer in peers.values():
-                if peer.name in pushed:  # what it sent in this round it made of a state that it has kept
-                    self.passed(peer.name, where.round)
+            found: dict[int, Received] = {}
+            for place, call in calls.items():
+                name, timed = peers[place].name, place == first
+                found[place] = self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=timed)
+                if name in pushed:  # what it sent in this round it made of a state that it has kept
+                    self.passed(name, where.round)
             if copies:
                 for place, message in found.items():
                     copies[0].keep(peers[place].name, copies[1], message.arrays)

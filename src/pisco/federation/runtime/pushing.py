@@ -129,12 +129,14 @@ class _End:
             after, message = found
             try:
                 self.check()
-                where = member.where(*after)
+                where, objection = member.where(*after), member.why_not(self.name, *after)
             except Dropped:
                 continue
             except (Refused, OSError) as error:
                 member.door.complain(self.name, str(error))
                 return
+            if objection is not None:
+                continue  # it hears so when it asks
             member.bytes_sent += len(message.data)
             told = str(message.layout)
             yield Pushed(
