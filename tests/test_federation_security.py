@@ -33,7 +33,7 @@ from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")
 from pisco.cli.federation import follow  # noqa: E402
-from pisco.federation.runtime import peers, transport  # noqa: E402
+from pisco.federation.runtime import calls, transport  # noqa: E402
 from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Peer  # noqa: E402
 from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Piece, Report, Request  # noqa: E402
@@ -418,7 +418,7 @@ TAKEN = ("holds float64", "asked for the whole", "NaN", "ends after 8 of")
 )
 def test_a_neighbour_that_answers_nonsense(siege, monkeypatch, words, small):
     """The attacker is agent 3, with its own good certificate, at its own address."""
-    monkeypatch.setattr(peers, "SMALL", small)  # larger messages come in chunks, as many as the other one sends
+    monkeypatch.setattr(calls, "SMALL", small)  # larger messages come in chunks, as many as the other one sends
     kit, words = siege.kits["agent-3"], words or tuple(answers(siege))
     turn = itertools.cycle((*words, None))
 

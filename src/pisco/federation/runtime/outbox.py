@@ -123,11 +123,11 @@ class Outbox:
         end = time.monotonic() + seconds
         with self._changed:
             while not self._closed and alive():
-                asked = self._asked.get(reader)
+                asked = self._asked.get(reader, (-1, -1))  # who asks asks in order
                 places = [
                     at
                     for at, message in self._messages.items()
-                    if at > after and at != asked and reader in message.pushed and at not in self._hidden
+                    if at > after and at > asked and reader in message.pushed and at not in self._hidden
                 ]
                 if places:
                     return min(places), self._messages[min(places)]
