@@ -87,7 +87,7 @@ def rows(problem, name, methods, options):
             worst = float(f"{ratio.max():.4g}")
             yield about | {"attack": None, "seeds": len(many), "loss_ratio": worst, "seeds_with_false_names": named}
         alone = losses(run(network(presence=there), few))
-        for attack in ATTACKS:
+        for attack in options.attacks.split(","):
             ratios = {}
             for guard in (None, pisco.clip()):
                 attacked = run(pisco.testing.poisoned(network(guard=guard), attackers, attack), few)
@@ -119,6 +119,7 @@ def main() -> None:
     parser.add_argument("--honest-seeds", type=int, default=20, help="without")
     parser.add_argument("--attackers", type=int, default=1, choices=(1, 2, 3))
     parser.add_argument("--only-attacks", action="store_true")
+    parser.add_argument("--attacks", default=",".join(ATTACKS), help="some of them, by commas")
     options = parser.parse_args()
     name, make = ("fashion-mnist", fashion) if options.fashion else ("a9a", a9a)
     problem = make(options.partition)

@@ -139,6 +139,8 @@ NETWORKS = {
     "poisoned": on(poisoned_ring(server=COIN)),
     "poisoned, per agent": on(poisoned_ring(server=pisco.per_agent(np.linspace(0, 1, 9)))),
     "private": on(ring(10, server=COIN), problem=lambda n: uneven(n, privacy=pisco.Privacy(clip=0.5, noise=1.0))),
+    "masked": on(ring(9, server=COIN, server_sum="masked")),
+    "masked, absent": on(ring(9, server=COIN, server_sum="masked", presence=CHURN)),
     "gossip start": on(ring(9, server=COIN), "kgt", start="gossip"),
     "central start": on(ring(9, server=COIN), "kgt", start="central"),
 }

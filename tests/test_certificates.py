@@ -234,4 +234,5 @@ def test_a_morning_with_certificates_of_the_office(office, tmp_path, monkeypatch
         (("init", "other", "--agents", 3, "--authority", office.folder / "agent-0.pem", *named), "may not sign others"),
     ]:
         said = command(*words)
+        assert not Path("other").exists()
         assert said.exit_code == 2 and saying in " ".join(said.output.split()), said.output

@@ -54,6 +54,20 @@ def shell(*words: str, **options) -> subprocess.CompletedProcess:
     )
 
 
+def test_mistakes_are_one_line_of_the_words_that_were_typed(tiny):
+    for words, sentence in (
+        (("run", "tiny.toml", "--set", "problem.dataset=nowhere"), "unknown dataset 'nowhere'"),
+        (("run", "tiny.toml", "--set", "network.reporters=99"), "reporters is 99"),
+        (("compare", "tiny.toml", "--algorithms", "dsgd,dsgd"), "dsgd is named more than once; name every algorithm"),
+        (("plan", "tiny.toml", "--algorithms", "dsgd,dsgd"), "dsgd is named more than once; name every algorithm"),
+        (("tune", "tiny.toml", "--grid", "0.1,0.1"), "0.1 is named more than once; name every step size once"),
+        (("check", "[a]:b:c"), "unknown algorithm '[a]:b:c'"),
+    ):
+        fails(*words, saying=sentence)
+        (line,) = pisco(*words).stderr.strip().splitlines()
+        assert line.isascii()
+
+
 # ------------------------------------------------------------------------------------------------ run
 
 

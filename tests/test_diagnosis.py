@@ -13,7 +13,7 @@ from pisco.cli.main import app
 from pisco.errors import InputError
 from pisco.interop import host
 from pisco.planning import diagnose
-from pisco.theory import gradient_spread
+from pisco.theory import adam_scale, gradient_spread
 
 from worlds import TINY_EXPERIMENT
 
@@ -111,6 +111,25 @@ def test_what_is_measured_is_what_a_small_problem_has():
     assert 0 < drawn.noise_energy < np.linalg.norm(mean, 2) * 3 * drawn.noise
 
 
+def test_through_adam_all_is_measured_in_its_scale():
+    """Entries of unlike sizes: Adam's scale makes them alike, and everything follows from the scaled Hessians."""
+    hessians = np.array([np.diag([100.0, 1.0]), np.diag([300.0, 3.0])])
+    problem = pisco.problems.quadratic(hessians, [[0.0, 0.0], [1.0, 1.0]])
+    point = jnp.array([0.3, -0.2])
+    grads = np.einsum("nij,nj->ni", hessians, np.asarray(point) - np.array([[0, 0], [1, 1]]))
+    scale = np.asarray(adam_scale(problem, point))
+    np.testing.assert_allclose(scale, (grads**2).mean(0) ** -0.25, rtol=0.05)
+    unlike = (grads - grads.mean(0)) * scale
+    scaled = scale[:, None] * hessians * scale
+    found = diagnose(problem, pisco.Network.ring(2), rounds=100, params=point, direction=["clip", "adam"])
+    assert found.through == "clip, adam" and found.facts.curvature == pytest.approx(scaled.max(), rel=1e-3)
+    assert found.facts.spread.heterogeneity == pytest.approx((unlike**2).sum(1).mean(), rel=1e-3)
+    drift = np.einsum("nij,nj->ni", scaled, unlike).mean(0)
+    assert found.facts.spread.drift == pytest.approx((drift**2).sum(), rel=1e-3)
+    plain = diagnose(problem, pisco.Network.ring(2), rounds=100, params=point, direction="momentum")
+    assert not plain.through and plain.facts.curvature == pytest.approx(300, rel=1e-3)
+
+
 def test_the_command_says_it_in_words_and_json(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "points.npz", features=rng.normal(size=(40, 3)), labels=np.arange(40) % 2)
@@ -123,7 +142,10 @@ def test_the_command_says_it_in_words_and_json(tmp_path):
     assert {verdict["question"] for verdict in told["verdicts"]} == {
         *("tracking", "local steps", "more server rounds", "compression")
     }
-    assert told["facts"]["spread"]["heterogeneity"] >= 0 and told["local_steps"] >= 1
+    assert told["facts"]["spread"]["heterogeneity"] >= 0 and told["local_steps"] >= 1 and not told["through"]
+    named = ["--set", "algorithm.name=pisco-adam", "--set", "algorithm.local_steps=2"]
+    shown = runner.invoke(app, ["diagnose", str(file), *named])
+    assert shown.exit_code == 0 and "in the scale of adam" in shown.output and "through adam, the least" in shown.output
 
 
 def test_what_cannot_be_judged_is_refused():

@@ -115,6 +115,18 @@ def alone(*, agents: int):
 
 def failing(*, agents: int):
     return 1 / 0
+
+
+def squared_length(state, here):
+    return here.mean(jnp.sum(state.params**2, axis=-1))
+
+
+length = pisco.Metric("length", squared_length, rising=True, of="state", title="‖x‖²")
+
+
+def lengthy():
+    """The same, made by a function."""
+    return pisco.Metric("lengthy", squared_length, of="state")
 '''
 
 EXPERIMENT = """
@@ -127,6 +139,7 @@ name = "{0}ridge"
 rho = 0.01
 dataset = "{0}points"
 partition = "{0}alternate"
+metrics = ["{0}length", "{0}lengthy"]
 
 [network]
 graph = "{0}tree"
@@ -169,6 +182,7 @@ def installed(tmp_path, monkeypatch):
         "datasets": ("points",),
         "partitions": ("alternate",),
         "problems": ("ridge", "alone"),
+        "metrics": ("length", "lengthy"),
     }
     lines = [
         f"[pisco.{group}]\n" + "".join(f"my-{name} = others:{name}\n" for name in names)
@@ -250,6 +264,7 @@ def test_entry_points_of_other_packages(installed):
     assert listed["algorithms"]["my-extra"] == "published on a ring; settings: local_lr"
     assert listed["graphs"]["my-tree"] == "Agent i is linked to its parent; settings: branching"
     assert "my-evenings" in listed["schedules"] and "my-Signs" in listed["compressors"]
+    assert listed["metrics"]["my-length"] == "‖x‖²" and listed["metrics"]["loss"] == "loss f(x̄)"
     assert "cannot be loaded from nowhere_at_all:thing" in listed["varying"]["my-broken"]
     with pytest.raises(InputError, match="did you mean 'my-extra'"):
         pisco.algorithms.build("my-exta", local_lr=0.1)
@@ -267,12 +282,15 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     assert done.exit_code == 0, done.output
     result = pisco.Result.load("result")
     assert result.history["server_rounds"][-1] == 8  # rounds 12 to 19
+    np.testing.assert_array_equal(result.history["length"], result.history["lengthy"])
+    (shown,) = json.loads(pisco_("show", "result", "--targets", "length=0.001", "--json").stdout)
+    assert shown["seeds to length"] == 1 and result.metric("length").title == "‖x‖²"
     assert load("result/config.toml") == load(file)
     more = pisco_("run", "--resume", "result", "--set", "run.rounds=30")
     assert more.exit_code == 0 and pisco.Result.load("result").rounds == 30
     if prefix == "my-":  # the rest only differs by how names are found
         return
-    tuned = pisco_("tune", file, "--grid", "0.01,0.1", "--seeds", 1, "--targets", "grad_norm_sq_mean=1", "--json")
+    tuned = pisco_("tune", file, "--grid", "0.01,0.1", "--seeds", 1, "--targets", "length=0.001", "--json")
     assert tuned.exit_code == 0 and len(json.loads(tuned.stdout)["trials"]) == 2, tuned.output
     compared = (
         "compare",
@@ -314,6 +332,10 @@ def test_settings_of_ones_own_have_the_same_checks(here):
         (["network.branchng=2"], "network.branchng is not a setting; did you mean 'branching'?"),
         (["network.branching=x"], "network.branching is 'x', expected a whole number"),
         (["algorithm.name=work/mine.py:exta"], "did you mean 'extra'"),
+        (["problem.metrics=['work/mine.py:lenght']"], "defines no metric 'lenght'; did you mean 'length'"),
+        (["problem.metrics=['work/mine.py:points']"], "is a Dataset, expected a metric, as in lag = pisco.Metric"),
+        (["problem.metrics=['accuracy']"], "unknown metric 'accuracy'"),
+        (["problem.metrics=work/mine.py:length"], "mine.py:length', expected a list in brackets"),
         (["problem.name=work/mine.py:ridge", "problem.rh=1"], "problem.rh is not a setting; did you mean 'rho'?"),
     ):
         with pytest.raises(InputError) as caught:

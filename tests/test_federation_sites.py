@@ -272,6 +272,20 @@ def test_who_lost_its_state_is_told_the_same_mean(tmp_path):
     assert Ledger(plan, tmp_path).count("agent-0", 20) == (30.0, [])
 
 
+@pytest.mark.parametrize("more", [{"now": True}, {}])
+def test_who_is_removed_need_not_tell_its_samples(tmp_path, more):
+    deadline = {} if more else {"presence": "deadline", "deadline": 2.0}
+    plan = plan_for(3, weigh_by="samples", **deadline)
+    book = Ledger(plan, tmp_path)
+    book.count("agent-0", 10)
+    assert book.count("agent-1", 30) == (0.0, ["agent-2"])
+    later = plan.change(3, "remove", "agent-2", **more)
+    book.adopt(later)
+    assert book.count("agent-1", 30) == (20.0, [])
+    assert book.count("agent-2", 500) == (20.0, [])  # the others have heard of the mean
+    assert Ledger(later, tmp_path).count("agent-0", 10) == (20.0, [])
+
+
 def test_weights_are_told_or_planned(tmp_path):
     with pytest.raises(InputError, match="do not go together"):
         plan_for(2, weigh_by="samples", agent_weights={"agent-0": 1, "agent-1": 2})

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import pisco
-from pisco.federation.masking import refuse_masks
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
@@ -19,6 +18,7 @@ from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.networks.apart import sketch
 from pisco.networks.poison import drift
 from pisco.networks.rounds import draw_round
+from pisco.networks.summing import refuse_masks
 from pisco.networks.watch import Evidence, Names
 from pisco.settings.tables import NetworkTable, checked
 

@@ -25,6 +25,33 @@ def tried(**options):
     return pisco.run(RULE, small(), RING, **({"rounds": 2} | options))
 
 
+class Items:
+    """A data set that never says where it ends."""
+
+    def __init__(self, size=4):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return np.ones(2, np.float32)
+
+
+def logistic(**options):
+    points = pisco.data.Dataset("points", POINTS.reshape(12, 2), np.arange(12) % 2)
+    return pisco.problems.logistic(points, agents=3, **options)
+
+
+def choco(compressor):
+    return pisco.algorithms.build("choco", local_lr=0.1, compressor=compressor)
+
+
+def along(direction):
+    rule = pisco.algorithms.build("dsgd", local_lr=0.1, direction=direction)
+    return pisco.run(rule, small(), RING, rounds=1)
+
+
 # ---------------------------------------------------------------------------------- sums taken for means
 
 
@@ -143,6 +170,46 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: pisco.problems.cnn(POINTS, agents=2), "the data set is of type ndarray, expected"),
         (lambda: pisco.compare(tried(), {"loss": 1.0}), r"compare takes a list of results, as in compare\(\["),
         (lambda: pisco.compare(["a"], {"loss": 1.0}), "compare takes a list of results"),
+        (
+            lambda: pisco.compare([tried()], ["loss"]),
+            r"targets is \['loss'\], expected bounds by column, as in {'loss': 0",
+        ),
+        (lambda: pisco.compare([tried()], {"loss": 1.0}, 3), "prices is 3, expected Prices"),
+        (lambda: pisco.sweep(3, small(), RING, rounds=1), "the point 3 is no pair"),
+        (lambda: pisco.algorithms.build(7), "the algorithm is 7, expected a name; known: beer, choco"),
+        (lambda: pisco.Network.named(None, 3), "the graph is None, expected a name"),
+        (lambda: pisco.per_agent("ab"), "server_probs is 'ab', expected one probability per agent"),
+        (lambda: pisco.per_agent([0.5, 2]), r"server_probs\[1\] is 2\.0, expected"),
+        (lambda: pisco.Network.ring(3, presence=0.5), "presence 0.5 is no mask: give one number for every agent"),
+        (lambda: pisco.Metric(3), "a metric is called 3, expected a text"),
+        (lambda: pisco.Metric("lag", abs, of="stat"), r"unknown kind of metric .* did you mean 'state'"),
+        (lambda: pisco.Metric("lag", abs, rising="up"), "lag: rising is 'up', expected True, False or None"),
+        (lambda: choco(7), 'the compressor is 7, expected a name such as "top-k", or a table with one'),
+        (lambda: choco({"nme": "top-k"}), "the compressor is {'nme': 'top-k'}, expected"),
+        (
+            lambda: pisco.algorithms.beer(local_lr=0.1, compressor=abs),
+            "compressor is <built-in function abs>, expected",
+        ),
+        (lambda: along([]), "the optimizer is an empty list; name some"),
+        (lambda: along({"nme": "adam"}), "the optimizer is {'nme': 'adam'}, expected"),
+        (lambda: along({"name": "adam", "mu_dtype": "x"}), r"cannot be made \(TypeError: data type 'x'"),
+        (lambda: along({"name": "adam", "b1": [1]}), r"cannot be made \(TypeError: unhashable"),
+        (lambda: along({"name": "adam", "b1": "x"}), r"the optimizer adam\(b1='x'\) fails on this model \(TypeError"),
+        (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
+        (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
+        (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),
+        (lambda: small(data=Items()), "data is one Items, expected a list with the samples of every agent"),
+        (lambda: small(data=[{"a": Items()}]), "data holds a Items, which is no array"),
+        (lambda: small(test={"a": Items()}), "test data holds a Items, which is no array"),
+        (lambda: small(data=[Items("many")] * 3), r"does not say how many samples it has \(TypeError"),
+        (lambda: logistic(partition=3), "partition is 3, expected a name, a function, or the samples of every agent"),
+        (lambda: logistic(partition=lambda y, n: [y]), r"called as f\(labels, agents=…\); name yours so \(missing a"),
+        (lambda: logistic(dtype="x"), "dtype is 'x', expected a floating dtype"),
+        (lambda: logistic(dtype="int32"), "dtype is 'int32', expected a floating dtype"),
+        (lambda: pisco.sample(2, agents="x"), "agents is 'x', expected a number"),
+        (lambda: pisco.Network.ring(3, sampling=3), r"sampling is 3, expected who reports, as in pisco\.sample"),
+        (lambda: pisco.Network.ring(3, varying="matching"), "varying is 'matching', expected links that vary"),
+        (lambda: pisco.clip(guard_server="yes"), "guard_server is 'yes', expected True or False"),
         (lambda: host.problem([1, 2]), r"got list, expected agents, as in problem\(Local"),
         (lambda: host.problem(), "got nothing, expected agents"),
     ],

@@ -290,3 +290,38 @@ def test_parameters_are_handed_over_once_a_local_step_or_not_at_all(monkeypatch)
             jax.block_until_ready(step(params, jax.random.key(0), 1))
             with pytest.raises(InputError, match=r"agent 1's model or samples fail \(OSError: the disk is gone\)"):
                 met()
+
+
+def test_many_samples_pass_a_module_in_parts(monkeypatch):
+    monkeypatch.setattr(interop, "PART", 10)
+    sizes = []
+
+    def loss(outputs, targets):
+        sizes.append(len(targets))
+        return torch.nn.functional.cross_entropy(outputs, targets)
+
+    ours = interop.local(mlp, loss, samples())
+    params, rows = ours.start(0), np.arange(24)
+    value, slopes = ours.gradient(params, rows, 0)
+    assert ours.loss(params, rows) == pytest.approx(value, rel=1e-6) and max(sizes) == 10
+    monkeypatch.setattr(interop, "PART", 100)
+    expected = ours.gradient(params, rows, 0)
+    assert max(sizes) == 24 and value == pytest.approx(expected[0], rel=1e-6)
+    for name, slope in slopes.items():
+        np.testing.assert_allclose(slope, expected[1][name], atol=1e-6)
+    with_norm = interop.local(normed, loss, samples())
+    monkeypatch.setattr(interop, "PART", 10)
+    with_norm.gradient(with_norm.start(0), rows, 1)
+    assert sizes[-1] == 24  # a norm trains by whole batches
+
+
+def test_samples_that_fail_at_once_are_told():
+    data = Fragile(torch.tensor(FEATURES), torch.tensor(CLASSES))
+    data.gone = True
+    with pytest.raises(InputError, match=r"the loss of the first samples fails \(OSError"):
+        interop.problem(mlp, torch.nn.functional.cross_entropy, data)
+    data.gone = False
+    agent = interop.local(mlp, torch.nn.functional.cross_entropy, data)
+    data.gone = True
+    with pytest.raises(InputError, match=r"the model or samples fail \(OSError: the disk is gone\)"):
+        host.problem(agent)

@@ -39,7 +39,7 @@ ORDER = {
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts", "poison"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [{"sampling", "arrays", "checks", "stream"}, {"problem"}, REST, {"registry"}],
+    "pisco.problems": [{"sampling", "arrays", "trouble"}, {"stream"}, {"checks"}, {"problem"}, REST, {"registry"}],
     "pisco.engines": [
         {"checkpoint"},
         {"process_group"},
@@ -71,6 +71,7 @@ ORDER = {
         {"codec"},
         REST,
         {"member", "asking"},
+        {"parting"},
         {"membership"},
         {"agent", "server"},
         {"rolled", "roll_call"},
@@ -175,6 +176,18 @@ def test_imports_point_downwards(name):
 def test_nothing_goes_in_circles():
     graph = {name: [o for o in others if not excused(name, o)] for name, others in GRAPH.items()}
     graphlib.TopologicalSorter(graph).prepare()
+
+
+def test_no_two_classes_share_a_name():
+    found = [
+        (node.name, name)
+        for name, path in MODULES.items()
+        if not name.endswith("_pb2")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    places = {name: [module for one, module in found if one == name] for name, _ in found}
+    assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 
 
 def test_every_exception_is_needed():

@@ -25,6 +25,19 @@ def dense_round(network, round_index=0, key=KEY):
     return np.asarray(mix(jnp.eye(network.num_agents))), links
 
 
+@pytest.mark.parametrize("network", [pisco.Network.ring(6), pisco.Network.ring(70), pisco.Network.star(70)])
+def test_a_network_mixes_in_the_precision_of_the_moment(network):
+    def precisions():
+        leaves = jax.tree.leaves(network.gossip)
+        return {leaf.dtype.name for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.floating)}
+
+    assert precisions() == {"float32"}
+    with jax.enable_x64(True):
+        assert precisions() == {"float64"}
+        assert network.gossip is network.gossip
+    assert precisions() == {"float32"}
+
+
 @given(st.floats(0, 1), st.floats(0, 1), st.integers(0, 50))
 def test_server_rounds_nest_as_p_grows(a, b, seed):
     low, high = sorted([a, b])

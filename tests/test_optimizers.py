@@ -44,6 +44,7 @@ CHOICES = {
         ("dsgd", {"local_steps": 2}),
         ("dsgd", {"combine_first": True}),
         ("kgt", {"local_steps": 3}),
+        ("kgt", {"local_steps": 3, "lasting": True}),
     ],
 )
 def test_the_twins_agree(x64, name, given, choice):
@@ -69,7 +70,26 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
         return pisco.run(rule, world.problem(), network, rounds=400, eval_every=400).history["grad_norm_sq"][-1]
 
     local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
-    assert ended(build("pisco-adam", local_lr=0.05, local_steps=3)) < 1e-20 < 1e-6 < ended(local)
+    for lasting in (False, True):
+        rule = build("pisco-adam", local_lr=0.05, local_steps=3, lasting=lasting)
+        assert ended(rule) < 1e-20 < 1e-6 < ended(local)
+
+
+def test_only_what_lasts_is_corrected():
+    """Agents alike, but for the noise of their batches: hardly anything; unlike ones: nearly all of it."""
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(6, 40, 50)).astype(np.float32)
+    noise -= noise.mean(axis=1, keepdims=True)
+
+    def share(apart):
+        centres = apart * rng.normal(size=(6, 1, 50)).astype(np.float32)
+        problem = pisco.Problem(lambda x, at, key: 0.5 * jnp.sum((x - at) ** 2, -1), jnp.zeros(50), noise + centres)
+        rule = build("pisco-adam", local_lr=1e-3, local_steps=4, lasting=True)
+        ring = pisco.Network.ring(6, server=COIN)  # of its own: a network keeps its weights in one precision
+        state = trajectory(rule, problem, ring, 60, batch_size=2)[-1]
+        return np.linalg.norm(state.steady.part(state.correction)) / np.linalg.norm(state.correction)
+
+    assert share(0.0) < 0.25 and share(3.0) > 0.9
 
 
 def test_what_is_shared_is_sent_and_agreed_on(x64):
@@ -165,6 +185,7 @@ def grows():
         (["clip", 3], "the optimizer is 3"),
         ({"name": "cosine"}, "steps"),
         ({"name": "cosine", "steps": 8, "warmup": 8}, "warmup is 8, expected a number at least 0 and at most 7"),
+        ([], "the optimizer is an empty list; name some"),
     ],
 )
 def test_nonsense_is_refused_in_a_sentence(given, said):
@@ -172,8 +193,19 @@ def test_nonsense_is_refused_in_a_sentence(given, said):
         dsgd(local_lr=0.1, direction=given)
 
 
+def turns_into(made):
+    return optax.GradientTransformation(lambda params: (), lambda updates, state, params=None: (made(updates), state))
+
+
 @pytest.mark.parametrize(
-    ("given", "said"), [(grows(), "changes its shapes"), (optax.adam(0.1), "holds a step size; leave that to local_lr")]
+    ("given", "said"),
+    [
+        (grows(), "changes its shapes"),
+        (optax.adam(0.1), "holds a step size; leave that to local_lr"),
+        (turns_into(lambda updates: {"other": updates}), "makes something else of a direction"),
+        (turns_into(lambda updates: 1 / 0), r"fails on this model \(ZeroDivisionError"),
+        (optax.scale_by_backtracking_linesearch(5), r"fails on this model \(TypeError: .*value"),
+    ],
 )
 def test_what_does_not_fit_is_refused_before_a_run(given, said):
     with pytest.raises(pisco.InputError, match=said):

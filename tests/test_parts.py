@@ -199,7 +199,8 @@ def test_a_federation_agrees_with_scan(tmp_path):
 
 BAD = [
     ({"local": "haed/*"}, "no leaf is matched by local='haed/*'; the model has head/b, scale, stats/m, w"),
-    ({"frozen": lambda path: False}, "no leaf is matched by frozen=<function"),
+    ({"frozen": lambda path: False}, "no leaf is matched by the function of frozen; the model has head/b"),
+    ({"frozen": lambda path: 1 / 0}, "the function of frozen fails at the path 'head/b' (ZeroDivisionError"),
     ({"lokal": "w"}, "unknown kind of part 'lokal'; did you mean 'local'?"),
     ({"local": "w", "frozen": "*"}, "w is both local and frozen"),
     ({"frozen": "*"}, "parts leave nothing to train"),

@@ -90,6 +90,32 @@ def test_a_clip_that_never_binds_without_noise_changes_nothing_but_rounding(x64)
         np.testing.assert_allclose(free, seam.gradient(private(None), batch_size)(x, key), atol=1e-14)
 
 
+def test_parts_that_stay_with_an_agent_are_clipped_together_with_those_it_sends(x64):
+    """And what is frozen has no gradient: it neither takes room under the clip nor gets noise."""
+
+    def parted(model, batch, key):
+        return model["scale"] * (batch["a"] @ model["w"]) * 10 + model["own"] * batch["y"] * 10
+
+    start, parts = (
+        {"w": np.zeros(4), "own": np.zeros(()), "scale": np.full((), 2.0)},
+        {"local": "own", "frozen": "scale"},
+    )
+    data, key = samples((1,)), jax.random.key(0)
+    free, clipped, noisy = (
+        pisco.Problem(parted, start, data, parts=parts, privacy=privacy)
+        for privacy in (None, pisco.Privacy(clip=0.5, noise=0), pisco.Privacy(clip=0.5, noise=2.0))
+    )
+    params = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], free.init(key))
+    found, short, hidden = (seam.gradient(each, None)(params, key) for each in (free, clipped, noisy))
+    whole, leaves = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(found)]), jax.tree.leaves(short)
+    assert len(whole) == 5 and np.linalg.norm(whole) > 0.5
+    np.testing.assert_allclose(np.concatenate([np.ravel(leaf) for leaf in leaves]), whole * 0.5 / np.linalg.norm(whole))
+    assert all(np.abs(a - b).min() > 1e-3 for a, b in zip(jax.tree.leaves(hidden), leaves, strict=True))
+    rule, network = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.complete(1, server=pisco.always())
+    ran = pisco.run(rule, noisy, network, rounds=2, eval_every=2)
+    assert ran.params["scale"] is None and np.abs(ran.params["own"]).min() > 1e-3  # frozen: no agent holds it
+
+
 RULE = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
 RING = pisco.Network.ring(3, server=pisco.bernoulli(0.3))
 

@@ -1,5 +1,6 @@
 """Problems: losses, gradients, unequal sizes, and the paper's network architectures."""
 
+import math
 import sys
 
 import jax
@@ -118,7 +119,7 @@ def test_a9a_is_as_the_paper_says():
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     assert problem.init(jax.random.key(0)).shape == (124,)
     np.testing.assert_array_equal(problem.sizes, 3256)
-    np.testing.assert_allclose(problem.objective(jnp.zeros(124)), np.log(2), rtol=1e-6)
+    np.testing.assert_allclose(problem.objective(jnp.zeros(124)), np.log(2), rtol=1e-5)  # 32,560 terms in float32
 
 
 def test_mlp_learns_and_measures():
@@ -276,7 +277,7 @@ def test_logistic_wants_two_classes():
 
 
 def test_agents_in_groups(monkeypatch):
-    """As many agents at a time as memory for X, Y and G twice over allows; the results are those of all at once."""
+    """As many agents at a time as memory allows; the results are those of all at once."""
     from pisco.engines.scan import ScanEngine
     from pisco.problems import gradient as made
 
@@ -295,9 +296,8 @@ def test_agents_in_groups(monkeypatch):
     for found in params[1:]:
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, params[0])
     stack = jax.tree.map(lambda leaf: jnp.stack([leaf] * 5), wide.init(jax.random.key(0)))
-    assert made.group_size(wide, 3, stack) == 5  # small
+    assert made.group_size(wide, 3, stack, 0) == 5  # small
     monkeypatch.setattr(made, "LARGE_BYTES", 0)
-    own, kept = 40 * 4, {}
-    for batch in (1, 20, 200):
-        kept[batch] = made.group_size(wide, batch, stack)
-    assert kept[1] == 5 and kept[200] == 1 and 1 < kept[20] < 5, (kept, own)
+    state = 4 * 5 * 40 * 4  # X, Y, G and the next G
+    sizes = [made.group_size(wide, 100, stack, state + room) for room in (0, 30_000, math.inf)]
+    assert sizes[0] == 1 < sizes[1] < 5 == sizes[2], sizes

@@ -1,5 +1,7 @@
 """A member that is gone, where everybody waits for everybody: it is removed, or moved, while the others wait."""
 
+import logging
+
 import jax
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from pisco.cli.main import app
 from pisco.engines.job import seed_key, streams
 from pisco.federation import kits
 from pisco.federation.authority import Authority
-from pisco.federation.runtime import asking, news
+from pisco.federation.runtime import asking, membership, news
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.wire_pb2 import Overview, Standing
@@ -100,6 +102,35 @@ def test_one_who_is_gone_is_removed_and_everybody_agrees_when(tmp_path, x64, mon
     found = np.concatenate([ran.results[name].params for name in stay])
     np.testing.assert_allclose(found, by_hand(later, states, 12), rtol=0, atol=1e-12)
     assert ran.results["server"].history["round"].tolist() == [0, 11, 22]
+    assert tuple(agent.name for agent in ran.members["server"].ledger.overview().agents) == stay
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", ["never", "always"])
+def test_two_are_gone_one_after_the_other(tmp_path, x64, monkeypatch, caplog, server):
+    states = recorded(monkeypatch)
+    monkeypatch.setattr(membership, "FIRST_WORD", 1.0)
+    plan = plan_for(5, rounds=120, dtype="float64", patience=120.0, network={"graph": "ring", "server": server})
+    ran = Running(tmp_path, plan, problem_of)
+    ran.wait(lambda: ran.members["agent-2"].done >= 5)
+    ran.stop("agent-2", "agent-4")
+    ran.join("agent-2", "agent-4", fine=False)
+    ran.errors.clear()
+    front = max(member.done for member in ran.members.values() if hasattr(member, "done"))
+    first = front + 9
+    later = plan.change(first, "remove", "agent-2", now=True)
+    with caplog.at_level(logging.INFO, "pisco.federation"):
+        kits.refresh(tmp_path, later, tmp_path / "kits" / "server")
+        ran.wait(lambda: "waiting for agent-4 to take the new plan" in caplog.text)
+    assert max(ran.members[name].done for name in plan.names) <= front + 5  # not without who lacks the plan
+    later = later.change(first, "remove", "agent-4", now=True)
+    kits.refresh(tmp_path, later, tmp_path / "kits" / "server")
+    ran.join()
+    stay = later.epochs[-1].names
+    assert stay == ("agent-0", "agent-1", "agent-3")
+    assert max(gap(states, stay, k) for k in range(first + 1, 121)) <= 1e-12
+    found = np.concatenate([ran.results[name].params for name in stay])
+    np.testing.assert_allclose(found, by_hand(later, states, first), rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -94,6 +94,7 @@ def test_a_loader_that_fails(tmp_path, capfd, caplog, wrong):
     np.testing.assert_allclose(found, expected(plan), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_model_of_another_framework_that_fails(tmp_path, capfd, caplog):
     plan = plan_for(N, rounds=6, batch_size=4)
     asked, fails = [0], [True]

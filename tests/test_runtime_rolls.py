@@ -22,7 +22,7 @@ from pisco.cli.main import app
 from pisco.federation import kits
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Chain, Roll, counted, read, sign
-from pisco.federation.runtime import membership, rolled_server
+from pisco.federation.runtime import membership, news, rolled_server
 from pisco.federation.runtime.peers import Stopped, Waited
 from pisco.federation.runtime.replay import replay, scan, together
 from pisco.federation.runtime.rolled_agent import RolledAgent
@@ -139,6 +139,57 @@ def test_the_roster_changes_while_a_member_is_gone(tmp_path, x64):
     for name in ("agent-0", "agent-1", "agent-3", "agent-4"):
         assert ran.results[name].rounds == 150
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)
+
+
+def test_a_plan_that_comes_while_a_round_is_begun(tmp_path, x64, monkeypatch):
+    plan, honest, told = rolled(3, rounds=14, deadline=60.0), RolledAgent.spend, []
+    later = plan.change(6, "remove", "agent-2")
+
+    def give(names):
+        for name in names:
+            kits.refresh(tmp_path, later, tmp_path / "kits" / name)
+            ran.members[name].look_for_plan()
+
+    def spend(self, place, **more):
+        honest(self, place, **more)
+        if self._k == 5 and not told:  # round 6 is not called before this one is done with round 5
+            told.append(self.name)
+            give(name for name in ran.kits if name != self.name)
+        if self._k == 6 and told == [self.name]:  # it begins with the old roster, while the roll is called
+            told.append("begun")
+            give([self.name])
+
+    monkeypatch.setattr(news, "EVERY", 1000.0)
+    monkeypatch.setattr(RolledAgent, "spend", spend)
+    ran = Running(tmp_path, plan, problem_of)
+    ran.join()
+    assert len(told) == 2 and ran.members["server"].plan.hash == later.hash
+    states = replay(later, {name: problem_of(i) for i, name in enumerate(later.names)}, rolls_of(tmp_path, later))
+    for name in later.names:
+        np.testing.assert_array_equal(ran.results[name].params, states[name].params)
+
+
+@pytest.mark.slow
+def test_one_who_is_gone_comes_back_elsewhere(tmp_path, x64):
+    plan = rolled(3, rounds=150, deadline=1.0, patience=10.0)
+    ran = Running(tmp_path, plan, problem_of)
+    ran.wait(lambda: ran.members["agent-2"].done >= 5)
+    ran.stop("agent-2")
+    ran.join("agent-2", fine=False)
+    ran.errors.clear()
+    at = ran.members["agent-0"].done + 40
+    later = plan.change(at, "move", "agent-2", f"127.0.0.1:{free_ports(1)[0]}")
+    for name in ran.kits:
+        kits.refresh(tmp_path, later, tmp_path / "kits" / name)
+    ran.wait(lambda: ran.members["agent-0"].done >= at)
+    ran.plan, ran.kits["agent-2"] = later, kits.Kit.load(tmp_path / "kits" / "agent-2")
+    ran.start("agent-2")
+    ran.join()
+    own, gap, _ = again(tmp_path, later)
+    present = [roll.present for roll in counted(rolls_of(tmp_path, later))]
+    assert 2 not in present[at - 1] and 2 in present[-1] and gap <= 1e-12
+    for name in later.names:
+        np.testing.assert_array_equal(ran.results[name].params, own[name])
 
 
 # --------------------------------------------------------------------------------------------- lost states and attacks
@@ -374,7 +425,7 @@ def _tail(file):
 
 
 def weather_the_storm(tmp_path, *, disturbances, longest, rounds, seed=0):
-    speed = speed_undisturbed(tmp_path / "calm", max(100, rounds // 5))
+    speed = speed_undisturbed(tmp_path / "calm", min(1000, max(100, rounds // 5)))
     slow, gone = "agent-7", "agent-4"
     with on_bad_links(tmp_path / "storm", rounds, slow) as (storm, proxies):
         stay = [name for name in storm.plan.names if name != gone]

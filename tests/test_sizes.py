@@ -70,6 +70,13 @@ def test_runs_that_cannot_fit(options, sentence):
     at_once(lambda: run(**options), sentence)
 
 
+@pytest.mark.parametrize("steps", [10**10, 10**13])
+def test_local_steps_that_cannot_fit(steps):
+    rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=steps)
+    sentence = r"a round of [\d,]+ gradients needs about [\d,]+ GB of memory .* take fewer local steps"
+    at_once(lambda: pisco.run(rule, WORLD, pisco.Network.ring(4), rounds=1, eval_every=1), sentence)
+
+
 def test_a_model_that_cannot_fit_is_refused_from_its_shapes():
     def start(key):
         return {"w": jnp.zeros((10**7, 10**5))}

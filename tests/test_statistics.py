@@ -39,6 +39,10 @@ def test_a_seed_that_missed_is_never_counted_with_what_it_spent():
     assert near.median.high == math.inf and str(near.median) == "30 (10 to more than 50)"
     lost = Sample.of([10, math.nan, math.nan], spent=50).median
     assert lost.value == math.inf and str(lost).startswith("more than 50")
+    # Most missed it, and by their coins had spent less than the one that did not: no median all the same.
+    dear = Sample.of([1880, math.nan, math.nan], spent=[0, 400, 600]).median
+    assert dear.value == dear.high == math.inf and dear.cap == dear.low == 400
+    assert str(Sample.of([math.nan] * 3, spent=50).median) == "more than 50"
     # One that gave up early says nothing about later, whatever the others did.
     assert Sample.of([100, 110, 120, math.nan], spent=[0, 0, 0, 5]).median.value == 110
 

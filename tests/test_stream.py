@@ -52,6 +52,13 @@ class Many(Samples):
         return [{"a": sample["a"].tolist(), "y": float(sample["y"])} for sample in samples]
 
 
+class Fewer(Many):
+    """Some get lost on the way."""
+
+    def __getitems__(self, rows):
+        return super().__getitems__(rows)[1:]
+
+
 def on_disk(folder):
     for name, array in ARRAYS.items():
         np.save(folder / f"{name}.npy", array)
@@ -81,6 +88,15 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(Stream, "_rows", watched)
     return lambda: sum(found)
+
+
+def test_private_gradients_of_a_stream_have_the_same_bits(tmp_path, asked):
+    privacy = pisco.Privacy(clip=0.5, noise=1.0, delta=1e-3)
+    expected, streamed = (
+        run(pisco.Problem(loss, np.zeros(3, np.float32), data, privacy=privacy)) for data in (ARRAYS, on_disk(tmp_path))
+    )
+    same(streamed, expected)
+    assert expected.history["epsilon"][-1] > 0 and asked() == 1  # the start's
 
 
 def test_memmaps_and_data_sets_give_the_same_bits(tmp_path, asked):
@@ -181,6 +197,17 @@ def test_a_loader_that_fails_at_once_and_other_nonsense():
         run([Samples(0), {name: array[1] for name, array in ARRAYS.items()}, Samples(2)])
     with pytest.raises(pisco.InputError, match="expected numbers"):
         run([Samples(0, lambda sample: sample | {"y": "cat"})])
+    for data, sentence in (
+        (Samples(0), "data is one Samples, expected a list"),
+        ([Samples(0, lambda sample: None)], "a sample of the data holds no numbers"),
+        ([Samples(0, lambda sample: sample | {"y": 2**40})], "samples hold 1099511627776, which int32 cannot"),
+        ([Fewer(0)], "0 samples came where 1 were asked for"),
+        ([Rows({"y": []}), Samples(0)], "agent 0's data have no samples"),
+    ):
+        with pytest.raises(pisco.InputError, match=sentence):
+            run(data)
+    with pytest.raises(pisco.InputError, match="the test data have no samples"):
+        with_test(Rows({"y": []}))
 
 
 def flipped(batch, key):
@@ -267,7 +294,7 @@ def test_files_and_data_sets_that_get_shorter(tmp_path):
     assert len(problem.data.gather(np.arange(3))["a"]) == 3
     fewer = Samples(0)
     stream = Stream([_Items(fewer)])
-    fewer.__class__ = type("Fewer", (Samples,), {"__len__": lambda self: 5})
+    fewer.__class__ = type("Shorter", (Samples,), {"__len__": lambda self: 5})
     with pytest.raises(pisco.InputError, match="there are 5 samples, and there were 12"):
         stream.gather(np.arange(3))
 

@@ -2,6 +2,7 @@
 
     python tools/same_bits.py main~3              # 50 rounds of every preset, there and here
     python tools/same_bits.py main~3 a9a mnist    # some presets only
+    python tools/same_bits.py main~3 cifar10 --rounds 10 --samples 250   # minutes: measured on few samples
 
 Presets whose data is not at hand (`PISCO_DATA`) are named and left out. Columns that only one side has are named too.
 Exit code 1 when anything that both sides have differs.
@@ -23,16 +24,25 @@ SPARSE = ("mnist", "cifar10")
 WORKER = """
 import sys, warnings
 import jax, numpy as np
+import pisco
 from pisco.errors import InputError
 from pisco.experiments import load, presets
+from pisco.problems.subsample import subsample
 
-folder, rounds, sparse, *names = sys.argv[1:]
+folder, rounds, samples, sparse, *names = sys.argv[1:]
 warnings.simplefilter("ignore")
 for name in names or presets():
     every = int(rounds) // 2 if name in sparse.split(",") else 1
     settings = [f"run.rounds={rounds}", f"run.eval_every={every}", "run.seeds=2"]
     try:
-        result = load(name, settings).execute()
+        config = load(name, settings)
+        if int(samples):
+            algorithm, problem, network = config.build()
+            options = {"rounds": config.run.rounds, "batch_size": config.run.batch_size, "eval_every": every}
+            problem, seed = subsample(problem, int(samples)), config.run.seed_or_seeds()
+            result = pisco.run(algorithm, problem, network, seed=seed, **options)
+        else:
+            result = config.execute()
     except InputError as error:
         print(f"left out {name}: {error}", flush=True)
         continue
@@ -41,10 +51,10 @@ for name in names or presets():
 """
 
 
-def compute(tree: Path, folder: Path, rounds: int, names: list[str]) -> None:
+def compute(tree: Path, folder: Path, rounds: int, samples: int, names: list[str]) -> None:
     """Run the presets with the sources of a tree."""
     folder.mkdir()
-    program = [sys.executable, "-c", WORKER, str(folder), str(rounds), ",".join(SPARSE), *names]
+    program = [sys.executable, "-c", WORKER, str(folder), str(rounds), str(samples), ",".join(SPARSE), *names]
     subprocess.run(program, check=True, env=os.environ | {"PYTHONPATH": str(tree / "src")}, cwd=folder)
 
 
@@ -75,13 +85,14 @@ def main() -> int:
     parser.add_argument("revision", help="what to compare this tree with")
     parser.add_argument("presets", nargs="*", help="presets (default: all)")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--samples", type=int, default=0, help="measure on so many samples (default: as the preset)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         there = Path(scratch) / "tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", there, given.revision], check=True, cwd=HERE)
         try:
             for tree, name in ((there, "there"), (HERE, "here")):
-                compute(tree, Path(scratch) / name, given.rounds, given.presets)
+                compute(tree, Path(scratch) / name, given.rounds, given.samples, given.presets)
             return int(compare(Path(scratch) / "there", Path(scratch) / "here") > 0)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", there], check=True, cwd=HERE)

@@ -14,7 +14,8 @@ from pisco.algorithms import build, dsgd, noloco
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))  # models.py has the networks, in plain JAX
 
-METHODS = ("central", "dsgd-adam", "pisco-adam", "dsgd-shared", "dsgd-often", "diloco", "diloco-mild", "noloco")
+METHODS = ("central", "dsgd-adam", "pisco-adam", "pisco-lasting", "dsgd-shared", "dsgd-often")
+METHODS += ("diloco", "diloco-mild", "noloco")
 DECAY, NESTEROV = {"name": "weight-decay", "weight": 0.1}, {"name": "momentum", "decay": 0.9, "nesterov": True}
 
 
@@ -37,8 +38,8 @@ def rule_and_network(method, agents, local_steps, local_lr, schedule=(), server_
     if method == "noloco":
         pairs = pisco.networks.varying.random_matching()
         return noloco(direction=adamw, **steps), pisco.Network.complete(agents, server=pisco.never(), varying=pairs)
-    if method == "pisco-adam":
-        return build("pisco-adam", direction=adam, **steps), ring
+    if method in ("pisco-adam", "pisco-lasting"):
+        return build("pisco-adam", direction=adam, lasting=method == "pisco-lasting", **steps), ring
     if method == "dsgd-shared":  # the second moments travel too
         return dsgd(direction=["shared-adam", *schedule], **steps), ring
     if method in ("dsgd-adam", "dsgd-often"):
@@ -149,13 +150,14 @@ def say_what_pays(problem, network, result, chosen):
 
     mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), result.params)
     numbers = {"rounds": chosen.rounds, "batch_size": chosen.batch_size, "local_steps": chosen.local_steps}
-    found = diagnose(problem, network, params=mean, samples=64 * problem.num_agents, **numbers)
-    print(found.facts)
-    for verdict in found.verdicts:
-        print(f"{verdict.question}: {verdict.words}", flush=True)
-    if chosen.out:
+    for direction in (None, "adam"):
+        found = diagnose(problem, network, params=mean, samples=64 * problem.num_agents, direction=direction, **numbers)
+        print(f"through {direction}: {found.facts}")
+        for verdict in found.verdicts:
+            print(f"{verdict.question}: {verdict.words}", flush=True)
+        if not chosen.out:
+            continue
         told = {verdict.question: [verdict.ratio, verdict.words] for verdict in found.verdicts}
-        spread = found.facts.spread._asdict()
-        line = {"shuffled": chosen.shuffled, "diagnosis": told, "spread": spread, "curvature": found.facts.curvature}
+        line = {"diagnosis": told, "through": found.through, "spread": found.facts.spread._asdict()}
         with Path(chosen.out).open("a") as file:
             file.write(json.dumps(line) + "\n")

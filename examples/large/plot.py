@@ -1,28 +1,38 @@
-"""Test loss against gradients and against bytes, from the lines that the examples write with --out.
+"""Test loss against gradients and against bytes: medians over seeds, with the range, from what the examples write.
 
-python examples/large/plot.py runs.jsonl picture.png
+python examples/large/plot.py runs.jsonl [more.jsonl …] picture.png
 """
 
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 
-runs = [json.loads(line) for line in Path(sys.argv[1]).read_text().splitlines()]
-runs = [run for run in runs if "test_loss" in run]
+*files, picture = sys.argv[1:]
+runs = [json.loads(line) for file in files for line in Path(file).read_text().splitlines()]
+runs = [run for run in runs if "test_loss" in run and not run.get("tuning")]
+for run in runs:
+    run["example"] += ", shuffled" * (run["shuffled"] and "shuffled" not in run["example"])
+    run["label"] = run["method"] + (f", p = {run['server_prob']:g}" if run.get("server_prob", 0.1) != 0.1 else "")
 names = list(dict.fromkeys(run["example"] for run in runs))
-methods = list(dict.fromkeys(run["method"] for run in runs))
+labels = sorted({run["label"] for run in runs})
 figure = Figure(figsize=(4 * len(names), 7), layout="constrained")
 axes = figure.subplots(2, len(names), squeeze=False)
-for row, (column, label) in enumerate({"gradients": "gradients", "megabytes": "megabytes sent"}.items()):
+for row, (column, words) in enumerate({"gradients": "gradients", "megabytes": "megabytes sent"}.items()):
     for place, name in zip(axes[row], names, strict=True):
-        for run in runs:
-            if run["example"] == name and (row == 0 or run["method"] != "central"):
-                colour = f"C{methods.index(run['method'])}"
-                place.plot(run[column][1:], run["test_loss"][1:], colour, label=run["method"])
-        place.set(xlabel=label, ylabel="test loss", title=name)
+        for label in labels:
+            same = [run for run in runs if (run["example"], run["label"]) == (name, label)]
+            if not same or (row and same[0]["method"] == "central"):
+                continue
+            along = np.median([run[column][1:] for run in same], axis=0)
+            losses = np.array([run["test_loss"][1:] for run in same])
+            colour = f"C{labels.index(label)}"
+            place.plot(along, np.median(losses, axis=0), colour, label=f"{label} ({len(same)})")
+            place.fill_between(along, losses.min(axis=0), losses.max(axis=0), color=colour, alpha=0.2, linewidth=0)
+        place.set(xlabel=words, ylabel="test loss", title=name)
         if row == 0:
             place.legend(fontsize="small")
-figure.savefig(sys.argv[2], dpi=80)
-print(f"{len(runs)} runs: {sys.argv[2]}")
+figure.savefig(picture, dpi=70)
+print(f"{len(runs)} runs: {picture}")

@@ -80,6 +80,8 @@ class MessageSizes(NamedTuple):
     """The exchanges before the first round in their order: "server" or "gossip"."""
     codecs: Sequence[Codec] = ()
     """What compresses in a round, call by call, where its messages can travel."""
+    words: int = 0
+    """Where the server's sums are masked: bytes up to it for each of a whole vector. 0: vectors go up as sent."""
     shares_key: bool = False
     """Whether two gradients are called with one key, and so take the same batch."""
 
@@ -185,7 +187,8 @@ def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray)
     """
     total = Links(*(np.cumsum(np.asarray(column, np.int64), axis=-1) for column in links))
     exchanges, sent, whole = len(sizes.sent), sum(sizes.sent), sum(sizes.whole)
-    edges, before = np.asarray(start_edges)[:, None], 2 * sizes.agents
+    edges, before, up = np.asarray(start_edges)[:, None], 2 * sizes.agents, sizes.words * whole or sent
+    started = sizes.agents * (1 + (sizes.words or 1)) * sum(sizes.start_server)
     work = total.present * sizes.gradients + sizes.agents * sum(sizes.start_work)
     return ({"gradients": work} if sizes.work else {}) | {
         "server": np.asarray(links.server, np.int64),
@@ -195,5 +198,5 @@ def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray)
         "messages_gossip": total.edges * exchanges + edges * len(sizes.start_gossip),
         "messages_server": (total.uplinks + total.downlinks) * exchanges + before * len(sizes.start_server),
         "bytes_gossip": total.edges * sent + edges * sum(sizes.start_gossip),
-        "bytes_server": total.uplinks * sent + total.downlinks * whole + before * sum(sizes.start_server),
+        "bytes_server": total.uplinks * up + total.downlinks * whole + started,
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
@@ -52,6 +53,19 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     if name not in table:
         raise InputError(f"unknown {kind} {name!r}; {suggest(str(name), table)}")
     return table[name]
+
+
+def check_distinct(kind: str, given: Iterable[Any]) -> None:
+    """Refuse a list that names something twice.
+
+    >>> check_distinct("algorithm", ["pisco", "dsgt", "pisco"])
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: pisco is named more than once; name every algorithm once
+    """
+    for value, times in Counter(given).items():
+        if times > 1:
+            raise InputError(f"{value} is named more than once; name every {kind} once")
 
 
 def check_number(

@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.errors import InputError
+from pisco.errors import InputError, choose
 from pisco.parts import only
+from pisco.registry import Registry, checked
 from pisco.types import HasTracker, State
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class Metric:
     across: Callable[[jax.Array], jax.Array] = jnp.min
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.name, str) and self.name):
+            raise InputError(f"a metric is called {self.name!r}, expected a text that names it")
+        choose("kind of metric (`of`)", self.of, dict.fromkeys((TEST, AGENTS, STATE, TRAINING, COST)))
+        if self.rising not in (True, False, None):
+            raise InputError(f"{self.name}: rising is {self.rising!r}, expected True, False or None")
         object.__setattr__(self, "title", self.title or self.column.replace("_", " "))
 
     @property
@@ -112,6 +118,17 @@ METRICS: dict[str, Metric] = {
 """What the library measures itself, in the order in which it is shown."""
 
 
+def _adopted(what: str, found: Any) -> Metric:
+    made = found if isinstance(found, Metric) or not callable(found) else checked(what, found)()
+    if not isinstance(made, Metric):
+        raise InputError(f"{what} is a {type(made).__name__}, expected a metric, as in lag = pisco.Metric('lag', …)")
+    return made
+
+
+NAMED = Registry[Metric]("metric", "pisco.metrics", {}, adopt=_adopted)
+"""Metrics of users, by name: a `Metric`, or a function without arguments that makes one."""
+
+
 def as_metrics(given: Any) -> tuple[Metric, ...]:
     """Metrics from what users give: a list of them, or functions by name.
 
@@ -122,7 +139,7 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
     made: dict[str, Metric] = {}
     for metric in given if isinstance(given, Iterable) else [given]:
         usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, AGENTS, STATE)
-        if not usable or metric.rising not in (True, False, None):
+        if not usable:
             raise InputError(
                 f"metrics is {given!r}, expected functions by name or metrics of test data or of the state, as in "
                 "{'error': f} or [Metric('error', f, rising=False)]"

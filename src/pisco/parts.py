@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError, choose
+from pisco.errors import InputError, brief, choose
 
 FROZEN, SHARED, LOCAL, BUFFERS, LOCAL_BUFFERS = "frozen", "shared", "local", "buffers", "local_buffers"
 KINDS = {
@@ -115,8 +115,9 @@ class Kinds:
             test = matcher(kind, given)
             matched = [name for name in names if test(name)]
             if not matched:
-                some = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
-                raise InputError(f"no leaf is matched by {kind}={given!r}; the model has {some}")
+                some = ", ".join(name or "one leaf without a path" for name in names[:4]) + ", …" * (len(names) > 4)
+                told = f"the function of {kind}" if callable(given) else f"{kind}={given!r}"
+                raise InputError(f"no leaf is matched by {told}; the model has {some}")
             for name in matched:
                 if name in found:
                     raise InputError(f"{name} is both {found[name]} and {kind}; let one of the two match it")
@@ -186,7 +187,16 @@ class Kinds:
 def matcher(kind: str, given: Any) -> Callable[[str], bool]:
     """The test of a path that a user's predicate makes."""
     if callable(given):
-        return lambda name: bool(given(name))
+
+        def test(name: str) -> bool:
+            try:
+                return bool(given(name))
+            except Exception as error:
+                raise InputError(
+                    f"the function of {kind} fails at the path {name!r} ({brief(error)}); let it return True or False"
+                ) from error
+
+        return test
     patterns = [given] if isinstance(given, str) else given
     if not isinstance(patterns, list | tuple) or not patterns or not all(isinstance(each, str) for each in patterns):
         raise InputError(

@@ -96,7 +96,8 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
         return whole, int(value) if whole else value  # pyright: ignore[reportArgumentType]
     if hasattr(kind, "read"):  # a type that knows its own forms
         return True, kind.read(value)  # pyright: ignore[reportAttributeAccessIssue]
-    if kind is Any or not inspect.isclass(origin or kind) or getattr(kind, "_is_protocol", False):
+    unchecked = getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
+    if kind is Any or unchecked or not inspect.isclass(origin or kind):
         return True, value
     return isinstance(value, origin or kind) and not (origin and isinstance(value, str)), value
 
@@ -227,6 +228,8 @@ class Registry(Mapping[str, T], Generic[T]):
         self.adopt, self.suffixes, self.read = adopt, suffixes, read
 
     def __getitem__(self, name: str) -> T:
+        if not isinstance(name, str):
+            raise InputError(f"the {self.kind} is {name!r}, expected a name; {suggest('', self)}")
         return self.adopt(f"{self.kind} {label(name)!r}", self._find(name))
 
     def _find(self, name: str) -> Any:

@@ -243,6 +243,9 @@ def compare(
     """
     if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
         raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
+    if not isinstance(prices, Prices):
+        raise InputError(f"prices is {prices!r}, expected Prices(server=10, gossip=1)")
+    prices.check()
     records, agents = [], [name for name, metric in measured(results).items() if metric.of == AGENTS]
     for result, found in zip(results, reached(results, targets), strict=True):
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}

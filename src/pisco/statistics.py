@@ -66,8 +66,25 @@ class Sample(NamedTuple):
 
     @property
     def median(self) -> Estimate:
-        """The median."""
-        return self._estimate(lambda counts: medians(self, counts), self.cap)
+        """The median; where half of the seeds missed, more than what one of those spent.
+
+        What a seed spends hangs on its coins, so those that missed may have spent less than one that got there: by
+        Kaplan and Meier alone there would then be a median price to a target that most seeds miss.
+
+        >>> print(Sample.of([1880, math.nan, math.nan], spent=[0, 400, 600]).median.alone())
+        more than 400
+        """
+        if not self.missed.any():
+            return self._estimate(lambda counts: medians(self, counts), self.cap)
+
+        def middle(counts: np.ndarray) -> np.ndarray:
+            most = 2 * counts[:, self.missed].sum(axis=1) >= counts.sum(axis=1)
+            return np.where(most, math.inf, medians(self, counts))
+
+        found, least = self._estimate(middle, self.cap), float(self.values[self.missed].min())
+        if found.value < math.inf:
+            return found
+        return found._replace(low=min(found.low, least) if found.low < math.inf else math.inf, cap=least)
 
     def over(self, other: Sample) -> Estimate:
         """The median over another's, seed by seed resampled together; a median beyond its cap counts with the cap."""

@@ -168,6 +168,8 @@ class Reached(NamedTuple):
 
 def reached(results: Sequence[Result], targets: Targets) -> list[list[Reached]]:
     """For every result, those of the targets that it measures; a column that nobody knows is refused."""
+    if not isinstance(targets, Mapping):
+        raise InputError(f"targets is {targets!r}, expected bounds by column, as in {{'loss': 0.5}}")
     own = [{column: result.metric(column) for column in result.history} for result in results]
     for column, bound in targets.items():
         Target.of(column, bound, ChainMap(*own, METRICS))

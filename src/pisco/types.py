@@ -71,6 +71,7 @@ class Pushed(NamedTuple):
     tree: Any
 
 
+@runtime_checkable
 class Compressor(Protocol):
     """What an agent sends instead of a vector, and how large that message is."""
 

@@ -245,10 +245,11 @@ def compressor(given: Compressor | str | Mapping[str, Any]) -> Compressor:
     """
     if isinstance(given, str):
         given = {"name": given}
-    if not isinstance(given, Mapping):
-        return given
-    options = {key: value for key, value in given.items() if key != "name"}
-    return COMPRESSORS[str(given.get("name", ""))](**options)
+    if isinstance(given, Mapping) and "name" in given:
+        return COMPRESSORS[given["name"]](**{key: value for key, value in given.items() if key != "name"})
+    if not isinstance(given, Compressor):
+        raise InputError(f'the compressor is {given!r}, expected a name such as "top-k", or a table with one')
+    return given
 
 
 def _check_fraction(fraction: float, count: int | None) -> None:

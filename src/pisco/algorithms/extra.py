@@ -52,6 +52,6 @@ def extra(*, local_lr: float) -> Pair:
         return ExtraState(params, scale(both, 0.5), grads)
 
     def rebase(state: ExtraState) -> ExtraState:
-        return ExtraState(state.params, state.params, zeros_like(state.grads))  # begins anew from where it is
+        return ExtraState(state.params, state.params, zeros_like(state.grads))  # begins again from where it is
 
     return Pair(init, one_round, Needs(doubly_stochastic=True, steady_links=True, constant_map=True), rebase)

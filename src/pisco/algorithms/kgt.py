@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
+from pisco.algorithms.lasting import Lasting
 from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number, choose
 from pisco.tree import add, descend, scale, subtract, zeros_like
@@ -21,6 +22,8 @@ class KgtState(NamedTuple):
     correction: Params
     local_memory: Any = ()
     outer_memory: Any = ()
+    steady: Any = ()
+    """What is known of how much of C lasts."""
 
 
 STARTS: dict[str, Callable[[Params, StartMix], Params]] = {
@@ -39,6 +42,7 @@ def kgt(
     local_steps: int,
     last_gradient: bool = False,
     start: str = "zero",
+    lasting: bool = False,
     direction: Optimizer = PLAIN,
     outer: Optimizer = PLAIN,
 ) -> Pair:
@@ -58,6 +62,8 @@ def kgt(
       local_steps: T, at least 1.
       last_gradient: correct with the last gradient of the round rather than their mean.
       start: "zero", "gossip" or "central", see `STARTS`.
+      lasting: step along g + r·C, where r in [0, 1] is how much of C, leaf by leaf, is the same from round to round:
+        near 1 where agents differ, near 0 where C is the noise of their batches. Z and C are as above.
       direction: an `Optimizer` for local steps, x ← x − η_c·direction(g + C); Z stays the mean of the g + C.
       outer: an `Optimizer` for the way from X to x.
 
@@ -79,29 +85,35 @@ def kgt(
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> KgtState:
         correction = first_correction(grad(params, key), mix)
-        return KgtState(params, correction, direction.start(params), outer.start(params))
+        steady = Lasting.start(correction) if lasting else ()
+        return KgtState(params, correction, direction.start(params), outer.start(params), steady)
 
     def one_round(state: KgtState, key: Key, grad: Grad, mix: Mix) -> KgtState:
+        correction = state.steady.part(state.correction) if lasting else state.correction
+
         def local_step(carry: Any, key: Key) -> tuple[Any, None]:
             params, _, total, memory = carry
-            corrected = add(grad(params, key), state.correction)
+            corrected = add(grad(params, key), correction)
             move, memory = direction.update(corrected, memory, params)
             total = None if plain else add(total, corrected)  # plain steps say it themselves
             return (descend(params, local_lr, move), corrected, total, memory), None
 
         total = None if plain else zeros_like(state.correction)
-        begin = (state.params, state.correction, total, state.local_memory)
+        begin = (state.params, correction, total, state.local_memory)
         (end, last, total, memory), _ = lax.scan(local_step, begin, jax.random.split(key, local_steps))
         mean = (
             scale(subtract(state.params, end), 1 / (local_steps * local_lr)) if plain else scale(total, 1 / local_steps)
         )
         z = last if last_gradient else mean
+        z = add(z, subtract(state.correction, correction)) if lasting else z
         moved, outer_memory = outer.move(state.params, end, comm_lr, state.outer_memory)
         params, mixed, seen = mix((moved, z, direction.sent(memory)))
-        memory = direction.heard(memory, seen)
-        return KgtState(params, add(subtract(state.correction, z), mixed), memory, outer_memory)
+        correction = add(subtract(state.correction, z), mixed)
+        steady = state.steady.seen(correction) if lasting else ()
+        return KgtState(params, correction, direction.heard(memory, seen), outer_memory, steady)
 
     def rebase(state: KgtState) -> KgtState:
-        return state._replace(correction=zeros_like(state.correction))  # they sum to zero, whoever takes part
+        correction = zeros_like(state.correction)  # they sum to zero, whoever takes part
+        return state._replace(correction=correction, steady=Lasting.start(correction) if lasting else ())
 
     return Pair(init, one_round, Needs(doubly_stochastic=True), rebase)

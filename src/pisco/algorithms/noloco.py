@@ -37,7 +37,7 @@ def noloco(
         M ← α·M + β·Δ·Wᵏ − γ(X − X·Wᵏ)
         Xᵏ⁺¹ = X + M
 
-    Published with pairs drawn anew in every round, `random_matching()`; on `always()` all models stay the same and it
+    Published with new pairs in every round, `random_matching()`; on `always()` all models stay the same and it
     is DiLoCo with heavy-ball momentum.
 
     Args:

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, brief, check_number
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
@@ -27,6 +27,7 @@ __all__ = ["OPTIMIZERS", "PLAIN", "Optimizer"]
 
 def clip(*, max_norm: float = 1.0) -> Any:
     """An agent's whole direction cut to this norm."""
+    check_number("max_norm", max_norm, low=0, open_low=True)
     import optax
 
     return optax.clip_by_global_norm(max_norm)
@@ -34,6 +35,7 @@ def clip(*, max_norm: float = 1.0) -> Any:
 
 def momentum(*, decay: float = 0.9, nesterov: bool = False) -> Any:
     """Heavy-ball momentum, or Nesterov's."""
+    check_number("decay", decay, low=0, high=1)
     import optax
 
     return optax.trace(decay, nesterov)
@@ -41,6 +43,7 @@ def momentum(*, decay: float = 0.9, nesterov: bool = False) -> Any:
 
 def weight_decay(*, weight: float = 0.01) -> Any:
     """Adds weight·x to the direction: behind Adam in a list it is AdamW."""
+    check_number("weight", weight, low=0)
     import optax
 
     return optax.add_decayed_weights(weight)
@@ -57,8 +60,8 @@ def cosine(*, steps: int, warmup: int = 0, end: float = 0.0) -> Any:
     check_number("warmup", warmup, low=0, high=steps - 1, integer=True)
     check_number("end", end, low=0, high=1)
 
-    def size(count: jax.Array) -> jax.Array:
-        done = count.astype(float)
+    def size(count: Any) -> jax.Array:
+        done = jnp.asarray(count, float)
         along = jnp.clip((done - warmup) / (steps - warmup), 0, 1)
         falls = end + (1 - end) * (1 + jnp.cos(jnp.pi * along)) / 2
         return jnp.where(done < warmup, (done + 1) / (warmup + 1), falls)
@@ -111,10 +114,17 @@ class Optimizer:
         if given is None:
             return PLAIN
         if isinstance(given, list):
+            if not given:
+                raise InputError('the optimizer is an empty list; name some, as in ["clip", "adam"], or leave it out')
             return _chain(tuple(cls.read(each) for each in given))
-        if isinstance(given, str | Mapping):
-            table = {"name": given} if isinstance(given, str) else given
-            return _named(str(table.get("name", "")), tuple((k, v) for k, v in table.items() if k != "name"))
+        table = {"name": given} if isinstance(given, str) else given
+        if isinstance(table, Mapping) and "name" in table:
+            try:
+                return _named(table["name"], tuple((k, v) for k, v in table.items() if k != "name"))
+            except InputError:
+                raise
+            except Exception as error:  # of optax, which checks little
+                raise InputError(f"the optimizer {given!r} cannot be made ({brief(error)}); fix its options") from error
         if not (callable(getattr(given, "init", None)) and callable(getattr(given, "update", None))):
             raise InputError(f'the optimizer is {given!r}, expected one of optax, or a name such as "adam"')
         return cls(_described(given.update), given)
@@ -129,10 +139,17 @@ class Optimizer:
                 "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
             )
         rule, params = self.rule, only(params, TRAINED)
-        memory = jax.vmap(rule.init)(params)
-        after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
-        kept = [jax.tree.map(lambda x: (jnp.shape(x), jnp.result_type(x)), tree) for tree in (memory, after[1])]
-        if kept[0] != kept[1]:
+        try:
+            memory = jax.vmap(rule.init)(params)
+            moves, after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
+        except Exception as error:
+            raise InputError(
+                f"the optimizer {self.text} fails on this model ({brief(error)}); it is given directions, its memory "
+                "and the parameters, and nothing else"
+            ) from error
+        if _forms(moves, dtypes=False) != _forms(params, dtypes=False):
+            raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; mend it")
+        if _forms(memory) != _forms(after):
             raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; mend it")
         return memory
 
@@ -207,6 +224,11 @@ def _put(memory: Any, names: tuple[str, ...], new: Iterator[Any]) -> Any:
 def _named_parts(memory: Any) -> list[tuple[str, Any]]:
     parts = memory if isinstance(memory, tuple) else ()
     return list(zip(getattr(memory, "_fields", [""] * len(parts)), parts, strict=True))
+
+
+def _forms(tree: Any, *, dtypes: bool = True) -> Any:
+    leaves = [(jnp.shape(x), jnp.result_type(x) if dtypes else None) for x in jax.tree.leaves(tree)]
+    return jax.tree.structure(tree), leaves
 
 
 def _probe(made: Optimizer, size: float) -> float | None:

@@ -76,10 +76,16 @@ def compressed_pisco(
 
 
 def adam_pisco(
-    *, local_lr: float, comm_lr: float = 1.0, local_steps: int, direction: Any = "adam", outer: Optimizer = PLAIN
+    *,
+    local_lr: float,
+    comm_lr: float = 1.0,
+    local_steps: int,
+    lasting: bool = False,
+    direction: Any = "adam",
+    outer: Optimizer = PLAIN,
 ) -> Algorithm:
     """K-GT's averaged correction through Adam, or another optimizer."""
-    steps: Any = {"local_lr": local_lr, "comm_lr": comm_lr, "local_steps": local_steps}
+    steps: Any = {"local_lr": local_lr, "comm_lr": comm_lr, "local_steps": local_steps, "lasting": lasting}
     return kgt(**steps, direction=Optimizer.read(direction), outer=outer)
 
 

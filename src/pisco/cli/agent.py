@@ -67,8 +67,9 @@ def agent(
 ) -> None:
     """Take part in a federation with this machine's own data.
 
-    The same command continues after any interruption. Exit codes: 0 all rounds done, 3 somebody did not answer for
-    longer than the plan's patience, 4 refused by a peer or diverged, 130 interrupted.
+    The same command continues after any interruption. Exit codes: 0 all rounds done, 2 the data or something else that
+    is given cannot be used, 3 somebody did not answer for longer than the plan's patience, 4 refused by a peer or
+    diverged, 130 interrupted.
 
     Example:
 

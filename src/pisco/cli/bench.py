@@ -36,7 +36,8 @@ def bench(
         str | None, typer.Option(help="Cells by pattern, in this order, as in 'a9a/ring-10/*,*/*/pisco*'.")
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Other methods than the suite's, as in my.py:method,dsgt.")
+        str | None,
+        typer.Option(help="Other methods than the suite's, as in my.py:method,dsgt; of a view, those to compare."),
     ] = None,
     by: Annotated[str, typer.Option(help="What is paid for: bytes or messages.")] = "bytes",
     ratio: Annotated[float, typer.Option(min=0, help="Price of the server over a neighbour's, of `show`.")] = 10.0,
@@ -66,7 +67,7 @@ def bench(
     if cells is not None and what not in VIEWS:
         raise InputError(f"{cells} is one argument too many for a suite; write --out {cells} for its folder")
     if what in VIEWS:
-        _view(what, cells, folder, by, ratio, as_json)
+        _view(what, cells, folder, by, ratio, as_json, methods)
         return
     _measure(what, folder or Path(f"bench-{Path(what).stem}"), part, only, methods, as_json)
 
@@ -102,9 +103,12 @@ def _measure(name: str, folder: Path, part: str, only: str | None, methods: str 
     say(f"next: pisco bench show {folder}")
 
 
-def _view(what: str, cells: Path | None, out: Path | None, by: str, ratio: float, as_json: bool) -> None:
+def _view(
+    what: str, cells: Path | None, out: Path | None, by: str, ratio: float, as_json: bool, methods: str | None
+) -> None:
+    from pisco.errors import InputError
     from pisco.experiments.bench.page import write_page
-    from pisco.experiments.bench.scores import by_setting
+    from pisco.experiments.bench.scores import by_setting, few, whole
     from pisco.experiments.bench.store import read, write_packed
 
     found = read(cells)
@@ -113,7 +117,15 @@ def _view(what: str, cells: Path | None, out: Path | None, by: str, ratio: float
         write_page(found, path) if what == "page" else write_packed(found, path)
         say(f"written: {path}")
         return
-    scores = by_setting(found)
+    every = by_setting(found)
+    scores = whole(every) if methods is None else few(every, [name.strip() for name in methods.split(",")])
+    if not scores:
+        raise InputError(f"no two of {methods} were measured on one task and network; name others, as in pisco,led")
+    if methods is None and len(scores) < len(every):
+        note(
+            f"{len(every) - len(scores)} tasks and networks are left out: fewer than a third of the methods ran "
+            "there; compare those with --methods, as in --methods pisco,proxskip,led,exact-diffusion"
+        )
     {"show": _show, "map": _map, "check": _check}[what](scores, out, by, ratio, as_json)
 
 
@@ -206,24 +218,9 @@ def _map(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool)
 
 
 def _check(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool) -> None:
-    import numpy as np
+    from pisco.experiments.bench.learned import leave_one_out, summary
 
-    from pisco.experiments.bench.learned import leave_one_out
-
-    found = leave_one_out(scores, currency=by)
-    names = {
-        "first": "first",
-        "piloted": "of five, by pilots",
-        "new_first": "first, task not seen",
-        "new_piloted": "of five, by pilots, task not seen",
-    }
-    rows = []
-    for name, words in names.items():
-        ratios = getattr(found, name)
-        if len(ratios):
-            middle, far = (float(np.quantile(ratios, q, method="higher")) for q in (0.5, 0.9))
-            rows.append({"proposal": words, "cells": len(ratios), "median": middle, "90%": far})
-            rows[-1]["within 1.15"] = float(np.mean(ratios <= 1.15))
+    rows = summary(leave_one_out(scores, currency=by))
     if as_json:
         say_json({"proposals": rows})
         return

@@ -54,9 +54,9 @@ def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str
             except InputError as error:  # of another package
                 listed[row] = str(error)
                 continue
-            known = thing.hyperparameters if hasattr(thing, "hyperparameters") else options(thing)
+            known = options(thing) if callable(thing) else getattr(thing, "hyperparameters", ())
             settings = ", ".join(option for option in known if option not in taken)
-            words = getattr(thing, "summary", None) or _first_line(thing)
+            words = getattr(thing, "summary", None) or getattr(thing, "title", None) or _first_line(thing)
             listed[row] = "; ".join(filter(None, [words, settings and f"settings: {settings}"]))
         return listed
 
@@ -83,7 +83,7 @@ def _engines() -> dict[str, str]:
 def _metrics() -> dict[str, str]:
     from pisco.metrics import METRICS
 
-    return {name: metric.title for name, metric in METRICS.items()}
+    return {name: metric.title for name, metric in METRICS.items()} | _registry("metrics", "NAMED")()
 
 
 _DATA = ("dataset", "agents", "partition", "partition_options", "dtype")
@@ -109,7 +109,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 def data(
     name: Annotated[str | None, typer.Argument(help="A dataset, or your own file (default: all).")] = None,
     partition: Annotated[str | None, typer.Option(help="Split it, and say who holds which labels.")] = None,
-    agents: Annotated[int, typer.Option(help="Agents to split it over.")] = 10,
+    agents: Annotated[int, typer.Option(min=1, help="Agents to split it over.")] = 10,
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of the partition.")
     ] = None,

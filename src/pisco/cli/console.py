@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pisco.engines.progress import Bar
 
 
+_LITERALLY: Any = {"markup": False, "emoji": False}
+"""What users wrote is shown as it is: `rich` would take [a] for a colour and :b: for a picture."""
+
 _answers: TextIO | None = None
 """Stdout while a command runs and `sys.stdout` is something else."""
 
@@ -67,19 +70,19 @@ def out() -> Console:
     """The console of stdout, made at every call, so that it follows redirection."""
     from rich.console import Console
 
-    return Console(file=answers())
+    return Console(file=answers(), **_LITERALLY)
 
 
 def err() -> Console:
     """The console of stderr."""
     from rich.console import Console
 
-    return Console(stderr=True)
+    return Console(stderr=True, **_LITERALLY)
 
 
 def say(message: str) -> None:
     """One line on stdout as it is: nothing wrapped, coloured or interpreted."""
-    out().print(message, markup=False, highlight=False, soft_wrap=True)
+    out().print(message, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -94,7 +97,7 @@ def private_files() -> Iterator[None]:
 
 def note(message: str) -> None:
     """One line on stderr as it is."""
-    err().print(message, markup=False, highlight=False, soft_wrap=True)
+    err().print(message, highlight=False, soft_wrap=True)
 
 
 def say_json(value: Any) -> None:

@@ -46,10 +46,12 @@ def diagnose(
         "mixing of gossip, λ_w": found.mixing_rate,
         f"… with the server at p = {found.server_prob:g}, λ_p": found.expected_mixing_rate,
     }
-    print_table(f"Measured for {experiment}", ("", ""), [(name, f"{value:.3g}") for name, value in measured.items()])
+    title = f"Measured for {experiment}" + (f", in the scale of {found.through}" if found.through else "")
+    print_table(title, ("", ""), [(name, f"{value:.3g}") for name, value in measured.items()])
     print_table(
         f"What will pay in {facts.rounds} rounds with {found.local_steps} gradients between exchanges",
         ("", ""),
         [(verdict.question, verdict.words) for verdict in found.verdicts],
     )
-    say(f"the least error is expected of {found.method}; `pisco plan` and `pisco compare` find settings by runs")
+    how = f"through {found.through}" if found.through else "with plain steps"
+    say(f"{how}, the least error is expected of {found.method}; `pisco plan` and `pisco compare` find settings by runs")

@@ -6,6 +6,7 @@ agent is left without one. Those that draw at random are deterministic for a see
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -195,6 +196,10 @@ def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents
     rule = PARTITIONS[partition] if isinstance(partition, str) else partition
     if "groups" in options(rule):
         given = {"groups": dataset.groups} | given
+    try:
+        inspect.signature(rule).bind(dataset.labels, agents=agents, **given)
+    except TypeError as error:
+        raise InputError(f"a partition is called as f(labels, agents=…); name yours so ({error})") from None
     return list(rule(dataset.labels, agents=agents, **given))
 
 

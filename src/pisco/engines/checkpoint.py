@@ -41,13 +41,15 @@ class Checkpoint(NamedTuple):
         expected = named_leaves(like)
         odd = sorted(expected.keys() ^ self.leaves.keys())
         if odd:
-            raise InputError(f"the checkpoint holds another state (differs in {', '.join(odd[:3])}); start anew")
+            raise InputError(
+                f"the checkpoint holds another state (differs in {', '.join(odd[:3])}); start from round 0"
+            )
         for name, want in expected.items():
             found = self.leaves[name]
             if found.shape != want.shape or found.dtype != want.dtype:
                 raise InputError(
                     f"{name} is {found.dtype}{found.shape} in the checkpoint, "
-                    f"expected {want.dtype}{want.shape}; start anew"
+                    f"expected {want.dtype}{want.shape}; start from round 0"
                 )
         return jax.tree.unflatten(jax.tree.structure(like), [self.leaves[name] for name in expected])
 

@@ -1,4 +1,4 @@
-"""The loop around an engine: chunks, history, checkpoints, progress, Ctrl-C and divergence."""
+"""The loop around an engine: chunks, checkpoints, progress and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ import jax
 import numpy as np
 
 from pisco.clock import Clock
-from pisco.costs import MessageSizes, cumulative_costs, message_sizes
+from pisco.costs import message_sizes
 from pisco.engines import checkpoint, private
-from pisco.engines.agents import Frames
-from pisco.engines.evaluate import AGENT_ERRORS, check_state_metrics
+from pisco.engines.evaluate import check_state_metrics
 from pisco.engines.feeder import feeding
+from pisco.engines.history import History, diverged_at
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
 from pisco.engines.sizes import check_sizes
 from pisco.engines.stopwatch import Stopwatch
-from pisco.errors import InputError, check_number
-from pisco.metrics import with_running_mean
-from pisco.networks.rounds import Links
+from pisco.errors import InputError, check_number, writing
 from pisco.problems.trouble import deferring
 
 CHECKPOINT_SECONDS = 5.0
@@ -59,102 +57,6 @@ class Outcome:
     names: Any = ()  # whom guards have named, as they are carried
     facts: dict[str, Any] = field(default_factory=dict)
     """Settings that are known only once the run is prepared."""
-
-
-class _History:
-    """Rows so far: the measured rounds, their metrics and the links used between them."""
-
-    def __init__(self, runs: int, watched: Sequence[int]):
-        self.watched = list(watched)
-        self.rounds: list[int] = []
-        self.rows: list[dict[str, np.ndarray]] = []
-        self.links: list[np.ndarray] = []
-        self.since = np.zeros((len(Links._fields), runs), np.int64)
-        self.frames = Frames()
-
-    def start(self, row: dict[str, np.ndarray]) -> None:
-        self.rounds, self.rows, self.links = [0], [self._without_agents(0, row)], [self.since.copy()]
-
-    def _without_agents(self, round_index: int, row: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """What an engine says of each agent is kept for the watched runs and some rounds only."""
-        if AGENT_ERRORS in row:
-            self.frames.add(round_index, row[AGENT_ERRORS][self.watched])
-        return {name: values for name, values in row.items() if name != AGENT_ERRORS}
-
-    def add(self, done: int, stride: int, rows: dict[str, np.ndarray], links: Links) -> None:
-        counts = np.stack([np.asarray(column, np.int64) for column in links])  # (kinds, runs, evals)
-        for index in range(counts.shape[-1]):
-            self.since += counts[..., index]
-            if rows:
-                self.add_row(done + stride * (index + 1), {name: values[:, index] for name, values in rows.items()})
-
-    def add_row(self, done: int, row: dict[str, np.ndarray]) -> None:
-        """The measurement of a round whose links are counted already."""
-        self.rounds.append(done)
-        self.rows.append(self._without_agents(done, row))
-        self.links.append(self.since.copy())
-        self.since[:] = 0
-
-    def save(self) -> dict[str, np.ndarray]:
-        """Arrays for a checkpoint; metrics have runs first."""
-        metrics = {f"metric {n}": np.stack([row[n] for row in self.rows], axis=1) for n in self.rows[0]}
-        links = np.stack(self.links, axis=-1)
-        return {"rounds": np.asarray(self.rounds, np.int64), "links": links, "since": self.since.copy()} | (
-            metrics | self.frames.save()
-        )
-
-    def restore(self, saved: dict[str, np.ndarray]) -> None:
-        self.rounds = saved["rounds"].tolist()
-        self.links = list(np.moveaxis(saved["links"], -1, 0))
-        self.since = saved["since"].copy()
-        self.frames.restore(saved)
-        metrics = {n.removeprefix("metric "): a for n, a in saved.items() if n.startswith("metric ")}
-        self.rows = [{n: a[:, i] for n, a in metrics.items()} for i in range(len(self.rounds))]
-
-    def take_back(self) -> None:
-        """Forget the last row, which was measured only because a shorter run ended there."""
-        self.rounds.pop()
-        self.rows.pop()
-        self.since += self.links.pop()
-
-    def columns(self, sizes: MessageSizes, start_edges: np.ndarray, absences: bool) -> dict[str, np.ndarray]:
-        """The history as users see it, runs first."""
-        rounds = np.asarray(self.rounds, np.int64)
-        out: dict[str, np.ndarray] = {"round": np.broadcast_to(rounds, (self.since.shape[1], len(rounds))).copy()}
-        for name in self.rows[0]:
-            out[name] = np.stack([row[name] for row in self.rows], axis=1).astype(np.float64)
-        links = Links(*np.stack(self.links, axis=-1))
-        if absences:  # the start is everybody's
-            out["present"] = np.where(links.rounds, links.present / np.maximum(links.rounds, 1), sizes.agents)
-        return with_running_mean(out) | cumulative_costs(links, sizes, start_edges)
-
-    @property
-    def hopeless(self) -> bool:
-        """Whether every run has left the finite numbers, so that going on is a waste."""
-        newest = self.rows[-1]
-        watched = [newest[name] for name in ("loss", "grad_norm_sq", "consensus_error")]
-        return not np.any(np.isfinite(watched).all(axis=0))
-
-
-ABSURD = 1e6
-"""A run has diverged when its loss, or the agents' distance from their mean, ends this far above the start."""
-
-
-def diverged_at(history: dict[str, np.ndarray]) -> list[int | None]:
-    """For every run that diverged, the round from which it stayed above its start; None for the others.
-
-    The loss is taken at the mean of the agents, which may stay calm while they fly apart: so both are watched.
-    """
-    out: list[int | None] = []
-    for loss, spread, rounds in zip(history["loss"], history["consensus_error"], history["round"], strict=True):
-        began: list[int] = []
-        for values, start in ((loss, loss[0]), (spread, max(spread[0], 1.0))):
-            if not np.isfinite(values[-1]) or values[-1] > ABSURD * (1 + abs(start)):
-                with np.errstate(invalid="ignore"):
-                    fine = np.flatnonzero(values <= start)
-                began.append(int(rounds[min(fine[-1] + 1, len(rounds) - 1)]) if fine.size else int(rounds[0]))
-        out.append(min(began, default=None))
-    return out
 
 
 @contextmanager
@@ -221,9 +123,14 @@ def drive(
     began = time.perf_counter()
     shapes, chunk_rounds = carry_shapes(job), min(chunk_rounds, rounds)
     check_state_metrics(job.problem, shapes.state)
-    check_sizes(job, shapes, rounds, eval_every, chunk_rounds)
     sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
+    check_sizes(job, shapes, sizes.gradients, rounds, eval_every, chunk_rounds)
+    if job.network.masked:
+        sizes = sizes._replace(words=8 // min(leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.state.params)))
     job, rounds = private.prepared(job, sizes, rounds)
+    if checkpoints is not None:
+        with writing(checkpoints):
+            checkpoints.mkdir(parents=True, exist_ok=True)
     stopwatch = None if clock is None else Stopwatch(clock, job.network, job.runs, sizes)
     chunk = even_chunk(rounds, eval_every, chunk_rounds)
 
@@ -231,7 +138,7 @@ def drive(
         return job.description | {"eval_every": eval_every}
 
     engine.group.check_same(lambda: description() | {"rounds": rounds, "chunk_rounds": chunk, "resume": resume})
-    history, done, states = _History(len(job.runs), watched), 0, None
+    history, done, states = History(len(job.runs), watched), 0, None
     if resume:
         if checkpoints is None:
             raise InputError("resume needs the folder of the checkpoints; pass checkpoint=")

@@ -1,4 +1,4 @@
-"""Progress for people: a bar in a terminal, a line written anew in a notebook, a few lines anywhere else."""
+"""Progress for people: a bar in a terminal, a line written over in a notebook, a few lines anywhere else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ START = "compiling, measuring the start…"
 
 
 class Bar:
-    """A bar of `rich` to call after every chunk; `describe` starts it anew for the next piece of work."""
+    """A bar of `rich` to call after every chunk; `describe` starts it again for the next piece of work."""
 
     def __init__(self, bar: Any, rounds: int, words: str):
         self.bar, self.rounds = bar, rounds
@@ -38,10 +38,15 @@ def progress_bar(rounds: int, words: str, console: Any) -> Iterator[Bar]:
     """A bar on a console of `rich` that shows rounds, loss and accuracy after every chunk."""
     from rich import progress as parts
 
-    text, done, left = parts.TextColumn, parts.MofNCompleteColumn, parts.TimeRemainingColumn
-    columns = (parts.SpinnerColumn(), text("{task.description}"), parts.BarColumn(18), done(), left())
-    with parts.Progress(*columns, text("{task.fields[news]}"), console=console) as bar:
-        yield Bar(bar, rounds, words)
+    done, left = parts.MofNCompleteColumn(), parts.TimeRemainingColumn()
+    what, news = (parts.TextColumn(field, markup=False) for field in ("{task.description}", "{task.fields[news]}"))
+    columns = (parts.SpinnerColumn(), what, parts.BarColumn(18), done, left, news)
+    with parts.Progress(*columns, console=console) as bar:
+        try:
+            yield Bar(bar, rounds, words)
+        except InputError:  # then its sentence stands alone
+            bar.live.transient = True
+            raise
 
 
 @contextmanager

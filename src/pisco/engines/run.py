@@ -125,7 +125,7 @@ def sweep(
     >>> [r.history["server_rounds"][0, -1] for r in sweep(points, problem, pisco.Network.path(2), rounds=20)]
     [np.int64(3), np.int64(18)]
     """
-    points = list(points)
+    points = list(points) if isinstance(points, Iterable) else [points]
     for point in points:
         if not (isinstance(point, tuple) and len(point) == 2 and hasattr(point[1], "decide")):
             raise InputError(

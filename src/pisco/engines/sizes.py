@@ -22,6 +22,9 @@ COUNTS_UP_TO = 2**31 - 1
 ROW_BYTES, RUN_BYTES = 1000, 200
 """A measured round in the history, and what each run adds to it."""
 
+KEY_BYTES = 24
+"""For every gradient of a round: its random key, and what it is made from."""
+
 
 def usual_eval_every(algorithm: Algorithm, problem: Problem, network: Network, batch_size: int | None = None) -> int:
     """Rounds between two measurements such that measuring looks at no more samples than training does.
@@ -43,8 +46,11 @@ def usual_eval_every(algorithm: Algorithm, problem: Problem, network: Network, b
     return next(step * power for step in (1, 2, 5, 10) if step * power >= ratio)
 
 
-def check_sizes(job: Job, shapes: Carry, rounds: int, eval_every: int, chunk_rounds: int) -> None:
-    """Refuse a run that cannot fit, in one sentence with the numbers, before anything is computed."""
+def check_sizes(job: Job, shapes: Carry, gradients: int, rounds: int, eval_every: int, chunk_rounds: int) -> None:
+    """Refuse a run that cannot fit, in one sentence with the numbers, before anything is computed.
+
+    `gradients` are those that an agent takes in a round.
+    """
     check_number("rounds", rounds, high=COUNTS_UP_TO)
     agents, runs, params = job.problem.num_agents, len(job.runs), num_bytes(shapes.state.params)
     rows, stride = rounds // eval_every, min(eval_every, chunk_rounds)
@@ -54,6 +60,8 @@ def check_sizes(job: Job, shapes: Carry, rounds: int, eval_every: int, chunk_rou
     state = f"{runs} × {agents:,} agents with {params // agents:,} bytes of parameters each"
     fewer = f"measure less often, with eval_every={eval_every * math.ceil(rows / 10_000):,} say"
     check_fits(state, num_bytes(shapes) * runs + params, "use fewer agents or seeds, or a smaller model", room)
+    steps = f"a round of {gradients:,} gradients"
+    check_fits(steps, KEY_BYTES * gradients * runs, "take fewer local steps", room)
     check_fits(f"a history of {rows:,} measured rounds", rows * (ROW_BYTES + RUN_BYTES * runs), fewer)
     chunk, sent = chunk_rounds // stride, num_bytes(only(shapes.state.params))
     noted = chunk * (sent / agents + params - sent)  # the mean of what is sent, and what agents have of their own

@@ -193,7 +193,7 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
 
 
 class Stopwatch:
-    """The seconds of every run of a job after any of its rounds. Nothing of it is in a checkpoint: it starts anew."""
+    """The seconds of every run of a job after any of its rounds. Nothing of it is in a checkpoint: it starts at 0."""
 
     def __init__(self, clock: Clock, network: Network, runs: Sequence[Run], sizes: MessageSizes):
         clock.check(network.num_agents)

@@ -21,7 +21,7 @@ from pisco.costs import Prices
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
 from pisco.engines.run import SEEDS_UP_TO
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_distinct, check_number
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
@@ -142,9 +142,7 @@ def compare(
     if not methods:
         raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
     check_number("seeds", len(seeds), low=1, high=SEEDS_UP_TO)
-    for method in methods:
-        if list(methods).count(method) > 1:
-            raise InputError(f"{method} is named more than once; name every algorithm once")
+    check_distinct("algorithm", methods)
     for bound in targets.values():
         check_number("a target", bound)
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}

@@ -26,7 +26,7 @@ from pisco.engines.job import Engine
 from pisco.engines.run import ENGINES, SEEDS_UP_TO, run
 from pisco.engines.sizes import COUNTS_UP_TO, usual_eval_every
 from pisco.errors import InputError, choose
-from pisco.metrics import TEST, each_agent
+from pisco.metrics import NAMED, TEST, each_agent
 from pisco.networks.network import Network
 from pisco.privacy import Privacy
 from pisco.problems.problem import Problem
@@ -58,6 +58,8 @@ class ProblemTable(Choices):
     partition_options: dict[str, Any] = Field(default_factory=dict)
     weights: list[float] | str | None = None
     parts: dict[str, str | list[str]] | None = None
+    metrics: list[str] | None = None
+    """More to measure: "my_things.py:lag", or entry points of other packages."""
     each_agent: bool | None = None
     """Whether the test metrics of every agent are measured as well: the worst one's, and their spread."""
 
@@ -67,6 +69,8 @@ class ProblemTable(Choices):
         registry.fit(f"partition {self.partition!r}", known, {"labels": (), "agents": 1} | self.partition_options)
         if self.dataset is None and "dataset" in registry.options(PROBLEMS[self.name]):
             raise InputError('problem.dataset is missing; name a dataset or a file, as in problem.dataset = "a9a"')
+        for name in self.metrics or ():
+            _ = NAMED[name]
         return self
 
     def build(self, agents: int, dtype: str) -> Problem:
@@ -79,6 +83,7 @@ class ProblemTable(Choices):
         data = {name: value for name, value in data.items() if name in takes}
         made = factory(**data, **self.taken_by("name"))
         made = made if self.parts is None else made.parted(self.parts)
+        made = made.with_metrics(*(NAMED[name] for name in self.metrics or ()))
         if self.each_agent:
             tested = [metric for metric in made.metrics if metric.of == TEST]
             if not tested:

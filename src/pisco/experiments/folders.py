@@ -19,7 +19,7 @@ from pisco.results import SUMMARY_FILE, Result
 
 CONFIG_FILE, CHECKPOINTS = "config.toml", "checkpoints"
 MAY_CHANGE = ("run.rounds", "run.chunk_rounds", "run.engine")
-"""What a resumed run may set anew."""
+"""What a resumed run may set again."""
 
 
 def resume(
@@ -103,7 +103,7 @@ def unused(folder: Path) -> Path:
 
 
 def reopen(folder: Path, overrides: list[str]) -> Config:
-    """The configuration of a run to go on with; only how long and how it runs may be set anew."""
+    """The configuration of a run to go on with; only how long and how it runs may be set again."""
     stored = folder / CONFIG_FILE
     if not stored.is_file():
         raise InputError(f"{folder} holds no run to resume: {CONFIG_FILE} is missing; `pisco run … --out` starts one")

@@ -91,8 +91,9 @@ def diagnose_config(config: Config, *, samples: int = 5_000) -> Diagnosis:
     problem, network = config.problem_and_network()
     algorithm = (config.algorithm.with_step(1.0) if config.algorithm.is_auto else config.algorithm).build()
     steps = _local_steps(config) + (rule_of(algorithm, 0.0) is not None)  # PISCO's own has T_o + 1
-    run = config.run
-    return diagnose(problem, network, rounds=run.rounds, batch_size=run.batch_size, local_steps=steps, samples=samples)
+    sizes: Any = {"rounds": config.run.rounds, "batch_size": config.run.batch_size, "samples": samples}
+    direction = algorithm.hyperparameters.get("direction")
+    return diagnose(problem, network, **sizes, local_steps=steps, direction=direction)
 
 
 def _local_steps(config: Config) -> int:

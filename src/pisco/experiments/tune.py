@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
-from pisco.errors import InputError
+from pisco.errors import InputError, check_distinct
 from pisco.metrics import METRICS
 from pisco.results import Result
 from pisco.targets import USUAL, Target, Targets
@@ -78,6 +78,7 @@ def tune(
         )
     if not grid or min(grid) <= 0:
         raise InputError(f"the grid {list(grid)} is not a list of step sizes; give positive numbers, as in 0.01,0.1")
+    check_distinct("step size", grid)
     results = sweep(
         [(config.algorithm.with_step(lr).build(), network.server) for lr in grid],
         problem,

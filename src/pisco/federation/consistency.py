@@ -51,10 +51,14 @@ def check(plan: Federation) -> None:
     check_changes(plan)
     check_relays(plan.relays or [], plan.server_address, plan.epochs)
     _check_certificates(plan)
-    for epoch in plan.epochs:
-        _check_epoch(plan, epoch)
+    if plan.network.server_sum:
+        raise InputError(
+            "network.server_sum is for simulations; write server_sum at the top of the plan, for all to see"
+        )
     if plan.server_sum:
         masking.check(plan)
+    for epoch in plan.epochs:
+        _check_epoch(plan, epoch)
 
 
 def _check_certificates(plan: Federation) -> None:

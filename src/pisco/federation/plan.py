@@ -289,7 +289,7 @@ class Federation(Table):
 
     def network_of(self, epoch: Epoch, presence: Any = None) -> Network:
         """The network of an epoch, on the stored weights; where members may be absent, with everybody unless given."""
-        table = self.network.model_copy(update={"agents": len(epoch.members)})
+        table = self.network.model_copy(update={"agents": len(epoch.members), "server_sum": self.server_sum})
         if presence is None and self.presence == "deadline":
             presence = np.ones(len(epoch.members), bool)
         return table.build(epoch.matrix(), presence)
@@ -337,8 +337,15 @@ class Federation(Table):
             jax.config.update("jax_enable_x64", True)
 
     def mean_samples(self, samples: Mapping[str, int]) -> float:
-        """The founders' mean number of samples."""
-        return sum(samples[member.name] for member in self.roster) / len(self.roster)
+        """The mean number of samples of those founders who have told theirs."""
+        told = [samples[member.name] for member in self.roster if member.name in samples]
+        return sum(told) / len(told)
+
+    @property
+    def excused(self) -> frozenset[str]:
+        """Who need not tell its samples before the first round: it is removed, and nobody waits for it until then."""
+        unwaited = [change for change in self.changes if change.now or self.presence == "deadline"]
+        return frozenset(change.name for change in unwaited if change.action == "remove")
 
     def scale_of(self, name: str, samples: int | None = None, mean: float | None = None) -> float | None:
         """By what an agent's loss is multiplied, so that agents count by their weights; None where all count the same.

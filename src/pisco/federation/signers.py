@@ -68,15 +68,16 @@ class CommandKey(ec.EllipticCurvePrivateKey):
 
 def separate(folder: Path, command: str | None = None, public: Path | None = None) -> None:
     """Give an authority's folder a plan key: a new one, or that of a command, whose public part is in a file."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if (command is None) != (public is None):
         raise InputError("--sign-with and --plan-key go together: the command, and the public part of its key in PEM")
-    if command is None or public is None:
-        key = keyfiles.new_key(folder / PRIVATE).public_key()
-    else:
+    if command is not None and public is not None:
         key = _read_public(public)
         CommandKey(command, key).sign(b"pisco", ec.ECDSA(hashes.SHA256()))
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # not before: what fails leaves nothing behind
         atomic_write(folder / COMMAND, command.encode())
+    else:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        key = keyfiles.new_key(folder / PRIVATE).public_key()
     atomic_write(folder / PUBLIC, key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
 
 

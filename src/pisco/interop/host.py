@@ -14,13 +14,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.buffer_callback import buffer_callback
 
 from pisco.errors import InputError, brief
 from pisco.parts import BUFFERS, matcher
 from pisco.problems.problem import Problem
 from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
+
+try:
+    from jax.experimental.buffer_callback import buffer_callback
+except ImportError:  # experimental: another jax may not have it
+    buffer_callback: Any = None
 
 __all__ = ["Local", "problem"]
 
@@ -213,7 +217,8 @@ def _forward(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) 
 
 
 def _shares_a_gpu(agents: Sequence[Local]) -> bool:
-    return jax.default_backend() == "gpu" and all(each.resident is not None for each in agents)
+    on_gpu = jax.default_backend() == "gpu" and buffer_callback is not None
+    return on_gpu and all(each.resident is not None for each in agents)
 
 
 def _backward(host: _HostLoss, gradient: Params, slope: jax.Array) -> tuple[Params, None, None, None]:

@@ -26,6 +26,9 @@ __all__ = ["local", "problem"]
 SHARED = ("cuda",)
 """Kinds of devices whose memory PyTorch and JAX can share."""
 
+PART = 1024
+"""Samples that pass through a module at once, at most: it bounds memory."""
+
 Tensor = Any
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -95,10 +98,16 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         """The loss and its gradient, on the module's device; without the leaves that it does not depend on."""
         net.train(seed is not None)
         leaves = {key: leaf.requires_grad_() for key, leaf in tensors.items() if key not in buffers}
+        total, sums = torch.zeros(()), {}
         with _seeded(device(), seed or 0):  # what dropout draws
-            value = mean(tensors, rows)
-        found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
-        return value.detach(), {key: slope for key, slope in zip(leaves, found, strict=True) if slope is not None}
+            for part in _parts(rows, len(rows) if buffers and seed is not None else PART):  # a norm sees whole batches
+                value = len(part) / len(rows) * mean(tensors, part)
+                found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+                total = total.to(value) + value.detach()
+                for key, slope in zip(leaves, found, strict=True):
+                    if slope is not None:
+                        sums[key] = sums[key] + slope if key in sums else slope
+        return total, sums
 
     def gradient(params: dict[str, np.ndarray], rows: np.ndarray, seed: int | None) -> tuple[float, Any]:
         value, found = slopes(_tensors(device(), params), rows, seed)
@@ -127,8 +136,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         net.eval()
         tensors, total = _tensors(device(), params), 0.0
         with torch.no_grad():
-            for begin in range(0, len(rows), 1024):  # bounds memory
-                part = rows[begin : begin + 1024]
+            for part in _parts(rows, PART):
                 total += float(mean(tensors, part)) * len(part)
         return total / len(rows)
 
@@ -142,6 +150,10 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         ) from error
     resident = Resident(_fetched, write) if device().type in SHARED else None
     return Local(start, gradient, whole, size, renew if buffers else None, buffers, resident)
+
+
+def _parts(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    return [rows[begin : begin + size] for begin in range(0, len(rows), size)]
 
 
 def _tensors(device: Any, params: dict[str, np.ndarray]) -> dict[str, Tensor]:

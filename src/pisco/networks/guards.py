@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import check_number
+from pisco.errors import InputError, check_number
 from pisco.registry import Registry
 
 __all__ = ["GUARDS", "Guard", "clip", "unguarded"]
@@ -89,7 +89,7 @@ def clip(
       leave_out_at: the factor from which it is not taken at all, which is a strike.
       strikes: strikes of one sender with one receiver, in rounds on end, after which the receiver names it.
       reports: members who must name somebody before it is left off for good, or the server alone; then everybody's
-        tracker starts anew, as when a member leaves. 0 never leaves anybody off.
+        tracker starts again, as when a member leaves. 0 never leaves anybody off.
       guard_server: whether the server's averages are guarded too. Where it sees only masked sums it cannot, and False
         guards gossip alone.
 
@@ -106,7 +106,9 @@ def clip(
     check_number("leave_out_at", leave_out_at, low=clip_at)
     check_number("strikes", strikes, low=1, integer=True)
     check_number("reports", reports, low=0, integer=True)
-    return Clip(float(clip_at), float(leave_out_at), int(strikes), int(reports), bool(guard_server))
+    if not isinstance(guard_server, bool):
+        raise InputError(f"guard_server is {guard_server!r}, expected True or False")
+    return Clip(float(clip_at), float(leave_out_at), int(strikes), int(reports), guard_server)
 
 
 def unguarded() -> None:

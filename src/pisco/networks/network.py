@@ -12,7 +12,7 @@ import numpy as np
 
 from pisco.display import card
 from pisco.errors import InputError, check_number, choose
-from pisco.networks import directed, graphs, spectral
+from pisco.networks import directed, graphs, spectral, summing
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
 from pisco.networks.guards import AT_ONCE, Guard
@@ -47,6 +47,7 @@ class Network:
       gossip_steps: how many times to apply the gossip weights in every exchange (0 is no gossip at all).
       gossip_before_server: in a server round gossip first, then average (HL-SGD, TT-HF).
       guard: what is done with messages that lie too far away, such as `clip()`; None takes all as they are.
+      server_sum: "masked" adds up at the server as a federation does whose server sees no vector: fixed-point numbers.
 
     >>> net = Network.ring(10, weights="fdla")
     >>> net
@@ -68,8 +69,14 @@ class Network:
         gossip_steps: int = 1,
         gossip_before_server: bool = False,
         guard: Guard | None = None,
+        server_sum: str | None = None,
     ):
+        self.masked = server_sum is not None and choose("server_sum", server_sum, {"masked": True})
         check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
+        if varying is not None and not callable(varying):
+            raise InputError(f"varying is {varying!r}, expected links that vary, as in pisco.edge_dropout(0.2)")
+        if sampling is not None and not isinstance(sampling, Sampling):
+            raise InputError(f"sampling is {sampling!r}, expected who reports, as in pisco.sample(2, agents=10)")
         self.varying, self.sampling, self.guard = varying, sampling, guard
         self.to_sampled = choose("receivers", receivers, {"all": False, "sampled": True})
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server
@@ -96,6 +103,7 @@ class Network:
             self.weights = weighting.check(rule(graph) if callable(rule) else rule, graph)
             self.graph = graph or graphs.from_adjacency(abs(self.weights) + abs(self.weights).T)
         self.presence = as_presence(presence, self.num_agents)
+        self._made: dict[Any, Gossip] = {}
         self._check()
 
     # The families in short, so that editors complete them; `options` are the keywords above.
@@ -185,13 +193,19 @@ class Network:
     def _with(self, **changes: Any) -> Network:
         other = object.__new__(Network)
         other.__dict__.update(self.__dict__, **changes)
-        other.__dict__.pop("gossip", None)
+        other._made = {}
         other._check()
         return other
 
-    @cached_property
+    @property
     def gossip(self) -> Gossip:
-        """The agents' links as the engines use them."""
+        """The agents' links as the engines use them, in the precision of the moment."""
+        precision = jax.dtypes.canonicalize_dtype(float)
+        if precision not in self._made:
+            self._made[precision] = self._gossip()
+        return self._made[precision]
+
+    def _gossip(self) -> Gossip:
         sources = targets = None
         if self.splits_rounds or self.presence is not None or self.guard is not None:
             links = self.graph.adjacency() if self.splits_rounds else self.weights
@@ -200,7 +214,9 @@ class Network:
         rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
         steps = (self.gossip_steps, self.gossip_before_server)
         push = None if self.push is None else fixed(self.push)
-        return Gossip(rule, push, self.sampling, sources, targets, self.presence, *steps, self.to_sampled, self.guard)
+        return Gossip(
+            rule, push, self.sampling, sources, targets, self.presence, *steps, self.to_sampled, self.guard, self.masked
+        )
 
     @property
     def problem_with_reach(self) -> str | None:
@@ -255,6 +271,8 @@ class Network:
             raise InputError(f"guard={self.guard!r} is no guard; give one such as pisco.clip(), or leave it out")
         if self.guard is not None and self.num_agents > AT_ONCE:
             raise InputError(f"a guard compares every pair, at most {AT_ONCE} agents, not {self.num_agents}; drop it")
+        if self.masked:
+            summing.check(self)
         for what in ("presence", "guard"):
             if getattr(self, what) is not None:
                 self._check_presence(f"{what}={getattr(self, what)!r}")
@@ -263,7 +281,7 @@ class Network:
         """Absences, and who is left off, keep the agents' mean only where a link weighs the same both ways."""
         even = abs(self.weights - self.weights.T).max() <= 1e-12
         if not (getattr(self.varying, "symmetric", False) if self.varying else even):
-            links = self.varying.__name__ if self.varying else "W"
+            links = self._varying_name if self.varying else "W"
             raise InputError(
                 f"{what} needs links that weigh the same both ways, as {links} need not; "
                 "use symmetric weights, alone or with edge_dropout or random_matching"
@@ -278,6 +296,10 @@ class Network:
 
         decided_shape(self.server, unknown)
 
+    @property
+    def _varying_name(self) -> str:
+        return getattr(self.varying, "__name__", repr(self.varying))
+
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
         facts |= {"degrees": f"{self.graph.degrees.min()} to {self.graph.degrees.max()}"}
@@ -287,10 +309,11 @@ class Network:
         return card(f"Network: {self.graph.name}", facts)
 
     def __repr__(self) -> str:
-        varying = f"varying={self.varying.__name__}, " if self.varying else ""
+        varying = f"varying={self._varying_name}, " if self.varying else ""
         varying += f"presence={self.presence!r}, " if self.presence is not None else ""
         varying += "receivers=sampled, " if self.to_sampled else ""
         varying += f"guard={self.guard!r}, " if self.guard is not None else ""
+        varying += "server_sum=masked, " if self.masked else ""
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
             f"weights={self.weights_name}, {varying}server={self.server!r})"

@@ -114,7 +114,7 @@ def present(mask: Any) -> Presence:
     >>> present([True, False, True]).present(None, 7).tolist()
     [True, False, True]
     """
-    return ByRound(mask) if callable(mask) else _masks("mask", [mask])
+    return ByRound(mask) if callable(mask) else _masks(f"presence {mask!r:.60}", [mask])
 
 
 def from_log(file: str | Path) -> Presence:

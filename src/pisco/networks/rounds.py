@@ -16,6 +16,7 @@ from pisco.networks.mixing import Edges, Operator, outside_gossip, per_agent
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.presence import Presence
 from pisco.networks.sampling import Sampling
+from pisco.networks.summing import fixed_mean
 from pisco.networks.varying import Gossiping
 from pisco.networks.watch import Watch
 from pisco.parts import only, sent_only
@@ -50,6 +51,7 @@ class Gossip:
     before_server: bool = field(metadata={"static": True})  # gossip in server rounds too, before the average
     to_sampled: bool = field(metadata={"static": True})  # only those who reported hear the average
     guard: Guard | None = None  # what is done with messages that lie too far away; None takes all as they are
+    masked: bool = field(default=False, metadata={"static": True})  # the server adds up fixed-point numbers
 
 
 class Told(NamedTuple):
@@ -89,7 +91,9 @@ class RoundMix:
 
 def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY) -> StartMix:
     """Communication before the first round: the server, or one gossip exchange on round 0's links."""
-    return StartMix(here.average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
+    everybody = Drawn(True, None, 0, None)  # type: ignore[arg-type]  (nobody gossips)
+    average = _masked_average(everybody, here) if gossip.masked else here.average
+    return StartMix(average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
 
 
 class Drawn(NamedTuple):
@@ -206,7 +210,7 @@ def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
 
 def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | None) -> Callable[[Any], Any]:
     """Everybody gossips, or everybody hears the server."""
-    exchange, averaging = _exchange(drawn, here), _averaging(drawn, here)
+    exchange, averaging = _exchange(drawn, here), (_masked_average if gossip.masked else _averaging)(drawn, here)
     if watch is not None:
         exchange, averaging = watch.gossip(exchange), watch.server(averaging, drawn.present)
 
@@ -238,6 +242,25 @@ def _averaging(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
         else:
             totals = here.total(_weighted(here.own(drawn.weights), sent))
         averages = jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
+        return averages if drawn.hears is None else where_agents(here.own(drawn.hears), averages, sent)
+
+    return average
+
+
+def _masked_average(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
+    """The same of a server that sees no vector."""
+
+    def average(sent):
+        divisor, told = 1, sent
+        if drawn.weights is not None:
+            told, count = _weighted(here.own(drawn.weights), sent), jnp.count_nonzero(drawn.weights)
+        elif drawn.present is not None:
+            told, divisor = _sent(here.own(drawn.present), sent), jnp.maximum(drawn.present.sum(), 1)
+            count = divisor
+        else:
+            count = divisor = jnp.size(here.everyone(here.numbers(jax.tree.leaves(sent)[0].shape[0])))
+        means = fixed_mean(told, count, divisor, here)
+        averages = jax.tree.map(lambda x, mean: jnp.broadcast_to(mean, x.shape), sent, means)
         return averages if drawn.hears is None else where_agents(here.own(drawn.hears), averages, sent)
 
     return average

@@ -46,6 +46,7 @@ class Sampling(NamedTuple):
 
 def sample(reporters: int, *, agents: int) -> Sampling:
     """`reporters` of the `agents`, uniformly without replacement."""
+    check_number("agents", agents, low=1, integer=True)
     return sample_groups(reporters, groups=[0] * agents)
 
 

@@ -165,10 +165,13 @@ def per_agent(server_probs: Sequence[float]) -> Schedule:
     The participants average among themselves; the others gossip with Metropolis weights on the subgraph they
     induce, so every round's matrix is doubly stochastic.
     """
-    values = np.atleast_1d(np.asarray(server_probs, dtype=float))
+    try:
+        values = np.atleast_1d(np.asarray(server_probs, dtype=float))
+    except (TypeError, ValueError):
+        raise InputError(f"server_probs is {server_probs!r}, expected one probability per agent") from None
     if values.ndim != 1 or not values.size:
         raise InputError(f"server_probs has shape {values.shape}, expected one probability per agent")
-    for agent, value in enumerate(values):
+    for agent, value in enumerate(values.tolist()):
         check_number(f"server_probs[{agent}]", value, low=0, high=1)
     return PerAgent(values)
 

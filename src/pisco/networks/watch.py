@@ -81,7 +81,7 @@ class Names(NamedTuple):
         minority = going.sum() <= (gone.shape[0] - 1) // 2
         leaving, shown = going & ~gone & minority, shown.astype(self.factor.dtype)
         left = jnp.where(leaving, jnp.asarray(round_index, jnp.int32) + 1, self.left)
-        sums = jnp.where(leaving.any(), 0.0, sums)  # trackers start anew
+        sums = jnp.where(leaving.any(), 0.0, sums)  # trackers start again
         return Names(strikes, left, jnp.maximum(self.factor, shown), sums, first)
 
     def told(self, guard: Guard) -> list[dict[str, Any]]:

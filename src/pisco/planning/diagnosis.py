@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from pisco.algorithms.optimizers import Optimizer
 from pisco.errors import InputError, brief, check_number
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
@@ -18,7 +19,7 @@ from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import agent_curvatures
 from pisco.theory.expected import Facts, least_error
-from pisco.theory.spread import Spread, descent, gradient_spread
+from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
 
 STEPS = (1, 2, 4, 8, 16, 32)
 """Local steps that are compared."""
@@ -58,6 +59,8 @@ class Diagnosis(NamedTuple):
     method: str
     """The method with the least error among those that track and gossip SGD with local steps."""
     verdicts: tuple[Answer, ...]
+    through: str = ""
+    """The optimizer in whose scale all was measured; none for plain steps."""
 
     @property
     def pays(self) -> dict[str, bool]:
@@ -75,6 +78,7 @@ def diagnose(
     params: Any = None,
     samples: int = 5_000,
     seed: int = 0,
+    direction: Any = None,
 ) -> Diagnosis:
     """Measure noise, unlikeness, curvature and mixing, and say what will pay.
 
@@ -88,6 +92,8 @@ def diagnose(
         some hundred gradients of f.
       samples: on how many samples of all agents together to look at the curvature, and to descend.
       seed: of x⁰ and the batches.
+      direction: the optimizer of the local steps. Through one that normalises, such as "adam", all is measured in the
+        scale in which plain steps are Adam's (`theory.adam_scale`).
 
     >>> import numpy as np, pisco
     >>> alike = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.ones((4, 2)))
@@ -108,13 +114,19 @@ def diagnose(
         raise InputError(
             f"the problem has {problem.num_agents} agents and the network {network.num_agents}; match them"
         )
+    optimizer = Optimizer.read(direction)
+    through = optimizer.text if optimizer.normalises else ""
+    # A tracker of the newest gradient carries too much noise for an optimizer that normalises.
+    methods = {method: rests for method, rests in METHODS.items() if not (through and rests == "last gradient")}
     try:
         if params is None:
             params, gap = descent(problem, samples=samples, seed=seed)
         else:
             gap = float(jax.jit(lambda problem, x: problem.objective(x))(problem, params))  # losses end at 0 or above
-        spread = gradient_spread(problem, params, batch_size=batch_size, samples=samples, seed=seed)
-        curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed).max())
+        sizes: Any = {"batch_size": batch_size, "samples": samples, "seed": seed}
+        scale = adam_scale(problem, params, **sizes) if through else None
+        spread = gradient_spread(problem, params, **sizes, scale=scale)
+        curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed, scale=scale).max())
     except InputError:
         raise
     except (TypeError, ValueError, NotImplementedError) as failure:
@@ -132,28 +144,29 @@ def diagnose(
         mixing = expected_mixing_rate(rate, p)
         return least_error(facts, tracking=METHODS[method], steps=steps, mixing_rate=mixing)[0]
 
-    errors = {method: error(method) for method in METHODS}
+    errors = {method: error(method) for method in methods}
     method = min(errors, key=errors.__getitem__)
     slower = CONSENSUS * spread.top_tenth * expected_mixing_rate(rate, p)
     compressed = least_error(facts, tracking=METHODS[method], steps=local_steps, mixing_rate=slower)[0]
     compressed += (1 - spread.top_tenth) * (errors[PLAIN] - errors[method])  # what is left out is not tracked yet
     verdicts = (
-        _tracking(facts, errors),
+        _tracking(facts, errors, through),
         _local_steps({steps: error(method, steps) for steps in STEPS}),
         _server({each: error(method, p=each) for each in sorted({p, *PROBABILITIES}) if each >= p}, p),
         _compression(compressed / max(errors[method], 1e-300), spread),
     )
-    return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts)
+    return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts, through)
 
 
-def _tracking(facts: Facts, errors: dict[str, float]) -> Answer:
-    best = min(METHODS.keys() - {PLAIN}, key=lambda method: (errors[method], method))
+def _tracking(facts: Facts, errors: dict[str, float], through: str) -> Answer:
+    best = min(errors.keys() - {PLAIN}, key=lambda method: (errors[method], method))
     ratio = errors[best] / max(errors[PLAIN], 1e-300)
     spread = facts.spread
     why = (
         f"agents' gradients differ by ζ² = {spread.heterogeneity:.2g}, an agent's batches by σ²/b = {spread.noise:.2g}"
     )
     if ratio < CLEARLY:
+        best += f" through {through}, with steps that decay" if through else ""
         words = f"yes, take {best}: {why}, and what agents differ by would stay; expect {ratio:.2g} of the error"
     elif ratio < HARDLY:
         words = f"it hardly matters: {why}, and neither moves the mean gradient much; {PLAIN} sends half as much"

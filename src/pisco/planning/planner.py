@@ -12,7 +12,7 @@ from typing import Any
 
 from pisco.clock import Clock
 from pisco.costs import Prices
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_distinct, check_number
 from pisco.metrics import TEST
 from pisco.networks.network import Network
 from pisco.planning.meters import priced, timed
@@ -129,6 +129,7 @@ def plan(
         raise InputError("all prices are 0, so all plans cost the same; give at least one")
     if isinstance(methods, str) or not methods:
         raise InputError(f"methods is {methods!r}; give the names of those to choose from, as in ['pisco', 'dsgt']")
+    check_distinct("algorithm", methods)
     firsts = [first_setting(method) for method in methods]
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")

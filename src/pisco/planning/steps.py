@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from pisco.engines.driver import ABSURD
+from pisco.engines.history import ABSURD
 from pisco.engines.job import Job, Run, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
 from pisco.networks.network import Network

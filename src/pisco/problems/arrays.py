@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -27,16 +28,28 @@ def as_arrays(what: str, tree: Any) -> Any:
             if not np.isfinite(held):
                 raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
             raise InputError(
-                f"{where} holds {held}{row}, which {kept} cannot; number them anew, or "
+                f"{where} holds {held}{row}, which {kept} cannot; number them from 0 on, or "
                 'keep 64 bits with jax.config.update("jax_enable_x64", True)'
             )
         return jnp.asarray(array)
 
+    refuse_items(what, tree)
     return jax.tree_util.tree_map_with_path(leaf, tree)
+
+
+def refuse_items(what: str, tree: Any) -> None:
+    """Refuse a leaf that hands out items but is no array: NumPy would ask it for more of them without an end."""
+    for leaf in jax.tree.leaves(tree):
+        if hasattr(leaf, "__getitem__") and not hasattr(leaf, "__array__") and not isinstance(leaf, Sequence):
+            raise InputError(
+                f"{what} holds a {type(leaf).__name__}, which is no array; give arrays, or as data a list with one "
+                "data set of samples for every agent"
+            )
 
 
 def flatten_agents(data: Any) -> tuple[Any, list[int]]:
     """All agents' samples one after the other, and how many each has."""
+    refuse_items("data", data)
     if isinstance(data, list):
         if not data:
             raise InputError("data has no agents; give one pytree of arrays per agent")

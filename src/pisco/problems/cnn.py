@@ -15,7 +15,7 @@ from pisco.data import Dataset
 from pisco.errors import InputError, check_number
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, check_dataset
+from pisco.problems.supervised import Partition, check_dataset, floating
 from pisco.types import Key, Params
 
 CHANNELS = (32, 64, 128)
@@ -115,7 +115,7 @@ class _Model:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _CnnStart:
     side: int
     inputs: int
     outputs: int
@@ -162,13 +162,9 @@ def cnn(
     shape = dataset.features.shape
     if len(shape) != 4 or shape[1] != shape[2] or shape[1] % 8:
         raise InputError(f"features have shape {shape}, expected (samples, side, side, channels), side divisible by 8")
-    try:
-        precision = jnp.dtype(dtype if compute is None else compute)
-    except TypeError:
-        raise InputError(f"compute is {compute!r}, expected a floating dtype such as 'bfloat16'") from None
-    if not jnp.issubdtype(precision, jnp.floating):
-        raise InputError(f"compute is {compute!r}, expected a floating dtype such as 'bfloat16'")
-    start = _Start(shape[1], shape[3], len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
+    dtype = floating("dtype", dtype)
+    precision = dtype if compute is None else floating("compute", compute)
+    start = _CnnStart(shape[1], shape[3], len(np.unique(dataset.labels)), dtype.name)
     return classifier(
         _Model(float(dropout), precision.name),
         start,

@@ -5,6 +5,7 @@ It is written for one agent; how agents are put together (`Batching`) is the eng
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -63,25 +64,26 @@ def in_groups(size: int) -> Batching:
 def usual(problem: Problem, batch_size: int | None = None) -> Batching:
     """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking.
 
-    Large models on an accelerator are taken in groups as large as memory for X, Y and G twice over allows.
+    Large models on an accelerator are taken in groups where its memory does not hold all agents' passes at once.
     """
     if jax.default_backend() == "cpu":
         return in_turn if problem.convolves else stacked
 
     def fitting(own: PerAgent) -> PerAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
-            return in_groups(group_size(problem, batch_size, params))(own)(params, key, agents)
+            room = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
+            return in_groups(group_size(problem, batch_size, params, room))(own)(params, key, agents)
 
         return every
 
     return fitting
 
 
-def group_size(problem: Problem, batch_size: int | None, params: Params) -> int:
-    """How many of the agents whose parameters lead here are taken at a time.
+def group_size(problem: Problem, batch_size: int | None, params: Params, room: float) -> int:
+    """How many of the agents whose parameters lead here are taken at a time, with `room` bytes of memory.
 
-    All of them, unless the model is large: then what their passes keep for the way back, beyond what one agent's do,
-    takes at most as much as X, Y and G. Larger models fill an accelerator with few agents as well.
+    All of them, unless the model is large and what their passes keep for the way back may not fit beside X, Y, G and
+    the next G. (By shapes alone: fused programs keep less.)
     """
     count = jax.tree.leaves(params)[0].shape[0]
     own = num_bytes(params) // count
@@ -94,8 +96,8 @@ def group_size(problem: Problem, batch_size: int | None, params: Params) -> int:
         leaves = jax.tree.leaves(jax.vjp(lambda params: loss(params, jax.random.key(0), 0), params)[1])
         return [leaf for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
 
-    activations = num_bytes(jax.eval_shape(kept, one)) - own
-    most = min(count, 1 + 3 * count * own // max(1, activations))
+    activations = max(1, num_bytes(jax.eval_shape(kept, one)) - own)
+    most = max(1, int(min(count, (room - 4 * count * own) / activations)))
     return -(-count // -(-count // most))  # groups of about one size
 
 

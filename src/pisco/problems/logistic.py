@@ -13,7 +13,7 @@ import numpy as np
 from pisco.data import Dataset
 from pisco.errors import InputError, check_number
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, agent_data, check_dataset, class_labels, split, tested
+from pisco.problems.supervised import Partition, agent_data, check_dataset, class_labels, floating, split, tested
 
 
 @jax.custom_jvp
@@ -82,7 +82,7 @@ def logistic(
     features, test_features = _with_bias(dataset.features, bias), _with_bias(dataset.test_features, bias)
     return Problem(
         LogisticLoss(float(rho)),
-        jnp.zeros(features.shape[1], dtype),
+        jnp.zeros(features.shape[1], floating("dtype", dtype)),
         agent_data(features, _signs(labels), split(dataset, agents, partition, partition_options)),
         **tested(test_features, _signs(test_labels), _accuracy),
         eval_batch=8192,

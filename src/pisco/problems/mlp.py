@@ -14,7 +14,7 @@ from pisco.data import Dataset
 from pisco.errors import check_number
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, check_dataset
+from pisco.problems.supervised import Partition, check_dataset, floating
 from pisco.types import Key, Params
 
 
@@ -25,7 +25,7 @@ def _model(params: Params, features: jax.Array, key: Key | None) -> jax.Array:
 
 
 @dataclass(frozen=True)
-class _Start:
+class _MlpStart:
     inputs: int
     hidden: int
     outputs: int
@@ -68,7 +68,7 @@ def mlp(
     check_dataset(dataset)
     check_number("hidden", hidden, low=1, integer=True)
     inputs = int(np.prod(dataset.features.shape[1:]))
-    start = _Start(inputs, hidden, len(np.unique(dataset.labels)), jnp.dtype(dtype).name)
+    start = _MlpStart(inputs, hidden, len(np.unique(dataset.labels)), floating("dtype", dtype).name)
     return classifier(
         _model,
         start,

@@ -138,7 +138,8 @@ class Problem:
     def trouble(self) -> Trouble | None:
         """Where it is noted what goes wrong on the host while a program asks it; None where programs ask nobody."""
         asked = (self.data, self.loss, getattr(self.test, "stream", None))
-        return next((each.trouble for each in asked if isinstance(getattr(each, "trouble", None), Trouble)), None)
+        found = (getattr(each, "trouble", None) for each in asked)
+        return next((each for each in found if isinstance(each, Trouble)), None)
 
     @property
     def num_samples(self) -> int:

@@ -13,7 +13,7 @@ from pisco.data import Dataset
 from pisco.errors import check_number
 from pisco.problems.classifier import as_floats, classifier
 from pisco.problems.problem import Problem
-from pisco.problems.supervised import Partition, check_dataset
+from pisco.problems.supervised import Partition, check_dataset, floating
 from pisco.types import Key, Params
 
 
@@ -48,6 +48,7 @@ def softmax(
     """
     check_dataset(dataset)
     check_number("ridge", ridge, low=0)
+    dtype = floating("dtype", dtype)
     inputs, outputs = int(np.prod(dataset.features.shape[1:])), len(np.unique(dataset.labels))
     return classifier(
         _model,

@@ -52,7 +52,10 @@ class _Items:
     """A data set of single samples: of PyTorch, of Hugging Face, or any with `__len__` and `__getitem__`."""
 
     def __init__(self, samples: Samples):
-        self.samples, self.size = samples, len(samples)
+        try:
+            self.samples, self.size = samples, len(samples)
+        except Exception as error:
+            raise InputError(f"a data set does not say how many samples it has ({brief(error)}); let it") from error
 
     def gather(self, rows: np.ndarray) -> Any:
         if (held := len(self.samples)) < self.size:
@@ -60,6 +63,8 @@ class _Items:
         many = getattr(self.samples, "__getitems__", None)
         each = [int(row) for row in rows]
         got = many(each) if many is not None else [self.samples[row] for row in each]
+        if len(got) != len(each):
+            raise InputError(f"{len(got)} samples came where {len(each)} were asked for")
 
         def stacked(*leaves):
             return np.stack([np.asarray(leaf) for leaf in leaves])
@@ -76,9 +81,15 @@ class Stream:
         self.sizes = [source.size for source in self.sources]
         self.ends = np.cumsum(self.sizes)
         self.total = int(self.ends[-1])
+        for agent, size in enumerate(self.sizes):
+            if not size:
+                whose = name if len(self.sources) == 1 else f"agent {agent}'s data"
+                raise InputError(f"{whose} have no samples; there must be at least one")
         self.shapes: Any = None
         first = self.gather(np.zeros(1, np.int64))
         self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), first)
+        if not self.sample_bytes:
+            raise InputError(f"a sample of {name} holds no numbers; let `__getitem__` return numbers or arrays")
         self.ahead: dict[tuple[int, int], Any] = {}
         self.trouble = Trouble()
 
@@ -122,7 +133,7 @@ class Stream:
         except Exception as error:
             raise InputError(
                 f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
-                f"({brief(error)}); mend them, and go on from the last checkpoint"
+                f"({brief(error)}); fix them, and go on from the last checkpoint"
             ) from error
         if self.shapes is None:
             return made
@@ -211,7 +222,10 @@ def piece(data: Any, begin: Any, count: int) -> Any:
 def _canonical(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "OSUMm":
         raise InputError(f"samples hold {array.dtype}, expected numbers")
-    return np.asarray(array, jax.dtypes.canonicalize_dtype(array.dtype))
+    kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
+    if array.dtype.kind in "iu" and kept.dtype != array.dtype and (kept != array).any():
+        raise InputError(f"samples hold {array[kept != array].flat[0]}, which {kept.dtype} cannot; number them anew")
+    return kept
 
 
 def _told(shapes: Any) -> str:
@@ -233,11 +247,10 @@ def stream_of(data: Any) -> Stream | None:
             raise InputError("data needs leaves that lead with the same (agents, samples)")
         agents = leaves[0].shape[0]
         stream = Stream([_Arrays(jax.tree.map(lambda leaf, i=i: leaf[i], data)) for i in range(agents)])
+    elif _is_samples(data):
+        raise InputError(f"data is one {type(data).__name__}, expected a list with the samples of every agent")
     else:
         return None
-    for agent, size in enumerate(stream.sizes):
-        if not size:
-            raise InputError(f"agent {agent} has no samples; every agent needs at least one")
     for start in stream.ends[:-1]:
         stream.gather(start[None])  # looks like the first agent's, or a sentence
     return stream

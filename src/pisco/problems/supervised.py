@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pisco.data import Dataset
@@ -23,6 +24,17 @@ def check_dataset(dataset: Any) -> None:
         )
 
 
+def floating(name: str, dtype: Any) -> np.dtype:
+    """A dtype of parameters; what is no dtype, or none of floats, is refused."""
+    try:
+        found = jnp.dtype(dtype)
+    except TypeError:
+        found = None
+    if found is None or not jnp.issubdtype(found, jnp.floating):
+        raise InputError(f"{name} is {dtype!r}, expected a floating dtype such as 'bfloat16'")
+    return found
+
+
 def split(
     dataset: Dataset, agents: int, partition: Partition, options: Mapping[str, Any] | None = None
 ) -> list[np.ndarray]:
@@ -30,6 +42,8 @@ def split(
     check_number("agents", agents, low=1, integer=True)
     if isinstance(partition, str) or callable(partition):
         partition = deal(dataset, partition, agents, **(dict(options or {}) if isinstance(partition, str) else {}))
+    if not isinstance(partition, Iterable):
+        raise InputError(f"partition is {partition!r}, expected a name, a function, or the samples of every agent")
     parts = [np.asarray(part) for part in partition]
     if len(parts) != agents:
         raise InputError(f"partition has {len(parts)} parts, expected one for each of the {agents} agents")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ def draw(
     size: tuple[float, float] = (4.2, 3.2),
     dpi: int = 150,
     title: str = "",
+    heights: Sequence[float] | None = None,
 ) -> Figure:
     """The picture of some panels.
 
@@ -42,6 +44,7 @@ def draw(
       size: of one panel, in inches.
       dpi: pixels per inch.
       title: of an interactive page.
+      heights: of every row, in inches, in place of the size's.
 
     >>> line = Curve("λ", np.arange(3), np.ones((1, 3)))
     >>> [ax.get_title() for ax in draw([[Panel("one", curves=[line])]]).axes]
@@ -50,8 +53,9 @@ def draw(
     from matplotlib.figure import Figure
 
     down, across = len(rows), max(map(len, rows))
-    figure = Figure(figsize=(size[0] * across, size[1] * down + 0.3), dpi=dpi, layout="constrained")
-    axes = figure.subplots(down, across, squeeze=False)
+    heights = [size[1]] * down if heights is None else heights
+    figure = Figure(figsize=(size[0] * across, sum(heights) + 0.3), dpi=dpi, layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False, height_ratios=heights)
     named: dict[str, Any] = {}
     for row, places in zip(rows, axes, strict=True):
         for panel, ax in zip(row, places, strict=False):

@@ -119,6 +119,7 @@ class NetworkTable(Choices):
     gossip_steps: Natural = 1
     gossip_before_server: bool = False
     guard: str = "none"
+    server_sum: Literal["masked"] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -168,6 +169,7 @@ class NetworkTable(Choices):
             gossip_steps=self.gossip_steps,
             gossip_before_server=self.gossip_before_server,
             guard=self.build_guard(),
+            server_sum=self.server_sum,
         )
         if made.num_agents != self.agents:
             raise InputError(
@@ -210,7 +212,9 @@ def checked(
 def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint: str) -> str:
     """The first mistake in one sentence: where, what, and what is expected."""
     first = error.errors(include_url=False)[0]
-    where, given, kind = [str(part) for part in first["loc"]], first["input"], first["type"]
+    # Where several kinds are allowed, the place names the kind that was tried too.
+    where = [str(part) for part in first["loc"] if "[" not in str(part) and part not in ("str", "int", "float", "bool")]
+    given, kind = first["input"], first["type"]
     place = ".".join(where)
     context = first.get("ctx", {})
     cause = context.get("error")
@@ -230,7 +234,10 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         "int_parsing": "expected a whole number",
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
+        "float_parsing": "expected a number",
+        "float_type": "expected a number",
         "string_type": "expected a text in quotes",
+        "list_type": "expected a list in brackets",
         "greater_than_equal": f"expected a whole number at least {context.get('ge')}",
         "less_than_equal": f"expected at most {context.get('le')}",
     }

@@ -16,7 +16,7 @@ from pisco.theory.paper import (
     theorem_1_bound,
 )
 from pisco.theory.safe_steps import agents_growth, largest_safe_step
-from pisco.theory.spread import Spread, descent, gradient_spread
+from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
 from pisco.theory.stability import CURVATURES, best_step, growth, largest_stable_step, round_matrix, weight_modes
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Setup",
     "Spread",
     "StepSizes",
+    "adam_scale",
     "agent_curvatures",
     "agents_growth",
     "best_step",

@@ -67,12 +67,18 @@ def smoothness(problem: Problem, *, params: Any = None, iterations: int = 30, se
 
 
 def agent_curvatures(
-    problem: Problem, *, params: Any = None, samples: int = 5_000, iterations: int = 15, seed: int = 0
+    problem: Problem,
+    *,
+    params: Any = None,
+    samples: int = 5_000,
+    iterations: int = 15,
+    seed: int = 0,
+    scale: jax.Array | None = None,
 ) -> np.ndarray:
     """The largest curvature of every agent's own f_i at x⁰ (or at `params`), what `largest_safe_step` asks for.
 
     Power iteration on Hessian products, on about `samples` samples of all agents together; it comes from below, and is
-    short by a few per cent at most where curvatures crowd.
+    short by a few per cent at most where curvatures crowd. `scale` is that of `coordinates`.
 
     >>> import pisco
     >>> agent_curvatures(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [0.0]])).round(4).tolist()
@@ -80,8 +86,17 @@ def agent_curvatures(
     """
     key = jax.random.key(seed)
     few = subsample(problem, samples, test=False, seed=seed)
-    flat, unflatten = ravel_pytree(few.init(key) if params is None else params)
+    flat, unflatten = coordinates(few.init(key) if params is None else params, scale)
     return np.asarray(_agents(few, flat, key, unflatten, share_of(few, samples), iterations), float)
+
+
+def coordinates(params: Any, scale: jax.Array | None = None) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
+    """The model as one vector z, and the way back; with a `scale` s of every entry, params = s·z.
+
+    A plain step in z is one by s² times the gradient in the parameters: what an optimizer such as Adam does.
+    """
+    flat, unflatten = ravel_pytree(params)
+    return (flat, unflatten) if scale is None else (flat / scale, lambda z: unflatten(z * scale))
 
 
 def share_of(problem: Problem, samples: int) -> int | None:

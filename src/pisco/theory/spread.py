@@ -15,7 +15,7 @@ from pisco.errors import check_number
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.theory.estimates import descend, power, share_of
+from pisco.theory.estimates import coordinates, descend, power, share_of
 
 
 class Spread(NamedTuple):
@@ -46,11 +46,12 @@ def gradient_spread(
     samples: int = 5_000,
     batches: int = 16,
     seed: int = 0,
+    scale: jax.Array | None = None,
 ) -> Spread:
     """σ²/b, ζ² and what becomes of them at `params`, from `batches` mini-batches of every agent, one after the other.
 
     Hessian products are on about `samples` samples of all agents together. Memory: two gradients an agent, however
-    large the data. Without a batch size there is no noise.
+    large the data. Without a batch size there is no noise. With the `scale` of `adam_scale` it is what Adam meets.
 
     >>> import pisco
     >>> gradient_spread(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [2.0]]), jnp.ones(1))[:3]
@@ -58,9 +59,42 @@ def gradient_spread(
     """
     check_number("batches", batches, low=2, integer=True)
     few = subsample(problem, samples, test=False, seed=seed)
-    flat, unflatten = ravel_pytree(params)
+    flat, unflatten = coordinates(params, scale)
     found = _spread(few, flat, jax.random.key(seed), unflatten, batch_size, share_of(few, samples), batches // 2)
     return Spread(*(max(float(value), 0.0) for value in found))
+
+
+def adam_scale(
+    problem: Problem,
+    params: Any,
+    *,
+    batch_size: int | None = None,
+    samples: int = 5_000,
+    batches: int = 16,
+    seed: int = 0,
+) -> jax.Array:
+    """The scale s of every entry at which plain steps are Adam's: s² = 1/√v, v the agents' mean squared gradient.
+
+    >>> import pisco
+    >>> alike = pisco.problems.quadratic([[[4.0, 0.0], [0.0, 1.0]]], [[0.0, 0.0]])
+    >>> adam_scale(alike, jnp.ones(2)).round(2).tolist()      # gradients 4 and 1
+    [0.5, 1.0]
+    """
+    flat, unflatten = ravel_pytree(params)
+
+    @jax.jit
+    def squares(problem: Problem, flat: jax.Array, key: jax.Array) -> jax.Array:
+        def one(total, given):
+            agent, key = given
+            gradient = jax.grad(lambda x: agent_loss(problem, batch_size)(unflatten(x), key, agent))(flat)
+            return total + gradient**2, None
+
+        many = batches if batch_size else 1
+        agents, keys = jnp.tile(jnp.arange(problem.num_agents), many), jax.random.split(key, many * problem.num_agents)
+        return lax.scan(one, jnp.zeros_like(flat), (agents, keys))[0] / (many * problem.num_agents)
+
+    v = squares(subsample(problem, samples, test=False, seed=seed), flat, jax.random.key(seed))
+    return (jnp.sqrt(v) + 1e-3 * jnp.sqrt(v.mean()) + 1e-30) ** -0.5  # entries without a gradient stay still
 
 
 @partial(jax.jit, static_argnames=("unflatten", "size", "share", "pairs"))

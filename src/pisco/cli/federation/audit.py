@@ -66,8 +66,6 @@ def _told(facts: dict[str, object]) -> str:
 
 def _plain(text: str) -> str:
     """What a log holds, fit for a terminal whoever wrote it."""
-    from rich.markup import escape
-
     from pisco.federation.runtime.peers import printable
 
-    return escape(printable(text))
+    return printable(text)

@@ -96,7 +96,7 @@ def init(
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
     from pisco.federation import signed, signers
-    from pisco.federation.authority import Authority
+    from pisco.federation.authority import Authority, read_bundle
     from pisco.federation.plan import Federation
 
     if (authority is None) != (not certificate):
@@ -134,7 +134,8 @@ def init(
     given |= {"certificates": _pairs(certificate, "certificate", "NAME=DNS", "north=north.example.org")}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
-    folder.mkdir(parents=True, exist_ok=True)
+    if authority:
+        read_bundle(authority)  # what fails leaves nothing behind
     if authority or sign_with or plan_key:
         signers.separate(folder / AUTHORITY, sign_with, plan_key)
     if authority:
@@ -210,7 +211,8 @@ def change(
     if now:
         say("members go on as soon as all of them have taken the plan, in about ten seconds")
     if action == "move":
-        say(f"next: start {name} at {address} with its kit and its state folder")
+        when = "" if now else f"once round {at} is reached, "
+        say(f"next: {when}start {name} at {address} with its kit and its state folder")
     if action == "remove":
         say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")

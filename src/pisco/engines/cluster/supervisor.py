@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, NamedTuple
 
 BAD_INPUT, INTERRUPTED = 2, 130
-"""Exit codes of a process that another start would not mend: wrong settings, and Ctrl-C."""
+"""Exit codes of a process that another start would not help: wrong settings, and Ctrl-C."""
 
 POLL_SECONDS = 0.1
 PATIENCE_SECONDS = 60.0

@@ -67,7 +67,7 @@ class Block:
         """Sums over all agents; half precision is summed in single, as one device does."""
 
         def local(x):
-            wide = jnp.promote_types(x.dtype, jnp.float32)
+            wide = x.dtype if jnp.issubdtype(x.dtype, jnp.integer) else jnp.promote_types(x.dtype, jnp.float32)
             return self._only_real(x).astype(wide).sum(axis=0, keepdims=True)
 
         return packed(lambda sums: lax.psum(sums, AXIS), jax.tree.map(local, tree))

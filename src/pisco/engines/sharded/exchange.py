@@ -67,7 +67,7 @@ class BlockGossip:
     """How a block mixes with its neighbours. Arrays lead with the devices; on a device, they are its own.
 
     With fixed weights, `operator` maps the rows at hand to the block. Where links vary on the same edges, the
-    device's edges are listed instead and weighted anew in every round. Neither: gather all, apply the round's operator.
+    device's edges are listed instead and weighted in every round. Neither: gather all, apply the round's operator.
     """
 
     sent: tuple[jax.Array, ...]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting
+from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting, whole
 from pisco.experiments.bench.store import bundled
 
 NEAR = 0.5
@@ -28,6 +28,9 @@ ALIKE = 10.0
 
 LATE = 10.0
 """Nothing counts as worse than so many times the cheapest; a target that was missed counts as that."""
+
+ALONE = 0.1
+"""How much it counts that a method is good by itself, where 1 is what it adds to the list."""
 
 SHORT = 5
 """How many methods are worth a pilot."""
@@ -66,10 +69,12 @@ class PriceTable(NamedTuple):
     def of(cls, scores: Sequence[Score], currency: str) -> PriceTable:
         """From scores."""
         cell = scores[0].cell
-        sent = (np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip"))
+        server, gossip = (
+            np.stack([score.spent[f"{currency}_{kind}"] for score in scores]) for kind in ("server", "gossip")
+        )
         place = Spot(float(cell["mixing_rate"]), int(cell["agents"]), int(cell["edges"]))
         keys = [(score.method, score.server_prob) for score in scores]
-        return cls(place, keys, *sent, np.stack([score.missed for score in scores]))
+        return cls(place, keys, server, gossip, np.stack([score.missed for score in scores]))
 
     def prices(self, ratio: float, seeds: slice = slice(None)) -> np.ndarray:
         """The median price of every row, infinite where too many of these seeds missed the target."""
@@ -120,7 +125,7 @@ def rank(
     rows = np.array([by_key[[key[0] == name for key in keys]].min(axis=0) for name in names])
     chosen, best = [first[0]], rows[names.index(first[0])]
     while len(chosen) < min(count, len(names)):
-        left = np.minimum(rows, best) @ weights + 1e-6 * (rows @ weights)  # among equals the better one by itself
+        left = (np.minimum(rows, best) + ALONE * rows) @ weights
         left[[names.index(name) for name in chosen]] = np.inf
         chosen.append(names[int(np.argmin(left))])
         best = np.minimum(best, rows[names.index(chosen[-1])])
@@ -161,6 +166,7 @@ def leave_one_out(
     found: dict[str, list[float]] = {name: [] for name in LeftOut._fields}
     for at, table in tables.items():
         half = table.missed.shape[1] // 2
+        usable = {method for method, _ in table.keys if plain(method)}
         others = {each: other for each, other in tables.items() if each != at}
         strangers = {each: other for each, other in others.items() if each[0] != at[0]}
         for ratio in ratios:
@@ -171,8 +177,7 @@ def leave_one_out(
             for seen, task, new in ((others, at[0], ""), (strangers, None, "new_")):
                 if not seen:
                     continue
-                here = {method for method, _ in table.keys}
-                made = rank(seen, table.place, ratio, task=task, count=count, usable=here.__contains__)
+                made = rank(seen, table.place, ratio, task=task, count=count, usable=usable.__contains__)
                 listed = [row for row, key in enumerate(table.keys) if key[0] in made.methods]
                 chosen = min(listed, key=lambda row: pilots[row])
                 first = judged[table.keys.index(made.first)] if made.first in table.keys else math.inf
@@ -181,13 +186,33 @@ def leave_one_out(
     return LeftOut(*(np.array(found[name]) for name in LeftOut._fields))
 
 
+WORDS = {
+    "first": "first",
+    "piloted": "of five, by pilots",
+    "new_first": "first, task not seen",
+    "new_piloted": "of five, by pilots, task not seen",
+}
+
+
+def summary(found: LeftOut) -> list[dict[str, Any]]:
+    """Every kind of proposal in one record: how many squares, and what it costs over the best."""
+    rows = []
+    for name, words in WORDS.items():
+        over = getattr(found, name)
+        if len(over):
+            middle, far = (float(np.quantile(over, q, method="higher")) for q in (0.5, 0.9))
+            near = float(np.mean(over <= 1.15))
+            rows.append({"proposal": words, "cells": len(over), "median": middle, "90%": far, "within 1.15": near})
+    return rows
+
+
 def shortlist(place: Spot, ratio: float, count: int = SHORT, currency: str = "messages") -> list[str]:
     """The methods that the package's cells recommend for a network, the most promising first.
 
     Methods that ask more of a network than weights, a coin and how often agents gossip are left to those who set them
     up: a plan does not know their clusters.
     """
-    return rank(tables_of(by_setting(bundled()), currency), place, ratio, count=count, usable=plain).methods
+    return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=plain).methods
 
 
 def plain(method: str) -> bool:

@@ -44,7 +44,8 @@ def panels(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = "by
 def write_map(scores: Scores, path: Path, ratios: Sequence[float] = RATIOS, currency: str = "bytes") -> Path:
     """Draw the map."""
     rows = panels(scores, ratios, currency)
-    draw(rows, path, size=(10.0, 0.55 * max(len(row[0].tiles.down) for row in rows if row[0].tiles) + 1.2), dpi=80)
+    heights = [0.55 * len(panel.tiles.down) + 1.2 for (panel,) in rows if panel.tiles is not None]
+    draw(rows, path, size=(10.0, 1.0), dpi=80, heights=heights)
     return path
 
 

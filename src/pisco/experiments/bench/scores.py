@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -105,6 +105,23 @@ def by_setting(cells: Iterable[Mapping[str, Any]]) -> dict[Setting, list[Score]]
     return {at: found[at] for at in order}
 
 
+def whole(scores: Mapping[Setting, Sequence[Score]]) -> dict[Setting, Sequence[Score]]:
+    """Tasks and networks on which at least a third as many methods ran as on the one with the most.
+
+    Among a few methods the cheapest says little about the field; `few` compares some by themselves. (Where a network
+    falls apart, only those run that reach the server: a bit less than half.)
+    """
+    methods = {at: len({score.method for score in some}) for at, some in scores.items()}
+    most = max(methods.values(), default=0)
+    return {at: some for at, some in scores.items() if 3 * methods[at] >= most}
+
+
+def few(scores: Mapping[Setting, Sequence[Score]], methods: Collection[str]) -> dict[Setting, Sequence[Score]]:
+    """Some methods alone, on the tasks and networks where more than one of them ran."""
+    found = {at: [score for score in some if score.method in methods] for at, some in scores.items()}
+    return {at: some for at, some in found.items() if len({score.method for score in some}) > 1}
+
+
 def score_of(cell: Mapping[str, Any], entry: Mapping[str, Any]) -> Score:
     """One entry of a cell."""
     seeds = cell["seeds"]
@@ -163,6 +180,7 @@ def chart(scores: Mapping[Setting, Sequence[Score]], ratios: Sequence[float] = R
             first, second = ranked[0], ranked[1] if len(ranked) > 1 else None
             margin = Estimate(math.inf, math.inf, math.inf)
             if second is not None:
-                margin = second.score.paid(ratio, currency).over(first.score.paid(ratio, currency))
+                with np.errstate(divide="ignore", invalid="ignore"):  # some seeds get there before anything is sent
+                    margin = second.score.paid(ratio, currency).over(first.score.paid(ratio, currency))
             squares.setdefault(at, []).append(Square(at, ratio, first, second, margin))
     return squares

@@ -38,7 +38,7 @@ TUNING_SEEDS = (100, 101, 102)
 ROUNDS_AN_EPOCH = 100
 """50,000 samples over 5 agents × batches of 20 × (T_o + 1) gradients."""
 
-EPOCHS, TUNING_EPOCHS = 8, 4
+EPOCHS, TUNING_EPOCHS = 14, 4
 
 
 def _problem(quick: bool) -> Problem:

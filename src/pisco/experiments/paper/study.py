@@ -146,8 +146,9 @@ def study(
 
     def runs(cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int], rounds: int) -> list[Result]:
         points = [(rule(local_lr=lr), bernoulli(probabilities[label])) for label, lr in cells]
+        options: Any = how | {"rounds": rounds}
         with work.stage(f"{name}: {words}", rounds) as progress:
-            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **how | {"rounds": rounds}))
+            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **options))
 
     every = [(label, lr) for label in probabilities for lr in grid]
     tried = iter(runs(every, "every step size", tuning_seeds, tuning_rounds or how["rounds"]))

@@ -16,13 +16,13 @@ from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
-from pisco.federation.runtime import membership, reports, weighing
+from pisco.federation.runtime import membership, parting, reports, weighing
 from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
 from pisco.federation.runtime.guarding import Watcher
-from pisco.federation.runtime.member import CLOSING, MemberProcess, wire
+from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, without_gone
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, without_gone
 from pisco.federation.runtime.spending import FILE, START, Spending
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
@@ -234,8 +234,8 @@ class Agent(MemberProcess):
             reporter.finish()
             self.look_for_plan()
             if self.closes():
-                self._close_average()
-            self._part(reporter.server_matters)
+                parting.close_average(self)
+            self._save(parted=not parting.part(self, server_matters=reporter.server_matters))
         finally:
             reporter.stop()
             self.close()
@@ -353,8 +353,10 @@ class Agent(MemberProcess):
             self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates, both)
 
             def others() -> dict[int, Peer]:
+                asked = hop_now()
+                assert isinstance(asked, GossipHop)
                 # Waited for in turn, every round from another one on: the first is timed.
-                turn = sorted(hop_now().incoming, key=lambda place: (place + self._k) % len(names))
+                turn = sorted(asked.incoming, key=lambda place: (place + self._k) % len(names))
                 return {p: self.peer(names[p], self._k) for p in turn if p != self.place}
 
             received = self._pull_heeding(others, where, layout, copies, pushed=both)
@@ -372,10 +374,13 @@ class Agent(MemberProcess):
             part = Reporting(where, self._k if where.round else -1, hop, names)
             both = self._lines_to([SERVER], [SERVER], layout, copies)
             self.report(part, up, updates if up is arrays else None, both)
-        return self._from_server(where, layout, both)
+        return self.from_server(where, layout, self._k, both)
 
-    def _from_server(self, where: Where, layout: MessageLayout, pushed: Collection[str] = ()) -> list[np.ndarray]:
-        return self._pull_heeding(lambda: {0: self.peer(SERVER, self._k)}, where, layout, pushed=pushed)[0].arrays
+    def from_server(
+        self, where: Where, layout: MessageLayout, k: int, pushed: Collection[str] = ()
+    ) -> list[np.ndarray]:
+        """The server's average of an exchange of round k."""
+        return self._pull_heeding(lambda: {0: self.peer(SERVER, k)}, where, layout, pushed=pushed)[0].arrays
 
     def _pull_heeding(
         self,
@@ -438,37 +443,9 @@ class Agent(MemberProcess):
 
     # The end
 
-    def _close_average(self) -> None:
-        """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
-        arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self.state.params)]
-        layout, where = MessageLayout.of(arrays), self.where(self.closing_round(), CLOSING)
-        self._k = self.done - 1
-        everybody = tuple(range(len(self.epoch.names)))
-        hop = without_gone(ServerHop(None, everybody, everybody), self.there(self.done - 1))
-        self.report(Reporting(where, self.done - 1, hop, self.epoch.names), arrays)
-        self._from_server(where, layout)
-        self.outbox.passed(SERVER, where.round + 1)
-
     def closing_round(self) -> int:
         """The number of the round after the last, in messages."""
         return self.plan.rounds + 1
-
-    def _part(self, server_matters: bool) -> None:
-        """Tell everybody that nothing more is needed, and stay until nobody needs anything from us."""
-        last = self.last_round(self.name)
-        readers, gone = membership.readers(self), self.plan.gone_at(last - 1)
-        partners = set(self.partners(self.epoch)) - gone
-        # Who was a neighbour before a change of the roster keeps our last message of then until it hears this.
-        before = {n for e in self.plan.epochs for n in self.partners(e)} & {*self.epoch.names} - partners - gone
-        patience = dict.fromkeys(sorted(before), 10.0) | dict.fromkeys(sorted(partners), self.plan.patience)
-        for name, seconds in patience.items() if not self.parted else ():
-            reports.say_farewell(self, self.peer(name, last - 1), last + 1, patience=min(seconds, self.plan.patience))
-        after, seconds = 1 + self.closing_after(self.name), self.plan.patience if server_matters else 1.0
-        reports.say_farewell(self, self.peer(SERVER, last - 1), last + after, patience=seconds)
-        missing = self.outbox.wait_until_read(readers, last + 1, self.plan.patience)
-        if missing:
-            log.warning("%s did not say that they are done; our last messages stay in the folder", ", ".join(missing))
-        self._save(parted=not missing)
 
     def result(self, seconds: float) -> Result:
         """This agent's own result; its history is measured on its own data."""

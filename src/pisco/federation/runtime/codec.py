@@ -31,6 +31,10 @@ _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _MASKED = "masked_"
 
 
+Data = bytes | memoryview
+"""A message's bytes."""
+
+
 class BadMessage(ValueError):
     """What a peer sent cannot be used; the sentence says why."""
 
@@ -132,7 +136,7 @@ class Update(NamedTuple):
     """A message as what changed since another one, see `pisco.federation.runtime.updates`."""
 
     pieces: Sequence[Any]
-    data: bytes
+    data: Data
     layout: str = ""  # told where the receiver may not know it
 
 
@@ -159,18 +163,19 @@ class HeldCopy(Protocol):
 
 
 def encode(
-    where: Where, sender: str, layout: MessageLayout, message: bytes | Update, *, known: bool = False
+    where: Where, sender: str, layout: MessageLayout, message: Data | Update, *, known: bool = False
 ) -> Iterator[Any]:
     """A message as chunks, the first one with the header, unless the receiver told that it knows what it says."""
     from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
-    pieces, data, told = Update((), message, str(layout)) if isinstance(message, bytes) else message
+    pieces, data, told = message if isinstance(message, Update) else Update((), message, str(layout))
+    data = memoryview(data)
     header = Header(**where._asdict(), sender=sender, layout=told, size=len(data), pieces=pieces)
     if known and (pieces or data):
         header = Header(size=len(data), pieces=pieces) if pieces else None
-    yield Chunk(header=header, data=data[:CHUNK])
+    yield Chunk(header=header, data=bytes(data[:CHUNK]))
     for start in range(CHUNK, len(data), CHUNK):
-        yield Chunk(data=data[start : start + CHUNK])
+        yield Chunk(data=bytes(data[start : start + CHUNK]))
 
 
 def decode(
@@ -189,7 +194,8 @@ def decode(
       where: the exchange that was asked for.
       sender: who must have sent it.
       layout: what it must look like; None takes any layout, up to the limit.
-      limit: the most bytes that a message may have; 0: its layout alone is read, and nothing of it is held.
+      limit: the most bytes that a message may have; 0: see what it is. One of more than a chunk is then not read
+        on, and has no arrays.
       held: our copy of an earlier one, where the message may tell what changed.
     """
     incoming = iter(chunks)
@@ -216,9 +222,10 @@ def decode(
     found = known or MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
-    if limit == 0:
-        return found, []
     size = held.size(found, update) if update and held else found.size
+    if limit == 0 and (found.size > CHUNK or len(first.data) != size):
+        return found, []
+    limit = limit or CHUNK
     announced = size if brief and not update else header.size
     if max(size, found.size) > limit or announced != size:
         raise BadMessage(f"it announces {header.size} bytes for a layout of {size}; the most is {limit}")
@@ -237,7 +244,7 @@ def decode(
         if at != size:
             raise BadMessage(f"it ends after {at} of {size} bytes")
     arrays = held.updated(found, update, data) if update and held else found.split(data)
-    if not all(np.isfinite(array).all() for array in arrays):
+    if not all(array.dtype.kind == "u" or np.isfinite(array).all() for array in arrays):
         raise BadMessage("it holds NaN or infinity")
     if next(incoming, None) is not None:
         raise BadMessage(f"it does not end after the {size} bytes it announced")

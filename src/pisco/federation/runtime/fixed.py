@@ -14,12 +14,11 @@ import numpy as np
 
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.routes import ServerHop
+from pisco.networks.summing import BITS, SUM_BITS
 
-BITS, SUM_BITS = 40, 20
-"""A number is a multiple of 2^-40, and a sum at most 2^20."""
 WORD = np.dtype("<u8")
 STEP = 1 << 15
-"""Words at a time, so that they stay in the cache while one member's after the other's are added."""
+"""Words at a time, so that they stay in the cache while they are made, and while one's after the other's are added."""
 
 
 class OutOfRange(ValueError):
@@ -43,16 +42,18 @@ def encode(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
     """
     words, at = np.empty(sum(array.size for array in arrays), WORD), 0
     for array in arrays:
-        numbers = np.array(array, np.float64).reshape(-1)
-        most = max(numbers.max(initial=0.0), -numbers.min(initial=0.0))
+        most = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
         if not most <= largest(count):
             raise OutOfRange(
                 f"a number of size {most:.6g} is too large: with {count} members it may be at most {largest(count):g}"
             )
-        numbers *= 2.0**BITS
-        np.rint(numbers, out=numbers)
-        words[at : at + array.size] = numbers.astype(np.int64).view(WORD)
-        at += array.size
+        flat = array.reshape(-1)
+        for start in range(0, flat.size, STEP):
+            numbers = flat[start : start + STEP].astype(np.float64)
+            numbers *= 2.0**BITS
+            np.rint(numbers, out=numbers)
+            words[at : at + numbers.size] = numbers.astype(np.int64).view(WORD)
+            at += numbers.size
     return words
 
 

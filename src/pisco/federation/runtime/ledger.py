@@ -56,6 +56,7 @@ class Ledger:
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
         self._samples: dict[str, int] = {}
+        self._mean = 0.0  # of the founders' samples, once it is known
         self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
         self._saved_at = time.monotonic()
@@ -67,6 +68,7 @@ class Ledger:
             self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
             self._samples, self._leaves = kept.get("samples", {}), kept.get("leaves", [])
+            self._mean = kept.get("mean_samples", 0.0)
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
     def attend(self, rolls: Callable[[], list[Roll]]) -> None:
@@ -107,20 +109,21 @@ class Ledger:
     def count(self, name: str, samples: int) -> tuple[float, list[str]]:
         """A member tells how many samples it has. The founders' mean, or 0 and those who have not told yet.
 
-        On disk before anybody hears of it; once the founders have told theirs, they stay.
+        On disk before anybody hears of it; once the founders have told theirs, they stay, and so does the mean.
         """
-        founders = [member.name for member in self.plan.roster]
         with self._lock:
             self._standing.get(name, {}).pop("trouble", None)  # it has started after all
-            new = not all(each in self._samples for each in founders) or name not in self._samples
+            new = not self._mean or name not in self._samples
             if new:
                 self._samples[name] = samples
-            missing = [each for each in founders if each not in self._samples]
+            needed = [member.name for member in self.plan.roster if member.name not in self.plan.excused]
+            missing = [each for each in needed if each not in self._samples] if not self._mean else []
             self._contact[name] = time.monotonic()
-            mean = self.plan.mean_samples(self._samples) if not missing else 0.0
+            if not missing and not self._mean:
+                self._mean = self.plan.mean_samples(self._samples)
         if new:
             self.save()
-        return mean, missing
+        return self._mean, missing
 
     def note(self, name: str, report: Report) -> int:
         """Take a report that can be taken; returns how many rows of this agent are held."""
@@ -175,7 +178,7 @@ class Ledger:
             self._saved_at = time.monotonic()
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
-            kept |= {"samples": self._samples} if self._samples else {}
+            kept |= {"samples": self._samples, "mean_samples": self._mean} if self._samples else {}
             kept |= {"leaves": self._leaves} if self._leaves else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
@@ -222,7 +225,7 @@ class Ledger:
                     loss=self._rows[name][-1][1].get("loss", math.nan) if self._rows[name] else math.nan,
                     **self._told(name),
                 )
-                for name in self.plan.names
+                for name in self._going()
             ]
         held = self.holdup()
         return Overview(
@@ -249,6 +252,11 @@ class Ledger:
         first, second = sorted((0, 0, *(each["round"] for each in self._standing.values())))[:-3:-1]
         return first if len(self.plan.names) == 1 else min(first, second + 1)
 
+    def _going(self) -> list[str]:
+        """Who is or will be a member; those who left are not shown any more."""
+        now = self.plan.epoch_at(min(self._front(), self.plan.rounds - 1))
+        return [n for n in self.plan.names if any(n in e.names for e in self.plan.epochs if e.start >= now.start)]
+
     def _believed(self, name: str) -> dict[str, Any]:
         said = {key: value for key, value in self._standing.get(name, {}).items() if key != "named"}
         return said | {"round": min(said["round"], self._front())} if said else {}
@@ -262,10 +270,11 @@ class Ledger:
     def line(self) -> str:
         """The same in one line."""
         with self._lock:
-            rounds = [standing["round"] for standing in self._standing.values()]
+            names = self._going()
+            rounds = [self._standing[name]["round"] for name in names if name in self._standing]
         if not rounds:
             return "no agent has reported yet"
-        here = f"{len(rounds)} of {len(self.plan.names)} agents"
+        here = f"{len(rounds)} of {len(names)} agents"
         held = self.holdup()
         why = f"; {held.name} holds the others up ({held.why})" if held.name else ""
         return f"{here}, rounds {min(rounds)} to {max(rounds)} of {self.plan.rounds}{why}"
@@ -367,12 +376,9 @@ def costs(
     between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
     first = plan.network_of(plan.epochs[0])
     edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
-    messages = MessageSizes(
-        first.num_agents, sizes["sent"], sizes.get("whole", sizes["sent"]), sizes["start_server"], sizes["start_gossip"]
-    )
+    whole = sizes.get("whole", sizes["sent"])
+    messages = MessageSizes(first.num_agents, sizes["sent"], whole, sizes["start_server"], sizes["start_gossip"])
+    if plan.server_sum:  # up to the server a number is a word of 8 bytes, whatever a method compresses
+        messages = messages._replace(words=8 // np.dtype(plan.dtype).itemsize)
     found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
-    if plan.server_sum:  # up to the server a number is a word of 8 bytes
-        wider = 8 // np.dtype(plan.dtype).itemsize - 1
-        up, start = np.cumsum(between[Links._fields.index("uplinks")]), first.num_agents * sum(sizes["start_server"])
-        found["bytes_server"] = found["bytes_server"] + wider * (up * sum(sizes["sent"]) + start)
     return {name: column[0] for name, column in found.items()}

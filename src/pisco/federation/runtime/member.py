@@ -16,7 +16,7 @@ from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, SERVER
 from pisco.federation.runtime import transport, tunnels
-from pisco.federation.runtime.codec import MessageLayout, Update, Where, encode
+from pisco.federation.runtime.codec import Data, MessageLayout, Update, Where, encode
 from pisco.federation.runtime.news import Newsreader
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
@@ -234,10 +234,11 @@ class MemberProcess(ABC):
             self.door.refuse(context, name, f"the message of round {request.round} is not for it")
         if found is not None:
             update = found.updates.get(request.base)
-            self.bytes_sent += len(update.data if update else found.data)
             where = self.where(request.round, request.phase)
             known = request.expected == found.layout.mark
-            yield from encode(where, self.name, found.layout, update or found.data, known=known)
+            for chunk in encode(where, self.name, found.layout, update or found.data, known=known):
+                self.bytes_sent += len(chunk.data)
+                yield chunk
 
     def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)
         """Somebody asks for a message: the server begins to average."""
@@ -254,7 +255,7 @@ class MemberProcess(ABC):
         round_: int,
         phase: int,
         layout: MessageLayout,
-        data: bytes,
+        data: Data,
         readers: list[str],
         updates: Mapping[bytes, Update] | None = None,
         pushed: Iterable[str] = (),

@@ -21,7 +21,7 @@ from pisco.engines.job import check_needs, streams
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
-from pisco.federation.runtime import reports
+from pisco.federation.runtime import parting
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.member import BOUNDARY, GONE, GONE_WITHOUT, wire
 from pisco.federation.runtime.news import EVERY
@@ -85,7 +85,7 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
     """The state of an agent that stays, at the first round of a new epoch."""
     old = agent.epoch
     if epoch.member(agent.name).at != agent.address:
-        missing = agent.outbox.wait_until_read(readers(agent), epoch.start + 1, agent.plan.patience)
+        missing = agent.outbox.wait_until_read(parting.readers(agent), epoch.start + 1, agent.plan.patience)
         raise Stopped(
             f"{agent.name} moves to {epoch.member(agent.name).at} at round {epoch.start}; start it there with its "
             f"state folder{', once ' + ', '.join(missing) + ' got our last messages' if missing else ''}"
@@ -138,11 +138,6 @@ def heed(agent: Agent, changes: Sequence[Change]) -> None:
     news.every = EVERY
 
 
-def readers(agent: Agent) -> set[str]:
-    """The agents who may still ask for a message of ours; the server has what it needed when its average came."""
-    return {reader for message in agent.outbox.kept().values() for reader in message.readers} - {SERVER}
-
-
 def _farewell(agent: Agent, peer: Peer, start: int) -> None:
-    reports.say_farewell(agent, peer, start + 1, patience=10.0)
+    parting.say_farewell(agent, peer, start + 1, patience=parting.SHORTLY)
     peer.close()

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pisco.federation.runtime.codec import SMALL, MessageLayout, Update
+from pisco.federation.runtime.codec import SMALL, Data, MessageLayout, Update
 
 
 class Stale(Exception):
@@ -27,7 +27,7 @@ class Message:
     """One outgoing message and those who may pull it."""
 
     layout: MessageLayout
-    data: bytes
+    data: Data
     readers: frozenset[str]
     updates: Mapping[bytes, Update] = field(default_factory=dict)
     """The same for those who hold an earlier one, by its mark."""
@@ -61,7 +61,7 @@ class Outbox:
         round_: int,
         phase: int,
         layout: MessageLayout,
-        data: bytes,
+        data: Data,
         readers: Iterable[str],
         updates: Mapping[bytes, Update] | None = None,
         *,

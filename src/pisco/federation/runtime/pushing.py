@@ -144,7 +144,7 @@ class _End:
                 round=where.round,
                 phase=where.phase,
                 layout=told if told != layout else "",
-                data=message.data,
+                data=bytes(message.data),
             )
             said, layout = where.federation, told
 

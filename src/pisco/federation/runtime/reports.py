@@ -15,14 +15,11 @@ from pisco.engines.checkpoint import Checkpoint
 from pisco.federation.kits import Refused
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Column, Report, Row
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
-    from pisco.federation.runtime.member import MemberProcess
-    from pisco.federation.runtime.peers import Peer
 
 log = logging.getLogger("pisco.federation")
 
@@ -154,25 +151,6 @@ class Reporter:
 
     def stop(self) -> None:
         self._stop.set()
-
-
-def say_farewell(member: MemberProcess, peer: Peer, round_: int, *, patience: float) -> None:
-    """Tell a peer that nothing before `round_` is needed any more."""
-    end, pause = time.monotonic() + patience, 0.05
-    while True:
-        call = peer.ask(Where(member.federation_hash(round_ - 1), round_, 0))
-        try:
-            if call.call is not None:
-                list(call.call)
-                return
-        except grpc.RpcError:
-            pass
-        if 0.5 < pause < 1.0:
-            log.info("saying goodbye to %s, who does not answer", peer.name)
-        gone = member.outbox.floors().get(peer.name, 0) >= round_  # it has parted from us, and needs nothing
-        if gone or time.monotonic() > end or member.mailroom.stopping.wait(pause):
-            return
-        pause = min(1.0, 2 * pause)
 
 
 def settings(plan: Federation) -> dict[str, Any]:

@@ -17,9 +17,9 @@ import jax
 import numpy as np
 
 from pisco.errors import InputError
-from pisco.federation.rolls import Chain, Roll
+from pisco.federation.rolls import Chain, Roll, plan_mark
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime import reports, transport
+from pisco.federation.runtime import parting, reports, transport
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.attendance import Attendance
 from pisco.federation.runtime.codec import MessageLayout, Where
@@ -163,7 +163,8 @@ class RolledAgent(Agent):
             return
         began, self._waited, self._called = time.perf_counter(), 0.0, False
         self._phase, self._round_on_wire, self._k, self._place = 0, place + 1, k, place
-        epoch = self.plan.epoch_at(k)
+        plan = self.plan
+        epoch, self._begun_by = plan.epoch_at(k), plan_mark(plan, k)
         if epoch.start != self.epoch.start:
             self._enter(epoch)
         if epoch.member(self.name).at != self.address:
@@ -202,6 +203,8 @@ class RolledAgent(Agent):
         self._settle()
         if count != self._place + 1 or roll.round != self._k or self.index not in roll.present:
             raise Dropped
+        if roll.plan != self._begun_by:
+            raise Dropped  # begun by a plan from before a change: once more, with its links
         if roll.expelled != self._expelled:
             raise Dropped  # begun before somebody was expelled: once more, from a state that knows it
         self._called, self._attempted = True, roll
@@ -313,7 +316,7 @@ class RolledAgent(Agent):
         reporter.finish()
         self.look_for_plan()
         if self.closes():
-            self._close_average()
+            parting.close_average(self)
         self._keep(self.chain.facts(), parted=True)
         self.attendance.leave()
 

@@ -225,7 +225,7 @@ class RolledServer(Server):
             return super().gather(peers, where, **how)
         found: dict[int, Received] = {}
         with ThreadPoolExecutor(len(peers)) as pool:
-            each = how | {"patience": self.plan.deadline}
+            each: dict[str, Any] = how | {"patience": self.plan.deadline}
             asked = {p: pool.submit(self.mailroom.pull, {p: peer}, where, **each) for p, peer in peers.items()}
             for place, answer in asked.items():
                 with contextlib.suppress(Waited):

@@ -191,16 +191,12 @@ class Server(MemberProcess):
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            how: dict[str, Any] = {"patience": self.patience(round_, phase)}
-            how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
-            first = (round_ == 0, phase) not in self._layouts  # what we ask the layout of is not pushed as well
-            layout, peers = self._agreed_layout(peers, round_, phase, how)
-            copies = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
-            both = [] if copies or phase >= BOUNDARY else [peers[p].name for p in peers if p in hop.receivers]
-            how |= {"copies": copies, "pushed": () if first else both}
-            received = self.gather(peers, self.where(round_, phase), layout=layout, limit=self.limit, **how)
+            told_changes = bool(self.incoming.codecs and round_)
+            both = [peers[p].name for p in peers if p in hop.receivers and phase < BOUNDARY and not told_changes]
+            received = self._received(peers, round_, phase, urgent, both)
             if len(received) < len(hop.reporters):
                 hop = hop._replace(reporters=tuple(sorted(received)))
+            layout = received[hop.reporters[0]].layout
             arrays = {place: message.arrays for place, message in received.items()}
             if self.watcher.guards_server and round_ > 0:
                 told = phase not in (BOUNDARY, CLOSING)
@@ -229,27 +225,35 @@ class Server(MemberProcess):
         """The reporters' messages."""
         return self.mailroom.pull(peers, where, **how)
 
-    def _agreed_layout(
-        self, peers: Mapping[int, Peer], round_: int, phase: int, how: dict[str, Any]
-    ) -> tuple[MessageLayout, Mapping[int, Peer]]:
-        """What everybody's message of an exchange looks like, and who is there; once known, all must send that.
+    def _received(
+        self, peers: Mapping[int, Peer], round_: int, phase: int, urgent: Any, pushed: Sequence[str]
+    ) -> dict[int, Received]:
+        """The messages of an exchange, all of one layout; once known, nobody can send anything else.
 
-        The first time all are asked what they would send, and most of them decide, before anything of it is held.
+        The first time it is seen what all would send, and most of them decide before more than a chunk is held.
         """
-        at = (round_ == 0, phase)
-        if at in self._layouts:
-            return self._layouts[at], peers
-        heads = self.gather(peers, self.where(round_, phase), layout=None, limit=0, **how)
-        told = {peers[place].name: head.layout for place, head in heads.items()}
+        at, where = (round_ == 0, phase), self.where(round_, phase)
+        how: dict[str, Any] = {"patience": self.patience(round_, phase)}
+        how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
+        how["copies"] = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
+        if at not in self._layouts:
+            found = self.gather(peers, where, layout=None, limit=0, pushed=pushed, **how)
+            self._layouts[at] = self._agreed({peers[place].name: each.layout for place, each in found.items()})
+            if all(each.arrays and each.layout == self._layouts[at] for each in found.values()):
+                return found
+            peers, pushed = {place: peers[place] for place in found}, ()  # what a line brought is taken
+        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, pushed=pushed, **how)
+
+    def _agreed(self, told: Mapping[str, MessageLayout]) -> MessageLayout:
+        """What most would send. Who differs ends the run, or is left behind where nobody waits."""
         layout, count = Counter(told.values()).most_common(1)[0]
         for name, other in told.items():
             if other != layout:
                 differs = f"sends {str(other)[:200]} and most send {str(layout)[:200]}; their models differ"
                 if 2 * count <= len(told) or self.plan.presence == "all":
                     raise Stopped(f"{name} {differs}")
-                self.door.complain(name, f"it {differs}")  # the others go on without it
-        self._layouts[at] = layout
-        return layout, {place: peers[place] for place in heads}
+                self.door.complain(name, f"it {differs}")
+        return layout
 
     def _keep(
         self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str], pushed: Sequence[str]

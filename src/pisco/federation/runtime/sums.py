@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from pisco.federation.masking import FEWEST
 from pisco.federation.runtime import fixed, masks, routes
-from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.ahead import MasksAhead
+from pisco.federation.runtime.codec import Data, MessageLayout, Where
 from pisco.federation.runtime.keyring import KeyBoard, Keyring
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.routes import ServerHop
@@ -44,7 +45,7 @@ class AgentSum(Protocol):
         """Before the first exchange."""
         ...
 
-    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, bytes]:
+    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, Data]:
         """What the server pulls from us."""
         ...
 
@@ -97,11 +98,12 @@ class MaskedReports:
     def __init__(self, agent: Agent):
         self.agent, self.ring = agent, Keyring(agent)
         self.used = UsedMasks(agent.store.folder, durable=agent.store.durable)
+        self.ahead = MasksAhead()
 
     def begin(self) -> None:
         self.ring.introduce()
 
-    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, bytes]:
+    def message(self, part: Reporting, arrays: Sequence[np.ndarray]) -> tuple[MessageLayout, Data]:
         agent, hop = self.agent, part.hop
         reporters = [part.names[place] for place in hop.reporters]
         if len(reporters) < FEWEST:
@@ -116,8 +118,13 @@ class MaskedReports:
         pairs = self.ring.pairs([each for each in reporters if each != agent.name], lambda: agent.wanted(part.where))
         context = masks.exchange_context(part.where, reporters, layout)
         self.used.take(part.k, part.where.phase, context, words)
-        masks.apply(words, agent.name, pairs, context)
-        return layout.masked, words.tobytes()
+        made = self.ahead.take(part.where, context)
+        if made is None:
+            masks.apply(words, agent.name, pairs, context)
+        else:
+            words += made
+        self.ahead.prepare(agent.name, pairs, reporters, layout)
+        return layout.masked, words.view(np.uint8).data
 
 
 class MaskedSum:

@@ -1,7 +1,9 @@
 // Prices, theme, keys, news of a run that is still going on, and the start.
 // ---- prices, theme, everything together
-// Kaplan and Meier's median, as pisco.statistics has it.
+// The median where some seeds missed a target, as pisco.statistics has it.
 function median(paid, missed) {
+  const spent = paid.filter((_, at) => missed[at]);
+  if (spent.length && 2 * spent.length >= paid.length) return `more than ${number(Math.min(...spent))}`;
   const order = paid.map((_, at) => at).sort((a, b) => paid[a] - paid[b] || missed[a] - missed[b]), found = [Infinity, Infinity];
   let alive = 1;
   order.forEach((at, before) => {

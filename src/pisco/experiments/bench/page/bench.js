@@ -87,6 +87,10 @@
     return colour + Math.round(255 * (0.15 + 0.5 * strength)).toString(16).padStart(2, "0");
   }
 
+  // On some tasks and networks only a few methods were measured: the cheapest of these says less.
+  const most = Math.max(...groups.map((group) => group.cells.length));
+  const few = (group) => 2 * group.cells.length < most;
+
   function drawMap(task, currency) {
     const rows = groups.filter((group) => group.task === task).sort((a, b) => b.mixing_rate - a.mixing_rate);
     const priced = currency === "bytes" || currency === "messages";
@@ -97,7 +101,8 @@
     at("map").tHead.replaceChildren(head);
     at("map").tBodies[0].replaceChildren(...rows.map((group) => {
       const row = document.createElement("tr");
-      cell(row, `${group.network}, λ = ${+group.mixing_rate.toPrecision(2)}`, "th");
+      const methods = few(group) ? `, ${group.cells.length} methods` : "";
+      cell(row, `${group.network}, λ = ${+group.mixing_rate.toPrecision(2)}${methods}`, "th");
       ratios.forEach((ratio) => {
         const [first, second] = ranking(group, currency, ratio);
         const none = !first || first.cost === Infinity;
@@ -139,6 +144,7 @@
     at("said").textContent = best === Infinity
       ? `No method reaches ${goal} in ${group.rounds} rounds.`
       : `To a ${goal}, ${label(ranked[0])} is the cheapest of ${ranked.length} methods that run on ${group.network}.`;
+    if (few(group)) at("said").textContent += ` Only ${group.cells.length} of ${most} were measured here.`;
     drawMap(task, currency);
   }
 
