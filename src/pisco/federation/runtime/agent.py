@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import membership, parting, reports, weighing
-from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
@@ -349,7 +349,8 @@ class Agent(MemberProcess):
         updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
         if isinstance(hop, GossipHop):
             readers = [names[place] for place in hop.readers]
-            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates)
+            both = self._lines_to((names[p] for p in hop.incoming if p != self.place), readers, layout, copies)
+            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates, both)
 
             def others() -> dict[int, Peer]:
                 asked = hop_now()
@@ -358,7 +359,7 @@ class Agent(MemberProcess):
                 turn = sorted(asked.incoming, key=lambda place: (place + self._k) % len(names))
                 return {p: self.peer(names[p], self._k) for p in turn if p != self.place}
 
-            received = self._pull_heeding(others, where, layout, copies)
+            received = self._pull_heeding(others, where, layout, copies, pushed=both)
             hop = hop_now()
             assert isinstance(hop, GossipHop)
             parts = {place: message.arrays for place, message in received.items()}
@@ -367,15 +368,19 @@ class Agent(MemberProcess):
             return watcher.gossip(where.round, names, parts, hop, self.place, start)
         if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
             return arrays
+        both: list[str] = []
         if self.place in hop.reporters:
             up = self.watcher.up(arrays, start) if guarded else arrays
             part = Reporting(where, self._k if where.round else -1, hop, names)
-            self.report(part, up, updates if up is arrays else None)
-        return self.from_server(where, layout, self._k)
+            both = self._lines_to([SERVER], [SERVER], layout, copies)
+            self.report(part, up, updates if up is arrays else None, both)
+        return self.from_server(where, layout, self._k, both)
 
-    def from_server(self, where: Where, layout: MessageLayout, k: int) -> list[np.ndarray]:
+    def from_server(
+        self, where: Where, layout: MessageLayout, k: int, pushed: Collection[str] = ()
+    ) -> list[np.ndarray]:
         """The server's average of an exchange of round k."""
-        return self._pull_heeding(lambda: {0: self.peer(SERVER, k)}, where, layout)[0].arrays
+        return self._pull_heeding(lambda: {0: self.peer(SERVER, k)}, where, layout, pushed=pushed)[0].arrays
 
     def _pull_heeding(
         self,
@@ -383,21 +388,40 @@ class Agent(MemberProcess):
         where: Where,
         layout: MessageLayout,
         copies: Hashable | None = None,
+        *,
+        pushed: Collection[str] = (),
     ) -> dict[int, Received]:
         """Others' messages; where a change of one who is gone is planned meanwhile, of those who are left."""
         while True:
             try:
-                return self.pull(peers(), where, layout, copies)
+                return self.pull(peers(), where, layout, copies, pushed=pushed)
             except Dropped:
                 if not self.heed():
                     raise
                 self._hops = self.routes.hops(self._k, self.place, self.there(self._k))
 
-    def report(self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None) -> None:
+    def _lines_to(
+        self, senders: Iterable[str], readers: Collection[str], layout: MessageLayout, copies: Hashable | None
+    ) -> list[str]:
+        """Those who send us a message and get one in the same exchange: each is pushed, over a line that one dials."""
+        both = [name for name in senders if name in readers and copies is None]
+        for name in both if layout.size <= SMALL else ():
+            if name == SERVER or self._dials(name):
+                self.pushing.dial(self.peer(name, self._k))
+        return both
+
+    def _dials(self, name: str) -> bool:
+        """Whether the line to another agent is ours to dial: who listens nowhere does, else the first of the two."""
+        own, other = self.epoch.member(self.name), self.epoch.member(name)
+        return (own.reach is None, own.index) < (other.reach is None, other.index)
+
+    def report(
+        self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None, pushed: Iterable[str] = ()
+    ) -> None:
         """Offer our part in a server exchange; what changed is told of vectors that travel as they are alone."""
         layout, data = self.sums.message(part, arrays)
         updates = updates if layout == layout.plain else None
-        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates)
+        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates, pushed)
 
     def wanted(self, where: Where) -> bool:
         """Whether an exchange is still under way as it was when it began."""

@@ -163,7 +163,7 @@ class Ledger:
             fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
             named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
             fresh = {key: far for key, far in named.items() if key not in known}
-            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
+            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 4))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
         for suspect, far in fresh.items():

@@ -290,11 +290,11 @@ class RolledAgent(Agent):
         **options: Any,
     ) -> dict[int, Received]:
         if where.round == 0 or where.phase == CLOSING:
-            return super().pull(peers, where, layout)
+            return super().pull(peers, where, layout, **options)
         began = time.perf_counter()
         try:
             wanted = {"patience": math.inf, "wanted": lambda: self.wanted(where)}
-            return super().pull(peers, where, layout, copies, **wanted)
+            return super().pull(peers, where, layout, copies, **options | wanted)
         finally:
             self._waited += time.perf_counter() - began
 

@@ -249,6 +249,9 @@ class RolledServer(Server):
     def patience(self, round_: int, phase: int) -> float | None:
         return math.inf if round_ else None
 
+    def known(self, round_: int) -> bool:
+        return round_ <= self.chain.count
+
     def wanted(self, round_: int) -> bool:
         return round_ == 0 or self.chain.count == round_
 

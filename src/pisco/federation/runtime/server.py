@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,19 @@ class Server(MemberProcess):
             self._averaging[round_, phase] = name
         threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
 
+    def arrived(self, name: str, where: Where) -> None:
+        round_, phase = where.round, where.phase
+        try:
+            fits = phase < BOUNDARY and self.known(round_) and where == self.where(round_, phase)
+            if fits and self.why_not(name, round_, phase) is None:
+                self.asked(name, round_, phase)
+        except Dropped:
+            log.debug("%s pushed a message of an attempt that is over", name)
+
+    def known(self, round_: int) -> bool:
+        """Whether there is such a round in messages."""
+        return round_ <= self.plan.rounds
+
     def _average(self, round_: int, phase: int) -> None:
         found = self.hop(round_, phase)
         if found is None:
@@ -178,7 +191,9 @@ class Server(MemberProcess):
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            received = self._received(peers, round_, phase, urgent)
+            told_changes = bool(self.incoming.codecs and round_)
+            both = [peers[p].name for p in peers if p in hop.receivers and phase < BOUNDARY and not told_changes]
+            received = self._received(peers, round_, phase, urgent, both)
             if len(received) < len(hop.reporters):
                 hop = hop._replace(reporters=tuple(sorted(received)))
             layout = received[hop.reporters[0]].layout
@@ -192,7 +207,7 @@ class Server(MemberProcess):
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
                 self.ledger.keep_model(averaged)
-            self._keep(round_, phase, layout, layout.join(averaged), readers)
+            self._keep(round_, phase, layout, layout.join(averaged), readers, both)
         except Dropped:
             log.debug("the average of %d is not wanted any more", round_)
         except Waited as waited:
@@ -210,22 +225,24 @@ class Server(MemberProcess):
         """The reporters' messages."""
         return self.mailroom.pull(peers, where, **how)
 
-    def _received(self, peers: Mapping[int, Peer], round_: int, phase: int, urgent: Any) -> dict[int, Received]:
+    def _received(
+        self, peers: Mapping[int, Peer], round_: int, phase: int, urgent: Any, pushed: Sequence[str]
+    ) -> dict[int, Received]:
         """The messages of an exchange, all of one layout; once known, nobody can send anything else.
 
-        The first time all are asked what they would send, and most of them decide before more than a chunk is held.
+        The first time it is seen what all would send, and most of them decide before more than a chunk is held.
         """
         at, where = (round_ == 0, phase), self.where(round_, phase)
         how: dict[str, Any] = {"patience": self.patience(round_, phase)}
         how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
         how["copies"] = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
         if at not in self._layouts:
-            found = self.gather(peers, where, layout=None, limit=0, **how)
+            found = self.gather(peers, where, layout=None, limit=0, pushed=pushed, **how)
             self._layouts[at] = self._agreed({peers[place].name: each.layout for place, each in found.items()})
             if all(each.arrays and each.layout == self._layouts[at] for each in found.values()):
                 return found
-            peers = {place: peers[place] for place in found}
-        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, **how)
+            peers, pushed = {place: peers[place] for place in found}, ()  # what a line brought is taken
+        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, pushed=pushed, **how)
 
     def _agreed(self, told: Mapping[str, MessageLayout]) -> MessageLayout:
         """What most would send. Who differs ends the run, or is left behind where nobody waits."""
@@ -238,10 +255,12 @@ class Server(MemberProcess):
                 self.door.complain(name, f"it {differs}")
         return layout
 
-    def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
+    def _keep(
+        self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str], pushed: Sequence[str]
+    ) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
-            self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
+            self.outbox.publish(round_, phase, layout, data, readers, hidden=True, pushed=pushed)
             try:
                 self._save()
             except OSError as error:

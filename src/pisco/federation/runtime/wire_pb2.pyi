@@ -56,6 +56,24 @@ class Chunk(_message.Message):
     data: bytes
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class Pushed(_message.Message):
+    __slots__ = ("federation", "round", "phase", "layout", "data", "ping", "pong")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    federation: bytes
+    round: int
+    phase: int
+    layout: str
+    data: bytes
+    ping: int
+    pong: int
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., layout: _Optional[str] = ..., data: _Optional[bytes] = ..., ping: _Optional[int] = ..., pong: _Optional[int] = ...) -> None: ...
+
 class Report(_message.Message):
     __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "whole_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "times", "named")
     class TimesEntry(_message.Message):
