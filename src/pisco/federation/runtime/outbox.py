@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -53,7 +54,8 @@ class Outbox:
         self._messages: dict[tuple[int, int], Message] = {}
         self._floors = dict(floors)
         self._hidden: set[tuple[int, int]] = set()
-        self._asked: dict[str, tuple[int, int]] = {}  # what readers ask for, or took last
+        self._asked: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)  # by questions under way
+        self._given: dict[str, tuple[int, int]] = {}  # what a question was answered with last
         self._closed = False
 
     def publish(
@@ -98,23 +100,29 @@ class Outbox:
         with self._changed:
             if round_ < self._floors.get(reader, 0):
                 raise Stale
-            self._asked[reader] = (round_, phase)  # who asks is answered, and pushed what comes after
-            while not self._closed and alive():
-                found = self._messages.get((round_, phase))
-                if found is not None and (round_, phase) not in self._hidden:
-                    if reader not in found.readers:
-                        raise Forbidden
-                    # Only now: somebody who asks for a round far ahead must not make us forget those before it.
-                    if round_ > self._floors.get(reader, 0):
-                        self._floors[reader] = round_
-                        self._prune()
-                        self._changed.notify_all()
-                    return found
-                left = end - time.monotonic()
-                if left <= 0:
-                    return None
-                self._changed.wait(left)
-        return None
+            self._asked[reader][round_, phase] += 1
+            try:
+                while not self._closed and alive():
+                    found = self._messages.get((round_, phase))
+                    if found is not None and (round_, phase) not in self._hidden:
+                        if reader not in found.readers:
+                            raise Forbidden
+                        # Only now: who asks for a round far ahead must not make us forget those before it, nor keep
+                        # us from pushing them.
+                        self._given[reader] = (round_, phase)
+                        if round_ > self._floors.get(reader, 0):
+                            self._floors[reader] = round_
+                            self._prune()
+                            self._changed.notify_all()
+                        return found
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return None
+                    self._changed.wait(left)
+                return None
+            finally:
+                self._asked[reader] -= Counter({(round_, phase): 1})
+                self._changed.notify_all()
 
     def pushed_to(
         self, reader: str, after: tuple[int, int], *, seconds: float, alive: Callable[[], bool]
@@ -123,11 +131,13 @@ class Outbox:
         end = time.monotonic() + seconds
         with self._changed:
             while not self._closed and alive():
-                asked = self._asked.get(reader, (-1, -1))  # who asks asks in order
+                # What is asked for is answered, and who asks asks in order.
+                start = max(after, self._given.get(reader, (-1, -1)), (self._floors.get(reader, 0), -1))
+                closed = self._hidden | self._asked[reader].keys()
                 places = [
                     at
                     for at, message in self._messages.items()
-                    if at > after and at > asked and reader in message.pushed and at not in self._hidden
+                    if at > start and reader in message.pushed and at not in closed
                 ]
                 if places:
                     return min(places), self._messages[min(places)]

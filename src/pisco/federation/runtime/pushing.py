@@ -43,13 +43,15 @@ class Pushing:
     def __init__(self, member: MemberProcess):
         self.member = member
         self._tried: dict[str, float] = {}
+        self._under_way: set[str] = set()
 
     def dial(self, peer: Peer) -> None:
         """See to it that there is a line to a peer, soon."""
         now, box = time.monotonic(), self.member.mailroom.postbox
-        if box.expects(peer.name) or now - self._tried.get(peer.name, -AGAIN) < AGAIN:
+        soon = now - self._tried.get(peer.name, -AGAIN) < AGAIN
+        if box.expects(peer.name) or peer.name in self._under_way or soon:
             return
-        self._tried[peer.name] = now
+        self._under_way.add(peer.name)
         threading.Thread(target=self._talk, args=(peer,), daemon=True, name=f"line to {peer.name}").start()
 
     def _talk(self, peer: Peer) -> None:
@@ -64,6 +66,7 @@ class Pushing:
         finally:
             end.close()
             self._tried[peer.name] = time.monotonic()
+            self._under_way.discard(peer.name)
 
     def answer(self, name: str, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Pushed]:
         """The other end of a line that a member dialled."""
@@ -108,6 +111,18 @@ class _End:
         """Whether the other end has not dialled again."""
         return not self._announced or self.member.mailroom.postbox.brings(self.name, self)
 
+    def _trusted(self) -> bool:
+        """Whether the other end is still who it was, and not revoked."""
+        try:
+            self.check()
+        except Refused as error:
+            self.member.door.complain(self.name, str(error))
+            return False
+        except OSError as error:  # it could not be looked at
+            log.debug("the line to %s ends: %s", self.name, error)
+            return False
+        return True
+
     def _waits(self) -> bool:
         return self._open and not self._pongs
 
@@ -127,14 +142,12 @@ class _End:
             if found is None:
                 continue
             after, message = found
+            if not self._trusted():
+                return
             try:
-                self.check()
                 where, objection = member.where(*after), member.why_not(self.name, *after)
             except Dropped:
                 continue
-            except (Refused, OSError) as error:
-                member.door.complain(self.name, str(error))
-                return
             if objection is not None:
                 continue  # it hears so when it asks
             member.bytes_sent += len(message.data)
@@ -154,17 +167,15 @@ class _End:
         for pushed in messages:
             if not self._open:
                 return
-            try:
-                self.check()
-            except (Refused, OSError) as error:
-                member.door.complain(self.name, str(error))
+            if not self._trusted():
                 return
-            if pushed is transport.MALFORMED or len(pushed.data) > SMALL:
+            # Of the layout too: boxes are small.
+            if pushed is transport.MALFORMED or len(pushed.data) > SMALL or pushed.ByteSize() > 2 * SMALL:
                 member.door.complain(self.name, "what it pushes is not a message")
                 return
             if not self._announced:
-                self._announced = True
                 box.open(self.name, self)
+                self._announced = True  # now, not before: until then it is no older line than another
             elif not self._newest:
                 return
             if pushed.ping:

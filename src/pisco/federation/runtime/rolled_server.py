@@ -94,8 +94,8 @@ class RolledServer(Server):
         with self._work:
             while self.chain.count <= request.known and context.is_active():
                 left = end - time.monotonic()
-                if left <= 0 or self.mailroom.stopping.is_set():
-                    break
+                if left <= 0 or self.mailroom.stopping.is_set() or not request.ready:
+                    break  # who is not ready asks again when it is
                 self._work.wait(left)
             if context.is_active() and self._calls.get(index) is mine:
                 del self._calls[index]  # it ends with our answer

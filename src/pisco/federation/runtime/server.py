@@ -159,8 +159,9 @@ class Server(MemberProcess):
     def asked(self, name: str, round_: int, phase: int) -> None:
         with self._work:
             known = (round_, phase) in self._averaging or (round_, phase) in self.outbox.kept()
+            past = round_ < self.outbox.floors().get(name, 0)  # others would refuse us what is over
             # Two for each: one who asks for rounds far ahead takes its own places, not those of others.
-            if known or list(self._averaging.values()).count(name) >= 2:
+            if known or past or list(self._averaging.values()).count(name) >= 2:
                 return
             self._averaging[round_, phase] = name
         threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
@@ -191,8 +192,8 @@ class Server(MemberProcess):
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            told_changes = bool(self.incoming.codecs and round_)
-            both = [peers[p].name for p in peers if p in hop.receivers and phase < BOUNDARY and not told_changes]
+            pushes = phase < BOUNDARY and not self.incoming.codecs
+            both = [peers[p].name for p in peers if p in hop.receivers and pushes]
             received = self._received(peers, round_, phase, urgent, both)
             if len(received) < len(hop.reporters):
                 hop = hop._replace(reporters=tuple(sorted(received)))
