@@ -152,10 +152,10 @@ def test_a_plan_that_comes_while_a_round_is_begun(tmp_path, x64, monkeypatch):
 
     def spend(self, place, **more):
         honest(self, place, **more)
-        if self._k == 5 and not told:  # round 6 is not called before this one is done with round 5
+        if self.k == 5 and not told:  # round 6 is not called before this one is done with round 5
             told.append(self.name)
             give(name for name in ran.kits if name != self.name)
-        if self._k == 6 and told == [self.name]:  # it begins with the old roster, while the roll is called
+        if self.k == 6 and told == [self.name]:  # it begins with the old roster, while the roll is called
             told.append("begun")
             give([self.name])
 

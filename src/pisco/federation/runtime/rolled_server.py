@@ -219,6 +219,12 @@ class RolledServer(Server):
         there = tuple(np.flatnonzero(roll_mask(epoch, self.file.rolls[-2])).tolist())
         return epoch, ServerHop(None, there, there)
 
+    def taking_part(self, epoch: Epoch) -> int:
+        return len(self.chain.head.present)
+
+    def last_round_sent(self) -> int:
+        return len(self.file.rolls) - 1  # the last one says that all rounds are over
+
     def gather(self, peers: Mapping[int, Peer], where: Where, **how: Any) -> dict[int, Received]:
         """Of the closing average's reporters, those who answer in time; at least a quorum of them."""
         if where.phase != CLOSING:

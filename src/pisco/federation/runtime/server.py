@@ -24,6 +24,7 @@ from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, news, transport
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.ending import EndModel
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
@@ -62,7 +63,7 @@ class Server(MemberProcess):
         self.incoming = Incoming(self._sizes.codecs)
         self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
-        self.ledger = Ledger(self.plan, folder)
+        self.ledger, self.model = Ledger(self.plan, folder), EndModel(folder)
         self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
@@ -104,13 +105,30 @@ class Server(MemberProcess):
         routes = self.routes(epoch)
         with self._work:
             hops = routes.hops(k, None, present)
-        network = routes.network
-        length = 1 + (network.gossip_steps if network.gossip_before_server else 0)
+        length = self._hops_each(epoch)
         if not hops or phase % length != length - 1 or phase >= length * len(self._sizes.whole):
             return None
         (hop,) = hops
         assert isinstance(hop, ServerHop)
         return epoch, hop
+
+    def _hops_each(self, epoch: Epoch) -> int:
+        """How many hops one exchange of a server round has."""
+        network = self.routes(epoch).network
+        return 1 + (network.gossip_steps if network.gossip_before_server else 0)
+
+    def _hands_out_model(self, epoch: Epoch, round_: int, phase: int, hop: ServerHop) -> bool:
+        """Whether everybody gets this average in the last round."""
+        last = phase < BOUNDARY and round_ > 0 and self.round_of(round_) == self.plan.rounds - 1
+        return last and len(hop.receivers) == self.taking_part(epoch)
+
+    def taking_part(self, epoch: Epoch) -> int:
+        """How many take part in the last round."""
+        return len(set(epoch.names) - self.plan.gone_at(self.plan.rounds - 1))
+
+    def last_round_sent(self) -> int:
+        """The number of the last round in messages, once all are over."""
+        return self.plan.rounds
 
     def round_of(self, round_: int) -> int:
         """Round k of the plan, from the number that it has in messages."""
@@ -207,7 +225,9 @@ class Server(MemberProcess):
                 layout, averaged = self.sums.combine(arrays, layout, hop)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
-                self.ledger.keep_model(averaged)
+                self.model.close_with(averaged)
+            elif self._hands_out_model(epoch, round_, phase, hop):
+                self.model.keep(round_, phase // self._hops_each(epoch), averaged)
             self._keep(round_, phase, layout, layout.join(averaged), readers, both)
         except Dropped:
             log.debug("the average of %d is not wanted any more", round_)
@@ -395,5 +415,6 @@ class Server(MemberProcess):
         return False
 
     def result(self, seconds: float) -> Result:
-        """The federation's history; parameters stay with the agents, but for the mean that the plan closes with."""
-        return self.ledger.result(seconds, self.ledger.model())
+        """The federation's history; parameters stay with the agents, but for a mean that they end or close with."""
+        model = self.model.load(self.last_round_sent(), self.ledger.model_part, self.ledger.leaves)
+        return self.ledger.result(seconds, model)
