@@ -106,6 +106,11 @@ def test_a_box_holds_few_messages_and_none_of_the_past():
     assert box.take("b", (98, 0), seconds=0) == message()
     box.put("b", (97, 0), message())
     assert sorted(box._messages["b"]) == [(99, 0)]
+    for round_ in range(1000, 1100):
+        box.put("b", (round_, 0), message())
+    box.open("b", box)  # whoever flooded it: the next line is as the first
+    box.put("b", (99, 1), message())
+    assert box.take("b", (99, 1), seconds=0) == message()
     late = threading.Timer(0.05, box.close, ("b", box))
     late.start()
     assert box.take("b", (200, 0), seconds=60) is None and not box.expects("b")  # it does not wait for a broken line

@@ -47,9 +47,10 @@ class Postbox:
         self._past: dict[str, tuple[int, int]] = {}
 
     def open(self, name: str, line: object) -> None:
-        """A line brings messages of a member; one before it is over."""
+        """A line brings messages of a member; one before it is over, and what it brought comes again."""
         with self._changed:
             self._lines[name] = line
+            self._messages.pop(name, None)
             self._changed.notify_all()
 
     def close(self, name: str, line: object) -> None:
