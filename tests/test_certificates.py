@@ -1,5 +1,6 @@
 """Certificates of an authority that members already had: made with openssl, as an office would; and the plan key."""
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -191,6 +192,45 @@ def test_a_command_signs_with_a_key_that_stays_where_it_is(office, tmp_path):
             signers.separate(tmp_path / "more", other, public)
     with pytest.raises(InputError, match="go together"):
         signers.separate(tmp_path / "more", command)
+
+
+def token_tools():
+    """A software token's module (PISCO_SOFTHSM, or Debian's), where its tools and openssl's engine are here too."""
+    module = os.environ.get("PISCO_SOFTHSM", "/usr/lib/softhsm/libsofthsm2.so")
+    tools = all(shutil.which(name) for name in ("softhsm2-util", "pkcs11-tool")) and Path(module).exists()
+    if not tools or subprocess.run(["openssl", "engine", "pkcs11"], capture_output=True).returncode:
+        pytest.skip("softhsm2, opensc and libengine-pkcs11-openssl are not all here")
+    return module
+
+
+def test_a_key_in_a_token_signs(tmp_path, monkeypatch):
+    """A real PKCS#11 token, in software: the key is made in it and never leaves it."""
+    module = token_tools()
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "softhsm2.conf").write_text(f"directories.tokendir = {tmp_path / 'tokens'}\n")
+    monkeypatch.setenv("SOFTHSM2_CONF", str(tmp_path / "softhsm2.conf"))
+    monkeypatch.setenv("PKCS11_MODULE_PATH", module)
+    (tmp_path / "pin").write_text("1234")
+    made = ["softhsm2-util", "--module", module, "--init-token", "--free", "--label", "clinic"]
+    subprocess.run([*made, "--pin", "1234", "--so-pin", "1234"], check=True, capture_output=True)
+    tool = ["pkcs11-tool", "--module", module, "--token-label", "clinic", "--login", "--pin", "1234", "--label", "plan"]
+    subprocess.run([*tool, "--keypairgen", "--key-type", "EC:prime256v1"], check=True, capture_output=True)
+    der, public = tmp_path / "plan.der", tmp_path / "plan-public.pem"
+    subprocess.run([*tool, "--read-object", "--type", "pubkey", "-o", str(der)], check=True, capture_output=True)
+    openssl("pkey", "-pubin", "-inform", "der", "-in", der, "-out", public)
+    key = f"pkcs11:token=clinic;object=plan;type=private;pin-source={tmp_path / 'pin'}"
+    sign = f"openssl dgst -sha256 -engine pkcs11 -keyform engine -sign {key}"
+    home = tmp_path / "clinic"
+    done = command("init", home, "--agents", 3, "--plan-key", public, "--sign-with", sign)
+    assert done.exit_code == 0, done.output
+    assert command("issue", "--all", "--dir", home).exit_code == 0
+    assert Kit.load(home / "kits" / "agent-0").version == 1
+    assert command("revoke", "agent-1", "--dir", home).exit_code == 0
+    with pytest.raises(InputError, match="has been revoked"):
+        Kit.load(home / "kits" / "agent-1")
+    (tmp_path / "pin").write_text("4321")  # without the token's consent nothing is signed
+    assert command("revoke", "agent-2", "--dir", home).exit_code != 0
+    assert Kit.load(home / "kits" / "agent-2").name == "agent-2"
 
 
 def command(*words):

@@ -75,7 +75,7 @@ ORDER = {
         {"runtime"},
     ],
     "pisco.federation.runtime": [
-        {"wire_pb2", "keys_pb2", "routes", "cut"},
+        {"wire_pb2", "keys_pb2", "routes", "cut", "buffers"},
         {"codec"},
         REST,
         {"member", "asking"},

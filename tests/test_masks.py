@@ -1,7 +1,6 @@
 """The server learns sums: exact ones, of at least three, under masks that nobody else knows and that are used once."""
 
 import itertools
-import json
 import re
 from types import SimpleNamespace
 
@@ -10,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
 from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
@@ -32,6 +32,7 @@ from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
 from pisco.federation.runtime.replay import replay, scan, together, weighed, why_not_scan  # noqa: E402
 from pisco.federation.runtime.roll_call import RollCall, Word  # noqa: E402
 from pisco.federation.runtime.routes import Routes, ServerHop, average  # noqa: E402
+from pisco.federation.runtime.used import PLACE, UsedMasks  # noqa: E402
 from pisco.networks.rounds import draw_round  # noqa: E402
 
 WORLD = Quadratics(agents=5)
@@ -62,15 +63,25 @@ class Members:
         sent = {}
         for place, name in enumerate(self.names):
             if name in reporters:
-                words = fixed.encode(arrays[place], len(reporters))
+                fixed.check(arrays[place], len(reporters))
                 pairs = {other: self.pairs[name][other] for other in reporters if other != name}
                 context = masks.exchange_context(where, reporters, MessageLayout.of(arrays[place]))
-                masks.apply(words, name, pairs, context)
+                words = np.ones(sum(array.size for array in arrays[place]), np.uint64)
+                masks.fill(words, name, pairs, context)
+                fixed.add(arrays[place], words)
                 sent[name] = words
         return sent
 
 
 # ------------------------------------------------------------------------------------------- numbers
+
+
+def test_numbers_of_32_bits_and_fewer_are_the_nearest_integers():
+    rng = np.random.default_rng(1)
+    for dtype in (np.float64, np.float32, np.float16, jnp.bfloat16):
+        given = (rng.normal(size=70_000) * 10.0 ** rng.integers(-14, 4, 70_000)).astype(dtype)
+        expected = np.rint(given.astype(np.float64) * 2.0**40).astype(np.int64)
+        np.testing.assert_array_equal(fixed.encode([given.reshape(7, -1)], 3).view(np.int64), expected)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
@@ -204,6 +215,13 @@ def test_every_sum_has_masks_of_its_own(change):
     zeros, members = {place: [np.zeros(4000)] for place in range(4)}, Members()
     mask, other = members.words(zeros)["a"], members.words(zeros, **change)["a"]
     assert abs(chi_square(mask - other)) < 6 and not (mask == other).any()
+
+
+def test_both_ways_to_the_stream_are_one():
+    """Members take the way that is quicker on their machine, and masks cancel all the same."""
+    streams = [Cipher(algorithms.AES(bytes(range(32))), mode).encryptor() for mode in masks.MODES]
+    one, other = (stream.update(bytes(1 << 20)) + stream.update(bytes(77)) for stream in streams)
+    assert one == other and masks._mode() in masks.MODES
 
 
 class Pad:
@@ -352,15 +370,24 @@ def test_a_revoked_member_gets_no_masks(tmp_path):
 
 
 def test_no_mask_hides_two_vectors_and_no_vector_is_in_two_sums(tmp_path):
-    used, one, other = sums.UsedMasks(tmp_path, durable=False), np.arange(5, dtype=np.uint64), np.ones(5, np.uint64)
-    used.take(3, 0, b"sum", one)
-    used.take(3, 1, b"next", other)
-    again = sums.UsedMasks(tmp_path, durable=False)  # after a restart
-    again.take(3, 0, b"sum", one)
-    for k, context, words in ((3, b"sum", other), (3, b"another roll", one), (2, b"sum", one)):
+    used, one, other = UsedMasks(tmp_path, durable=False), [np.arange(5.0)], [np.ones(3), np.ones((1, 2))]
+    used.take(3, 0, b"sum", one)()
+    used.take(3, 1, b"next", other)()
+    again = UsedMasks(tmp_path, durable=False)  # after a restart
+    again.take(3, 0, b"sum", one)()
+    for k, context, arrays in ((3, b"sum", other), (3, b"another roll", one), (2, b"sum", one)):
         with pytest.raises(Stopped, match=rf"another vector than this was masked in round {k} before"):
-            again.take(k, 0, context, words)
-    again.take(4, 0, b"later", other)
+            again.take(k, 0, context, arrays)
+    again.take(4, 0, b"later", other)()
+    # A write that is cut short leaves what was before; two of them are no blank page.
+    at, path = (again._writes % 2) * PLACE, tmp_path / "masks-used.json"
+    data = bytearray(path.read_bytes())
+    data[at + 70 : at + 80] = b"\0" * 10
+    path.write_bytes(data)
+    assert UsedMasks(tmp_path, durable=False).round == 3
+    path.write_bytes(bytes(len(data)))
+    with pytest.raises(InputError, match="is damaged"):
+        UsedMasks(tmp_path, durable=True)
 
 
 def test_a_message_of_an_earlier_attempt_is_refused():
@@ -517,8 +544,8 @@ def test_masks_made_ahead_are_those_of_their_exchange():
         for k, phase in itertools.product(range(4), range(2)):
             where, layout = Where(hash_of(k), k + 1, phase), MessageLayout((("float32", (1, 40_000 + phase)),))
             context = masks.exchange_context(where, NAMES, layout)
-            made, expected = ahead.take(where, context), np.zeros(40_000 + phase, np.uint64)
-            masks.apply(expected, "a", pairs, context)
+            made, expected = ahead.take(where, context), np.empty(40_000 + phase, np.uint64)
+            masks.fill(expected, "a", pairs, context)
             assert made is None or (made == expected).all()
             found.append(made is not None)
             ahead.prepare("a", pairs, NAMES, layout)
@@ -570,8 +597,8 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
     assert [facts["left_out"] for facts in one if facts["attempt"]] == [[3]]
     # Everybody's vector was in one sum of each exchange, whatever was attempted again.
     for name in plan.names[:3]:
-        kept = json.loads((tmp_path / "state" / name / "masks-used.json").read_text())
-        assert kept["round"] == max(k for k, c in enumerate(coins(pisco.bernoulli(0.5), 4, seed)) if c)
+        kept = UsedMasks(tmp_path / "state" / name, durable=False)
+        assert kept.round == max(k for k, c in enumerate(coins(pisco.bernoulli(0.5), 4, seed)) if c)
     states = replay(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     for name in plan.names[:3]:
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)  # to the bit

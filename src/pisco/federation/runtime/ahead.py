@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pisco.federation.runtime import masks
+from pisco.federation.runtime.buffers import Buffers
 from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.fixed import WORD
 
@@ -24,6 +25,7 @@ class MasksAhead:
     """Learns which exchange follows on which, and makes the masks of the next one in a thread."""
 
     def __init__(self) -> None:
+        self._buffers = Buffers()
         self._last: Where | None = None
         self._after: dict[int, Step] = {}
         self._layouts: dict[int, MessageLayout] = {}
@@ -43,7 +45,14 @@ class MasksAhead:
         if made != context:
             self._wrong.add(step)
             return None
-        return self._words
+        words, self._words = self._words, np.empty(0, WORD)
+        return words
+
+    def made(self, name: str, pairs: Mapping[str, bytes], context: bytes, layout: MessageLayout) -> np.ndarray:
+        """The same, made now."""
+        words = self._buffers.lend(layout.masked.size).view(WORD)
+        masks.fill(words, name, pairs, context)
+        return words
 
     def prepare(self, name: str, pairs: Mapping[str, bytes], reporters: Sequence[str], layout: MessageLayout) -> None:
         """Begin with those of the exchange after the one that was taken, where one follows at once."""
@@ -56,9 +65,7 @@ class MasksAhead:
         context = masks.exchange_context(where, reporters, layout)
 
         def work() -> None:
-            words = np.zeros(layout.masked.size // WORD.itemsize, WORD)
-            masks.apply(words, name, pairs, context)
-            self._words = words
+            self._words = self.made(name, pairs, context, layout)
 
         self._making = context, step, threading.Thread(target=work, daemon=True, name="masks")
         self._making[2].start()

@@ -9,7 +9,7 @@ from typing import Any
 
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.runtime import transport
-from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
+from pisco.federation.runtime.codec import SMALL, Arrived, MessageLayout, Where
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.transport import grpc
@@ -128,18 +128,18 @@ class Call:
         self.heard = self.asked = self.began = time.monotonic()
         self.first = self.size = 0
 
-    def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
+    def chunks(self, go_on: Callable[[], None]) -> Iterator[Arrived]:
         """What the call brings, as long as `go_on` does not raise."""
         if self.call is None:
             raise Failed(self.trouble)
         try:
             for chunk in self._taken() if self.small else self.call:
-                self.heard = time.monotonic()
+                self.heard, found = time.monotonic(), Arrived(chunk.header, chunk.data)
                 if not self.first:
-                    self.began, self.first = self.heard, len(chunk.data)
-                self.size += len(chunk.data)
+                    self.began, self.first = self.heard, len(found.data)
+                self.size += len(found.data)
                 go_on()
-                yield chunk
+                yield found
         except grpc.RpcError as error:
             raise Failed.of(error, self.peer) from None
 

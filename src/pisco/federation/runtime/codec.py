@@ -20,6 +20,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.federation.runtime.buffers import Buffers
+
 CHUNK = 1 << 20
 """Bytes of one chunk; gRPC refuses messages above 4 MiB unless told otherwise."""
 
@@ -30,6 +32,8 @@ _LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _MASKED = "masked_"
 
+
+_RECEIVED = Buffers()
 
 Data = bytes | memoryview
 """A message's bytes."""
@@ -140,6 +144,13 @@ class Update(NamedTuple):
     layout: str = ""  # told where the receiver may not know it
 
 
+class Arrived(NamedTuple):
+    """A chunk that came in. (A message of protobuf's copies its bytes every time that it is asked for them.)"""
+
+    header: Any
+    data: bytes
+
+
 class HeldCopy(Protocol):
     """A copy of an earlier message, which may be none."""
 
@@ -233,13 +244,14 @@ def decode(
         data: Any = first.data
     else:
         # What is only announced takes no memory, unless it is what we expect.
-        data = bytearray(0 if layout is None else size)
+        data = _RECEIVED.lend(size).data if layout is not None and not update else bytearray()
         at = 0
         for chunk in itertools.chain([first], incoming):
-            end = at + len(chunk.data)
-            if end > size or not chunk.data:
+            piece = chunk.data
+            end = at + len(piece)
+            if end > size or not piece:
                 raise BadMessage(f"it does not end after the {size} bytes it announced")
-            data[at:end] = chunk.data
+            data[at:end] = piece
             at = end
         if at != size:
             raise BadMessage(f"it ends after {at} of {size} bytes")

@@ -34,26 +34,41 @@ def largest(count: int) -> float:
     return 2.0**SUM_BITS / count
 
 
-def encode(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """All numbers of some arrays as one vector of words, to be added up with those of `count` members in all.
-
-    >>> encode([np.array([1.0, -2.0**-40])], count=3)
-    array([       1099511627776, 18446744073709551615], dtype=uint64)
-    """
-    words, at = np.empty(sum(array.size for array in arrays), WORD), 0
+def check(arrays: Sequence[np.ndarray], count: int) -> None:
+    """Refuse numbers that are too large for a sum of `count` members."""
     for array in arrays:
         most = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
         if not most <= largest(count):
             raise OutOfRange(
                 f"a number of size {most:.6g} is too large: with {count} members it may be at most {largest(count):g}"
             )
+
+
+def add(arrays: Sequence[np.ndarray], words: np.ndarray) -> None:
+    """Add all numbers of some arrays, one after the other, to a vector of words."""
+    at, room = 0, np.empty(STEP, np.int64)
+    for array in arrays:
         flat = array.reshape(-1)
         for start in range(0, flat.size, STEP):
-            numbers = flat[start : start + STEP].astype(np.float64)
-            numbers *= 2.0**BITS
+            numbers = flat[start : start + STEP]
+            # A power of two changes no digit, so 32 bits are enough for numbers that have no more.
+            numbers = numbers * 2.0**BITS if numbers.itemsize >= 4 else numbers.astype(np.float32) * 2.0**BITS
             np.rint(numbers, out=numbers)
-            words[at : at + numbers.size] = numbers.astype(np.int64).view(WORD)
+            whole, piece = room[: numbers.size], words[at : at + numbers.size]
+            np.copyto(whole, numbers, casting="unsafe")
+            np.add(piece, whole.view(WORD), out=piece)
             at += numbers.size
+
+
+def encode(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """All numbers of some arrays as one vector of words, to be added up with those of `count` members in all.
+
+    >>> encode([np.array([1.0, -2.0**-40])], count=3)
+    array([       1099511627776, 18446744073709551615], dtype=uint64)
+    """
+    check(arrays, count)
+    words = np.zeros(sum(array.size for array in arrays), WORD)
+    add(arrays, words)
     return words
 
 

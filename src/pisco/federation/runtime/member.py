@@ -16,7 +16,7 @@ from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, SERVER
 from pisco.federation.runtime import transport, tunnels
-from pisco.federation.runtime.codec import Data, MessageLayout, Update, Where, encode
+from pisco.federation.runtime.codec import CHUNK, Data, MessageLayout, Update, Where, encode
 from pisco.federation.runtime.news import Newsreader
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
@@ -236,8 +236,10 @@ class MemberProcess(ABC):
             update = found.updates.get(request.base)
             where = self.where(request.round, request.phase)
             known = request.expected == found.layout.mark
+            left = len(update.data if update else found.data)
             for chunk in encode(where, self.name, found.layout, update or found.data, known=known):
-                self.bytes_sent += len(chunk.data)
+                self.bytes_sent += min(left, CHUNK)
+                left -= CHUNK
                 yield chunk
 
     def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)

@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.poly1305 import Poly1305
 
 from pisco.federation.masking import FEWEST
 from pisco.federation.runtime import fixed, masks, routes
@@ -20,7 +17,7 @@ from pisco.federation.runtime.codec import Data, MessageLayout, Where
 from pisco.federation.runtime.keyring import KeyBoard, Keyring
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.routes import ServerHop
-from pisco.files import atomic_write
+from pisco.federation.runtime.used import UsedMasks
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -108,22 +105,22 @@ class MaskedReports:
         reporters = [part.names[place] for place in hop.reporters]
         if len(reporters) < FEWEST:
             raise Stopped(f"only {len(reporters)} members report in round {part.k}, and masks hide among {FEWEST}")
-        layout, place = MessageLayout.of(arrays), part.names.index(agent.name)
+        layout, arrays = MessageLayout.of(arrays), fixed.weighed(arrays, hop, part.names.index(agent.name))
         try:
-            words = fixed.encode(fixed.weighed(arrays, hop, place), len(reporters))
+            fixed.check(arrays, len(reporters))
         except fixed.OutOfRange as error:
             raise Stopped(
                 f"in round {part.k} {error}; scale the model's parameters, or leave out server_sum in a new plan"
             ) from None
         pairs = self.ring.pairs([each for each in reporters if each != agent.name], lambda: agent.wanted(part.where))
         context = masks.exchange_context(part.where, reporters, layout)
-        self.used.take(part.k, part.where.phase, context, words)
-        made = self.ahead.take(part.where, context)
-        if made is None:
-            masks.apply(words, agent.name, pairs, context)
-        else:
-            words += made
+        noted = self.used.take(part.k, part.where.phase, context, arrays)
+        words = self.ahead.take(part.where, context)
+        if words is None:
+            words = self.ahead.made(agent.name, pairs, context, layout)
+        fixed.add(arrays, words)
         self.ahead.prepare(agent.name, pairs, reporters, layout)
+        noted()
         return layout.masked, words.view(np.uint8).data
 
 
@@ -143,36 +140,6 @@ class MaskedSum:
             raise Stopped(
                 f"{error}: a member sent something else than its part, or has another key than the others were told"
             ) from None
-
-
-class UsedMasks:
-    """What an agent has masked in the newest round, on disk: no mask hides two vectors, and no vector is in two sums.
-
-    Their difference would tell them apart. After a restart the same vector is masked again, and is the same message;
-    other data, or another kind of machine, would make it another one.
-    """
-
-    def __init__(self, folder: Path, *, durable: bool):
-        self.path, self.durable = folder / "masks-used.json", durable
-        kept = json.loads(self.path.read_text()) if self.path.exists() else {"round": -1, "sums": {}}
-        self.round, self.sums = kept["round"], kept["sums"]
-
-    def take(self, k: int, phase: int, context: bytes, words: np.ndarray) -> None:
-        """Note a sum and what goes into it; refuse another one in its place."""
-        if k > self.round:
-            self.round, self.sums = k, {}
-        # Against accidents: nobody else writes here. Any quick hash would do.
-        mark = f"{context.hex()} {Poly1305.generate_tag(bytes(range(32)), words.view(np.uint8).data).hex()}"
-        before = self.sums.get(str(phase))
-        if k < self.round or before not in (None, mark):
-            raise Stopped(
-                f"another vector than this was masked in round {k} before, and the two together would tell the server "
-                "both; start again with the data and on the kind of machine of before, or everybody anew"
-            )
-        if before is None:
-            self.sums[str(phase)] = mark
-            content = json.dumps({"round": self.round, "sums": self.sums})
-            atomic_write(self.path, content.encode(), durable=self.durable)
 
 
 SUMS = {None: SumWay(PlainSum, PlainSum, routes.average), "masked": SumWay(MaskedReports, MaskedSum, fixed.mean)}
