@@ -215,7 +215,7 @@ def _show(planned: Planned, experiment: str) -> None:
             (
                 f"{s.server_prob:.3g}{' ←' if s == setting else ''}",
                 s.method,
-                s.weights if s.server_prob < 1 or "gossip_before_server" in s.published else "–",
+                s.weights if s.server_prob < 1 or s.periodic else "–",
                 cell(s.local_steps, "d"),
                 f"{s.local_lr:.3g}",
                 cell(row.price),

@@ -71,7 +71,8 @@ class Setting(NamedTuple):
     def weighs(self, network: Network) -> bool:
         """Whether the network's weights matter: agents gossip, and not on links of the method's own."""
         used = self.on(network)
-        gossips = used.gossip_steps > 0 and (self.server_prob < 1 or used.gossip_before_server)
+        always = self.schedule(network).probability == 1.0 and not used.gossip_before_server
+        gossips = used.gossip_steps > 0 and not always
         return gossips and used.varying is network.varying
 
     def at(self, server_prob: float) -> Setting:
