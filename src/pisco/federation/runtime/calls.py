@@ -109,7 +109,7 @@ class Peer:
 
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
-        # The first attempts to connect are short: over a long link only later ones succeed.
+        # One attempt to connect may fail where the next one succeeds.
         return self._overview(question, timeout=timeout, wait_for_ready=True)
 
     def close(self) -> None:

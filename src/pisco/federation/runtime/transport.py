@@ -54,8 +54,9 @@ def channel(kit: Kit, peer: str, address: str, certificate: bytes) -> grpc.Chann
     """A connection to a peer, who must have the key of exactly this certificate, which must name it."""
     credentials = grpc.ssl_channel_credentials(certificate, kit.key, kit.certificate)
     options = [
-        # How long an attempt may take: behind a private address of ours are several round trips to relays and proxies.
-        ("grpc.min_reconnect_backoff_ms", 20_000 if tunnels.is_private(address) else 100),
+        # How long an attempt may take (not how long after one the next begins): a busy machine needs more than a moment
+        # for a handshake, and behind a private address of ours are several round trips to relays and proxies.
+        ("grpc.min_reconnect_backoff_ms", 20_000 if tunnels.is_private(address) else 5_000),
         ("grpc.ssl_target_name_override", kit.server_name(peer)),
         ("grpc.default_authority", kit.server_name(peer)),
         ("grpc.max_receive_message_length", 2 * CHUNK),
