@@ -1,6 +1,7 @@
 """`pisco agent`, `pisco server`, `pisco federation try` and `status`, as users type them."""
 
 import json
+import secrets
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import pisco
+from pisco.cli.federation import loopback
 from pisco.cli.main import app
 
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
@@ -106,3 +108,12 @@ def test_fifty_agents_complete_a_hundred_rounds_of_a9a(tmp_path):
     size = ("--agents", 50, "--rounds", 100)
     said = json.loads(pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path))
     assert said["rounds"] == 100 and said["final"]["test_accuracy"] > 0.8
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ports are claimed on Linux alone")
+def test_a_port_stays_ours_while_nobody_listens(monkeypatch):
+    """A member that restarts must not find somebody else's there."""
+    (port,) = loopback.free_ports(1)
+    wanted, drawn = iter([port - 10_000]), secrets.randbelow
+    monkeypatch.setattr(secrets, "randbelow", lambda count: next(wanted, None) or drawn(count))
+    assert loopback.free_ports(1) != [port]

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,8 @@ from pisco.federation.runtime.ledger import Ledger
 from pisco.results import Result
 
 HOST = "127.0.0.1"
+MOST_CLAIMED = 256
+_CLAIMED: deque[int] = deque()
 
 
 def free_ports(count: int) -> list[int]:
@@ -36,8 +39,19 @@ def free_ports(count: int) -> list[int]:
         port = secrets.randbelow(22_000) + 10_000
         with contextlib.suppress(OSError):
             socket.create_server((HOST, port)).close()
+            _claim(port)
             ports.add(port)
     return list(ports)
+
+
+def _claim(port: int) -> None:
+    """Keep another federation here from the port for as long as this process lives, also while a member restarts."""
+    if sys.platform.startswith("linux"):
+        with socket.socket(socket.AF_UNIX) as mark:
+            mark.bind(f"\0pisco port {port}")  # a name without a file, which ends with the process
+            _CLAIMED.append(mark.detach())
+        if len(_CLAIMED) > MOST_CLAIMED:
+            os.close(_CLAIMED.popleft())
 
 
 def plan_here(name: str, agents: int, **settings: Any) -> Federation:
