@@ -63,7 +63,7 @@ def _stream(key: bytes, context: bytes) -> Any:
 
 
 @functools.cache
-def _mode() -> modes.Mode:
+def _mode() -> modes.CTR | modes.GCM:
     """The quicker of two ways to the same stream: processors have had more work done on GCM, whose tag nobody asks for.
 
     GCM counts from 2 on after a nonce of 12 bytes, in 32 bits: a message is far below its 64 GiB.
