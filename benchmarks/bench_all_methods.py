@@ -47,8 +47,8 @@ def one(name: str, ratio: float, seconds: float) -> dict[str, object]:
         **how,
     )
     chosen = found.setting
-    network = Network(graph, weights=chosen.weights).with_gossip_steps(chosen.gossip_steps)
-    point = [(chosen.algorithm, chosen.server)]
+    network = chosen.on(Network(graph, weights=chosen.weights))
+    point = [(chosen.algorithm, chosen.schedule(network))]
     (result,) = sweep(point, problem, network, seeds=range(task.judging.seeds), **how)
     column, bound = task.target
     paid = sum(

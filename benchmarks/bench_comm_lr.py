@@ -7,6 +7,7 @@ them missed it (a missed one counts as more than all rounds).
 
     python benchmarks/bench_comm_lr.py            # meant for an accelerator
     python benchmarks/bench_comm_lr.py --quick    # T_o = 1 and few seeds
+    python benchmarks/bench_comm_lr.py --row one,10,0.1    # one row: exchanges, T_o, p; minutes on a CPU
 """
 
 from __future__ import annotations
@@ -59,12 +60,15 @@ def measured(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="T_o = 1, two exchanges, five seeds")
+    parser.add_argument("--row", help="only these exchanges, T_o and p, as in one,10,0.1")
     args = parser.parse_args()
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     network = pisco.Network.ring(10, weights="fdla")
     for form, one_exchange in list(FORMS.items())[: 1 if args.quick else 2]:
         for local_steps in (1,) if args.quick else (1, 10):
             for p in ROUNDS:
+                if args.row not in (None, f"{form.split()[0]},{local_steps},{p:g}"):
+                    continue
                 rule = {"local_steps": local_steps, "one_exchange": one_exchange}
                 tuning_seeds, seeds = (TUNING_SEEDS[:3], range(5)) if args.quick else (TUNING_SEEDS, range(20))
                 for c, lr, edge, rounds in measured(problem, network, p, rule, tuning_seeds, seeds):

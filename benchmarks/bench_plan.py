@@ -163,7 +163,7 @@ def judge(case: Case, setting: Setting, prices: Prices, rounds: int) -> tuple[np
         case.graph, weights=setting.weights
     )
     (result,) = sweep(
-        [(setting.algorithm, setting.server)],
+        [(setting.algorithm, setting.schedule(network))],
         case.problem,
         network,
         rounds=rounds,

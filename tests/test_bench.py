@@ -316,6 +316,12 @@ def test_plan_takes_all_methods(monkeypatch):
     done = CliRunner().invoke(app, ["plan", "quick", "--algorithms", "all"])
     assert done.exit_code == 2 and "enough" in done.stderr
     assert len(seen["methods"]) == 5 and "measured cells" in done.stderr
+    # Where only some report, only what can run so is proposed; clusters let in what is published on them.
+    sampled = ["--set", "network.graph=clusters", "--set", "network.clusters=2", "--set", "network.reporters=2"]
+    CliRunner().invoke(app, ["plan", "quick", "--algorithms", "all", *sampled])
+    assert seen["methods"] and not {"pisco", "pisco-vr", "dsgt", "kgt"} & set(seen["methods"])
+    graph = pisco.networks.graphs.clusters(2, 5)
+    assert learned.fits("hl-sgd", graph) and not learned.fits("hl-sgd") and learned.fits("gossip-pga")
 
 
 def test_the_page_of_the_docs_says_what_the_commands_print(ours):

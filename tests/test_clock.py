@@ -16,10 +16,11 @@ from pisco import InputError
 from pisco.algorithms import build
 from pisco.costs import message_sizes
 from pisco.engines.job import Run, attendance, seed_key, streams
+from pisco.engines.scan import ScanEngine
 from pisco.engines.stopwatch import Stopwatch
 from pisco.networks.rounds import draw
 
-from worlds import thinned
+from worlds import Quadratics, thinned
 
 DIM, FLOAT = 5, 4
 VECTOR = DIM * FLOAT
@@ -283,9 +284,38 @@ def test_refusals(given, words):
     assert words in str(error.value) and str(error.value).count(". ") == 0
 
 
-def test_a_schedule_that_watches_the_loss_is_refused():
-    with pytest.raises(InputError, match="depends on the loss, so a clock cannot follow it"):
-        stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus")
+def test_a_schedule_that_watches_the_loss_is_timed_by_what_it_did(tmp_path):
+    """Gossip-AGA's seconds are those of a schedule that knows beforehand when the server is reached."""
+    world, rule = Quadratics(agents=4), build("gossip-aga", local_lr=0.02)
+    network = pisco.Network.ring(4, server=pisco.adaptive(2, power=0.7))
+    how = {"clock": {"compute": [0.1, 0.2, 0.3, 0.9], "latency_server": 1.5, "latency_gossip": 0.2}}
+    runs = {"problem": world.problem(), "rounds": 300, "chunk_rounds": 30}
+    seen = pisco.run(rule, network=network, **runs, **how)
+    reached = jnp.asarray(np.append(np.diff(seen.history["server_rounds"]) > 0, False))
+    gaps = np.diff(np.flatnonzero(reached))
+    assert gaps[0] == 2 and gaps[-1] > 3  # the period grows, so the seconds are those of no fixed one
+    known = network.with_server(pisco.networks.schedules.custom(lambda key, k: reached[k]))
+    assert pisco.run(rule, network=known, **runs, **how).history["seconds"].tolist() == seen.history["seconds"].tolist()
+    # Measured less often, and cut in two: nothing of it is lost between rows, or in a checkpoint.
+    first = pisco.run(rule, network=network, **runs | {"rounds": 130}, eval_every=10, checkpoint=tmp_path)
+    rest = pisco.run(rule, network=network, **runs, **how, eval_every=10, checkpoint=tmp_path, resume=True)
+    assert "seconds" not in first.history
+    assert rest.history["seconds"].tolist() == seen.history["seconds"][::10].tolist()
+    for engine in (ScanEngine(batched=True), "sharded"):
+        short = pisco.run(rule, network=network, **runs | {"rounds": 20}, **how, eval_every=5, engine=engine, seed=[0])
+        assert short.history["seconds"][0].tolist() == seen.history["seconds"][:21:5].tolist()
+
+
+def test_what_watches_the_loss_agent_by_agent_is_refused_with_a_clock():
+    class Lucky(pisco.Schedule):
+        def decide(self, memory, key, round_index, observe):
+            return jnp.arange(3) < observe(), memory
+
+    network = pisco.Network.path(3, server=Lucky())
+    with pytest.raises(InputError, match="decides agent by agent from the loss"):
+        stopwatch(build("dsgd", local_lr=0.1), network, "campus")
+    with pytest.raises(InputError, match="say which rounds reached it"):
+        stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus").at([3])
 
 
 def test_a_schedule_that_keeps_a_memory_is_followed():

@@ -14,7 +14,7 @@ from pisco.networks import graphs
 from pisco.networks.directed import in_out
 from pisco.networks.facts import facts
 from pisco.networks.rounds import draw_round
-from pisco.planning import check_step, plan
+from pisco.planning import check_step
 from pisco.report import plot_network
 from pisco.theory import agents_growth, largest_safe_step
 from pisco.types import Pushed
@@ -168,7 +168,6 @@ def test_costs_count_arcs(x64):
             "which one-way links do not have",
         ),
         (lambda g: graphs.random_digraph(5, 1.5), "prob is 1.5"),
-        (lambda g: plan(Quadratics().problem(), pisco.Network(g), rounds=10, target=("loss", 1.0)), "plans are for"),
         (
             lambda g: Federation.create(
                 "clinic",

@@ -34,15 +34,16 @@ from worlds import Quadratics, coins
 grpc = pytest.importorskip("grpc")
 from pisco.cli.federation import follow  # noqa: E402
 from pisco.federation.runtime import calls, transport  # noqa: E402
-from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
+from pisco.federation.runtime.codec import CHUNK, SMALL, BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Peer  # noqa: E402
-from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Piece, Report, Request  # noqa: E402
+from pisco.federation.runtime.postbox import MOST  # noqa: E402
+from pisco.federation.runtime.wire_pb2 import Chunk, Header, Overview, Piece, Pushed, Report, Request  # noqa: E402
 
 WORLD = Quadratics(agents=4)
 ROUNDS, P = 6, 0.4
 # The first round gossips and two later ones reach the server.
 SEED = next(s for s in range(99) if (c := coins(pisco.bernoulli(P), ROUNDS, s))[0] == 0 and sum(c) == 2)
-PULL, REPORT = "/pisco.Federation/Pull", "/pisco.Federation/Report"
+PULL, REPORT, LINE = (f"/pisco.Federation/{name}" for name in ("Pull", "Report", "Line"))
 
 
 class Log(logging.Handler):
@@ -272,6 +273,37 @@ def test_a_future_round_harms_nobody_but_the_one_who_asks(siege):
         assert after[name].get("server", 0) == before[name].get("server", 0)
 
 
+def push(siege, folder, contents, target="agent-0"):
+    """What somebody with the files of a kit hears who opens a line and pushes these bytes; and the new lines."""
+    siege.running.members[target].door._said.clear()
+    before, name = len(siege.log.lines), ca.tls_name(siege.plan.name, target)
+    credentials = grpc.ssl_channel_credentials(*(read(folder, f) for f in ("ca.pem", "key.pem", "cert.pem")))
+    options = [("grpc.ssl_target_name_override", name), ("grpc.default_authority", name)]
+    with grpc.secure_channel(siege.address(target), credentials, options) as channel:
+        try:
+            heard = list(channel.stream_stream(LINE)(iter(contents), timeout=60))
+        except grpc.RpcError as error:
+            heard = error.code(), error.details()
+    return heard, [line for line in siege.log.lines[before:] if "refused" in line]
+
+
+def test_a_line_is_for_members_and_holds_little(siege, tmp_path):
+    box, kit = siege.running.members["agent-0"].mailroom.postbox, siege.home / "kits/agent-3"
+    authority = ca.Authority.open(siege.home / "authority", siege.plan.name)
+    signed = authority.sign("mallory", ca.new_key(tmp_path / "key.pem").public_key(), "127.0.0.1", 5)
+    (tmp_path / "cert.pem").write_bytes(ca.pem(signed))
+    (tmp_path / "ca.pem").write_bytes(read(kit, "ca.pem"))
+    refused(*push(siege, tmp_path, [Pushed(ping=1).SerializeToString()]), "mallory", "not in the roster")
+    good = {"federation": bytes(32), "layout": "float32[1,4]", "data": bytes(16)}
+    flood = [Pushed(round=round_ + 1000, **good, ping=7).SerializeToString() for round_ in range(500)]
+    for wrong in (b"\xff" * 40, Pushed(data=bytes(SMALL + 1)).SerializeToString(), bytes(2 * CHUNK)):
+        heard, lines = push(siege, kit, [*flood, wrong, *flood])
+        assert len(lines) <= 1 and (not lines or "refused agent-3: what it pushes is not a message" in lines[0])
+        wait_until(lambda: not box.expects("agent-3"))
+        assert len(box._messages.get("agent-3", ())) <= MOST and len(heard) <= 4 + 500
+    assert siege.running.members["agent-0"].done == 0  # nor is anything taken that is of another plan or round
+
+
 @pytest.mark.parametrize("content", [b"\xff" * 40, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x20short", bytes(900_000)])
 def test_requests_that_are_no_messages(siege, content):
     heard, lines = siege.ask(siege.home / "kits/agent-1", message=content)
@@ -355,7 +387,7 @@ def test_calls_that_never_ask_hold_nobodys_place(siege):
         address = siege.address("agent-0")
         channels = [stack.enter_context(grpc.secure_channel(address, credentials, options)) for _ in range(5)]
         calls = [channel.stream_stream(PULL)(never(), timeout=120) for channel in channels for _ in range(8)]
-        wait_until(lambda: sum(not call.is_active() for call in calls) >= len(calls) - 4)
+        wait_until(lambda: sum(not call.is_active() for call in calls) >= len(calls) - transport.PER_PEER)
         refusals = [call.code() for call in calls if not call.is_active()]
         assert set(refusals) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
         heard, lines = siege.ask(siege.home / "kits/agent-1", message=siege.request(federation=b"x"))

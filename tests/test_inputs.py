@@ -198,6 +198,8 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
         (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
         (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),
+        (lambda: tried(clock={"file": 7}), "clock.file is 7, expected a text, as in file = 'measured.toml'"),
+        (lambda: tried(clock={"preset": ["a"]}), r"clock.preset is \['a'\], expected a text, as in preset = 'campus'"),
         (lambda: small(data=Items()), "data is one Items, expected a list with the samples of every agent"),
         (lambda: small(data=[{"a": Items()}]), "data holds a Items, which is no array"),
         (lambda: small(test={"a": Items()}), "test data holds a Items, which is no array"),
@@ -228,6 +230,11 @@ def test_places_that_cannot_be_written_are_one_sentence(tmp_path):
         result.save("/proc/x")
     with pytest.raises(InputError, match=r"cannot write .* \(Is a directory\)"):
         result.to_csv(tmp_path)
+    for name, why in (("", "'' .* has an empty name"), (7, "7 .*not int"), (None, "None .*not NoneType")):
+        with pytest.raises(InputError, match=rf"cannot write {why}\); give the path of a file"):
+            result.to_csv(name)
+    with pytest.raises(InputError, match="cannot write 7 "):
+        result.save(7)
     assert (tmp_path / "afile").read_text() == "mine"
     with pytest.raises(InputError, match="afile is a file, expected the folder of a result"):
         pisco.Result.load(tmp_path / "afile")

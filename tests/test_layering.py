@@ -40,7 +40,14 @@ ORDER = {
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts", "poison"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [{"sampling", "arrays", "trouble"}, {"stream"}, {"checks"}, {"problem"}, REST, {"registry"}],
+    "pisco.problems": [
+        {"sampling", "arrays", "trouble"},
+        {"stream"},
+        {"blocks", "checks"},
+        {"problem"},
+        REST,
+        {"registry"},
+    ],
     "pisco.engines": [
         {"checkpoint"},
         {"process_group"},

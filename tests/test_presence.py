@@ -320,8 +320,7 @@ def test_methods_that_need_everybody_refuse(name):
         pisco.run(rule_named(name), Quadratics().problem(), ring(server=server), rounds=1)
 
 
-def test_federations_and_plans_refuse_for_now():
-    from pisco.experiments.planned import plan_config
+def test_federations_refuse_for_now():
     from pisco.federation.plan import Federation
 
     network = {"graph": "ring", "server_prob": 0.3, "presence": "churn", "leave": 0.1, "back": 0.3}
@@ -329,9 +328,6 @@ def test_federations_and_plans_refuse_for_now():
     problem = {"name": "logistic", "classes": [-1, 1], "rho": 0.02}
     with pytest.raises(pisco.InputError, match="network.presence = 'churn' is for simulations"):
         Federation.create("clinic", agents=4, network=network, rounds=20, problem=problem, algorithm=rule)
-    churned = load("quick", ["network.presence=churn", "network.leave=0.2", "network.back=0.5"])
-    with pytest.raises(pisco.InputError, match="network.presence = 'churn' cannot be planned"):
-        plan_config(churned, target=("loss", 0.1))
 
 
 def test_every_published_method_is_allowed_or_refused_on_purpose():

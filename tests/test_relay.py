@@ -22,6 +22,7 @@ from pisco.federation.runtime import relay as relays
 from pisco.federation.runtime import tunnels
 from pisco.federation.runtime.exporter import RelayMetrics, serve_metrics
 from pisco.federation.runtime.lines import hear, say
+from pisco.federation.runtime.outbound import Outbound
 from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.relay import Relay
 from pisco.federation.runtime.transport import grpc
@@ -325,6 +326,16 @@ def test_a_revoked_member_is_dropped(tmp_path, monkeypatch):
 
 
 # Relays that come and go
+
+
+def test_a_connection_that_comes_while_we_hang_up_is_closed():
+    """`OSError` is what the threads that made it expect."""
+    way = Outbound(None, plan_for(2), "")
+    ours, theirs = socket.socketpair()
+    way.close()
+    with theirs, pytest.raises(OSError, match="we hang up"), way._kept(ours):
+        raise AssertionError("it is used")
+    assert ours.fileno() == -1 and not way._open
 
 
 def test_the_second_relay_takes_over_and_the_first_one_comes_back(site, answering):

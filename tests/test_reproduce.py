@@ -1,11 +1,16 @@
 """`pisco reproduce`: every figure in its quick form through the real code, and what must hold at any size."""
 
 import csv
+import fcntl
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,7 @@ import pytest
 from matplotlib.container import ErrorbarContainer
 from typer.testing import CliRunner
 
+import pisco as pisco_fl
 from pisco.cli import reproduce as command
 from pisco.cli.main import app
 from pisco.data import load
@@ -23,10 +29,10 @@ from pisco.experiments.paper.a9a import _like_every_round
 from pisco.experiments.paper.figures import FIGURES
 from pisco.experiments.paper.regression import _bars
 from pisco.experiments.paper.speed_up import mean_gradient, noise_floor
-from pisco.experiments.paper.study import ACCURACY, SPREAD, TRAINING, WORST, Cell
+from pisco.experiments.paper.study import ACCURACY, SPREAD, TRAINING, WORST, Cell, study
 from pisco.experiments.paper.tables import Setup, complexities
 from pisco.experiments.paper.verdict import ENOUGH, HOLDS, NOT_TESTED, Verdict
-from pisco.experiments.paper.work import uncut
+from pisco.experiments.paper.work import Work, quiet, uncut
 from pisco.metrics import each_agent
 from pisco.networks.network import Network
 from pisco.networks.schedules import bernoulli
@@ -162,6 +168,46 @@ def test_finished_studies_survive_a_kill(tmp_path):
     for part in (tmp_path / "cut").rglob("history.npz"):
         part.write_bytes(b"damaged")
     assert run(tmp_path / "cut", 0).stdout.split()[-1] == "4"
+
+
+def test_a_study_in_pieces_is_the_same_and_several_processes_share_it(tmp_path, monkeypatch):
+    """Cut short after a piece, then with a piece that another process has claimed: nothing is computed twice."""
+    data = np.random.default_rng(0).normal(size=(4, 20, 3)).astype("float32")
+    problem = pisco_fl.Problem(lambda x, a, key: (a @ x - 1) ** 2, np.zeros(3, "float32"), data, name="tiny")
+    began, cuts = [], []
+
+    def stage(words, rounds):
+        began.append(words)
+        if cuts and len(began) == cuts[-1]:
+            cuts.clear()
+            raise KeyboardInterrupt
+        return quiet(words, rounds)
+
+    def found(folder, at_once):
+        rule, net = partial(pisco_fl.algorithms.pisco, local_steps=1), pisco_fl.Network.ring(4)
+        seeds = {"seeds": (0, 1), "tuning_seeds": (100, 101), "grid": (0.05, 0.01, 0.1), "rounds": 5}
+        how = {"targets": {"grad_norm_sq_mean": 1.0}, "work": Work(stage, folder), "at_once": at_once} | seeds
+        made = study("tiny", rule, {"0": 0.0, "1": 1.0}, problem, net, **how)
+        return made.trials, [cell.result.history["loss"].tolist() for cell in [*made.tuned, *made.common]]
+
+    whole = found(None, None)
+    began.clear()
+    cuts.append(2)
+    with pytest.raises(KeyboardInterrupt):
+        found(tmp_path, 4)  # six cells of two seeds each: pieces of two cells
+    (claimed,) = (each for each in tmp_path.rglob("piece-*") if not (each / "whole").exists())
+    monkeypatch.setattr("pisco.experiments.paper.pieces.POLL", 0.01)
+    with (claimed / "claim").open() as other, ThreadPoolExecutor(1) as pool:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        ahead = pool.submit(found, tmp_path, 4)
+        while len(began) < 3:
+            time.sleep(0.01)
+        assert not ahead.done() and len(list(tmp_path.rglob("whole"))) <= 2
+        fcntl.flock(other, fcntl.LOCK_UN)
+        assert ahead.result() == whole
+    tuned = len({(label, each.local_lr) for label, each in whole[0].items()} | {("1", whole[0]["0"].local_lr)})
+    assert len(began) == 1 + 3 + math.ceil(tuned / 2)  # the one that was cut, each piece once, what was picked
+    assert found(tmp_path, 4) == whole and len(began) == 4 + math.ceil(tuned / 2)
 
 
 def test_finished_figures_are_kept_and_ctrl_c_is_no_result(tmp_path, monkeypatch):

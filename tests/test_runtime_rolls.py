@@ -21,10 +21,10 @@ import pisco
 from pisco.cli.main import app
 from pisco.federation import kits
 from pisco.federation.plan import Federation
-from pisco.federation.rolls import Chain, Roll, counted, read, sign
+from pisco.federation.rolls import Chain, Roll, counted, plan_mark, read, sign
 from pisco.federation.runtime import membership, news, rolled_server
 from pisco.federation.runtime.peers import Stopped, Waited
-from pisco.federation.runtime.replay import replay, scan, together
+from pisco.federation.runtime.replay import everybody, replay, scan, together
 from pisco.federation.runtime.rolled_agent import RolledAgent
 from pisco.interop.modules import load_problem
 
@@ -152,10 +152,10 @@ def test_a_plan_that_comes_while_a_round_is_begun(tmp_path, x64, monkeypatch):
 
     def spend(self, place, **more):
         honest(self, place, **more)
-        if self._k == 5 and not told:  # round 6 is not called before this one is done with round 5
+        if self.k == 5 and not told:  # round 6 is not called before this one is done with round 5
             told.append(self.name)
             give(name for name in ran.kits if name != self.name)
-        if self._k == 6 and told == [self.name]:  # it begins with the old roster, while the roll is called
+        if self.k == 6 and told == [self.name]:  # it begins with the old roster, while the roll is called
             told.append("begun")
             give([self.name])
 
@@ -243,6 +243,39 @@ def test_the_command_repeats_a_run_from_its_log(finished, tmp_path):
     for more, why in ((files[:4], "data of agent-2 is missing"), ([*files, "--data", "x=y"], "no agent 'x'")):
         refused = CliRunner().invoke(app, given + more)
         assert refused.exit_code != 0 and why in refused.output
+
+
+def test_a_run_in_which_nobody_is_left_behind_needs_no_log(tmp_path):
+    plan = plan_for(3, rounds=6, network={"graph": "ring", "server_prob": 0.4})
+    plan = plan.change(3, "remove", "agent-2").change(4, "add", "agent-3", f"127.0.0.1:{free_ports(1)[0]}")
+    ran = Running(tmp_path, plan, quadratic_of).join()
+    problems = {name: quadratic_of(i) for i, name in enumerate(plan.names)}
+    states = replay(plan, problems, everybody(plan))
+    for name in plan.names:
+        np.testing.assert_array_equal(states[name].params, ran.results[name].params)
+    with pytest.raises(pisco.InputError, match="nothing tells which round"):
+        everybody(plan_for(3, rounds=6).change(3, "remove", "agent-2", now=True))
+
+
+def middle(x, batch, key):
+    return 0.5 * jnp.sum((x - batch["b"].mean(axis=0)) ** 2)
+
+
+def test_who_never_came_is_not_in_a_replay():
+    plan = rolled(3, rounds=3, weigh_by="samples", dtype="float32")
+    data = [{"b": np.full((count, 2), count, np.float32)} for count in (2, 4, 12)]
+    problems = {
+        name: pisco.Problem(middle, np.zeros(2, np.float32), [own]) for name, own in zip(plan.names, data, strict=True)
+    }
+    log = [Roll(k, 0, plan_mark(plan, k), (0, 1)) for k in range(3)] + [Roll(3, 0, plan_mark(plan, 3), ())]
+    few = {name: problems[name] for name in ("agent-0", "agent-1")}
+    again = {told: replay(plan, given, log, mean_samples=told) for told, given in ((None, problems), (3.0, few))}
+    np.testing.assert_array_equal(again[3.0]["agent-1"].params, replay(plan, few, log)["agent-1"].params)
+    assert np.abs(again[None]["agent-1"].params - again[3.0]["agent-1"].params).max() > 1e-3  # the third counts there
+    with pytest.raises(pisco.InputError, match="without data took part in no round"):
+        scan(plan, few, log)
+    with pytest.raises(pisco.InputError, match="the data of agent-0 is missing"):
+        replay(plan, {"agent-1": problems["agent-1"]}, log)
 
 
 def restarted(finished, tmp_path, name):

@@ -11,7 +11,7 @@ import pytest
 
 import pisco
 from pisco.engines.run import ENGINES
-from pisco.planning.diagnosis import diagnose
+from pisco.planning import diagnose, plan
 from pisco.problems.gradient import agent_loss
 from pisco.problems.stream import Stream, _Items
 from pisco.problems.subsample import subsample
@@ -169,8 +169,15 @@ def test_a_loader_that_fails_while_something_is_estimated_is_one_sentence():
     for look in (estimate, lambda problem: diagnose(problem, RING, rounds=9, batch_size=4)):
         data = [Samples(0), Samples(1, broken), Samples(2)]
         data[1].after = 40  # not at the start: while the programs run
-        with pytest.raises(pisco.InputError, match=WRONG[1][1]):
+        with pytest.raises(
+            pisco.InputError, match=WRONG[1][1] + r".*; fix them$"
+        ):  # there is no checkpoint to go on from
             look(pisco.Problem(loss, np.zeros(3, np.float32), data, test=Samples(0)))
+    late = [Samples(0), Samples(1, broken), Samples(2)]
+    late[1].after = 4000  # in the pilots of a plan
+    how = {"rounds": 20, "batch_size": 4, "target": ("loss", 1e-9), "methods": ["dsgd"], "probabilities": (1.0,)}
+    with pytest.raises(pisco.InputError, match=WRONG[1][1] + r".*; fix them$"):
+        plan(pisco.Problem(loss, np.zeros(3, np.float32), late), RING, **how)
     few = subsample(pisco.Problem(loss, np.zeros(3, np.float32), [Samples(0)], test=Samples(0)), samples=6)
     assert few.trouble is few.test.stream.trouble  # whoever waits for either hears of both
 
@@ -186,6 +193,7 @@ def test_a_loader_that_fails_in_the_middle_loses_nothing(tmp_path, wrong, senten
     with pytest.warns(UserWarning, match=sentence) as told:
         result = run(problem, **options)
     assert len(told) == 1 and "\n" not in str(told[0].message)
+    assert str(told[0].message).endswith("rounds, and can go on from its last checkpoint")
     assert result.interrupted and 0 < result.rounds < 12
     expected = run(ARRAYS, rounds=12, chunk_rounds=2)
     kept = len(result.history["loss"])
@@ -361,7 +369,7 @@ def test_test_data_stay_where_they_are(tmp_path, monkeypatch):
     assert subsample(problem, 20).num_test == 20
     most, gather = [], Stream.gather
     monkeypatch.setattr(Stream, "gather", lambda self, rows: most.append(len(rows)) or gather(self, rows))
-    monkeypatch.setattr("pisco.problems.problem.STREAM_BYTES", 16 * 8)  # eight samples
+    monkeypatch.setattr("pisco.problems.blocks.STREAM_BYTES", 16 * 8)  # eight samples
     blocks = with_test(few)
     for engine in ("scan", "sharded"):
         found = run(blocks, rounds=2, engine=engine, eval_every=2)

@@ -48,6 +48,9 @@ class Quantity:
         return cls(values, **{key: float(value) for key, value in spread.items()})
 
 
+EXAMPLES = {"preset": "campus", "file": "measured.toml"}
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Clock:
     """How long things take: what `pisco.run(clock=…)` counts `history["seconds"]` with.
@@ -105,6 +108,9 @@ class Clock:
         if not isinstance(given, Mapping):
             raise InputError(f"clock is {given!r}, expected a pisco.Clock, a preset's name, a file or a table")
         table, known = dict(given), [f.name for f in fields(cls)]
+        for name in ("preset", "file"):
+            if not isinstance(table.get(name, ""), str | Path):
+                raise InputError(f"clock.{name} is {table[name]!r}, expected a text, as in {name} = {EXAMPLES[name]!r}")
         base = choose("clock", table.pop("preset"), presets()) if "preset" in table else {}
         table = base | (_read(Path(table.pop("file"))) if "file" in table else {}) | table
         for name in table.keys() - set(known):

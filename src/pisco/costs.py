@@ -9,7 +9,6 @@ import jax
 import numpy as np
 
 from pisco.errors import InputError, check_number
-from pisco.networks.graph import Graph
 from pisco.networks.rounds import Links, RoundMix, Told
 from pisco.tree import loop_inputs, num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
@@ -22,6 +21,8 @@ class RoundPrices(NamedTuple):
     server: float
     work: float = 0.0
     start: float = 0.0
+    before: float = 0.0
+    """What of a server round is for gossip before the average."""
 
     def expected(self, server_prob: float) -> float:
         """The mean price of a round that reaches the server with probability p."""
@@ -48,18 +49,20 @@ class Prices(NamedTuple):
         work = self.gradient * column("gradients") if self.gradient else 0.0
         return self.server * column("messages_server") + self.gossip * column("messages_gossip") + work
 
-    def of_round(self, sizes: MessageSizes, graph: Graph) -> RoundPrices:
-        """Every exchange is one message per directed edge, or one up and one down per agent.
+    def of_round(self, sizes: MessageSizes, gossip: Links, server: Links, start_edges: float) -> RoundPrices:
+        """From the links of an exchange in a gossip round and in a server round, and those of gossip at the start.
 
-        >>> from pisco.networks.graphs import ring
-        >>> Prices(gradient=0.5).of_round(MessageSizes(1, [8, 8], [8, 8], [], [], work=(1, 1, 0)), ring(10))
-        RoundPrices(gossip=50.0, server=410.0, work=10.0, start=0.0)
+        >>> links = Links(1, 0, 1, 0, 0, 20, 10), Links(1, 1, 0, 10, 10, 0, 10)
+        >>> Prices(gradient=0.5).of_round(MessageSizes(10, [8, 8], [8, 8], [], [], work=(1, 1, 0)), *links, 20)
+        RoundPrices(gossip=50.0, server=410.0, work=10.0, start=0.0, before=0.0)
         """
-        gossip, server = self.gossip * 2.0 * graph.num_edges, self.server * 2.0 * graph.num_agents
-        gradient, exchanges = self.gradient * graph.num_agents, len(sizes.sent)
-        work = gradient * sizes.gradients
-        start = gossip * len(sizes.start_gossip) + server * len(sizes.start_server) + gradient * sum(sizes.start_work)
-        return RoundPrices(gossip * exchanges + work, server * exchanges + work, work, start)
+        exchanges, gradient = len(sizes.sent), self.gradient * sizes.agents
+        work = self.gradient * gossip.present * sizes.gradients
+        sent = [exchanges * self.gossip * links.edges for links in (gossip, server)]
+        up_down = exchanges * self.server * (server.uplinks + server.downlinks)
+        start = self.gossip * start_edges * len(sizes.start_gossip) + gradient * sum(sizes.start_work)
+        start += self.server * 2.0 * sizes.agents * len(sizes.start_server)
+        return RoundPrices(sent[0] + work, up_down + sent[1] + work, work, start, sent[1])
 
 
 class MessageSizes(NamedTuple):

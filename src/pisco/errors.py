@@ -19,11 +19,15 @@ T = TypeVar("T")
 
 @contextmanager
 def writing(path: Any) -> Iterator[None]:
-    """What the system says against a path that is written becomes an `InputError`."""
+    """What the system says against a path that is written, or Python against its name, becomes an `InputError`."""
     try:
         yield
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(f"cannot write {path} ({error.strerror or error}); give another path") from error
+    except (TypeError, ValueError) as error:  # "" has no name, and a number is no path
+        raise InputError(f"cannot write {path!r} ({error}); give the path of a file") from error
 
 
 class InputError(ValueError):

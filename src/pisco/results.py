@@ -143,7 +143,8 @@ class Result:
 
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
         """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
-        folder = Path(path)
+        with writing(path):
+            folder = Path(path)
         leaves = jax.tree_util.tree_leaves_with_path(self.params)
         named = {jax.tree_util.keystr(path, simple=True, separator="/") or ".": leaf for path, leaf in leaves}
         summary = {name: getattr(self, name) for name in AS_THEY_ARE} | {

@@ -35,7 +35,7 @@ def plan(
             "--methods",
             help="Methods to choose from (`pisco list algorithms`), as in pisco,dsgt; or `all`.",
             autocompletion=listed("algorithms"),
-            show_default="pisco-one-exchange,pisco",
+            show_default="pisco-one-exchange,pisco; the experiment's own where they cannot run",
         ),
     ] = None,
     price_server: Annotated[
@@ -135,12 +135,17 @@ def _recommended(config: Config, prices: Prices | None) -> list[str]:
     """Out of all methods those that measured cells recommend for such a network and such prices."""
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.costs import Prices
-    from pisco.experiments.bench.learned import Spot, shortlist
+    from pisco.experiments.bench.learned import Spot, fits, shortlist
+    from pisco.planning.settings import can_plan
 
     paid, network = prices or Prices(), config.network.build()
     rate = max(network.mixing_rate, 0.0)
     place = Spot(rate, network.num_agents, network.graph.num_edges)
-    found = shortlist(place, paid.server / max(paid.gossip, 1e-9))
+
+    def usable(method: str) -> bool:
+        return fits(method, network.graph) and can_plan(method, network)
+
+    found = shortlist(place, paid.server / max(paid.gossip, 1e-9), usable=usable)
     note(
         f"measured cells of {len(ALGORITHMS)} methods (`pisco bench`) recommend {', '.join(found)} at λ_w = {rate:.3g}"
     )
@@ -200,6 +205,8 @@ def _show(planned: Planned, experiment: str) -> None:
     if not math.isnan(found.stable_limit):
         rows["stable η_l at x⁰, in theory"] = f"{found.stable_limit:.3g}"
         rows["growth of deviations a round"] = _growth_words(found.growth)
+    else:
+        rows["stable η_l, in theory"] = "left out: it knows PISCO, on steady links where all report"
     print_table(f"Plan for {experiment}: {goal}, in {found.seconds:.0f} s", ("", ""), rows.items())
     print_table(
         f"The best setting for each p ({words})",
@@ -208,7 +215,7 @@ def _show(planned: Planned, experiment: str) -> None:
             (
                 f"{s.server_prob:.3g}{' ←' if s == setting else ''}",
                 s.method,
-                s.weights if s.server_prob < 1 else "–",
+                s.weights if s.server_prob < 1 or s.periodic else "–",
                 cell(s.local_steps, "d"),
                 f"{s.local_lr:.3g}",
                 cell(row.price),

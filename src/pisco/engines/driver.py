@@ -180,7 +180,7 @@ def drive(
 
     def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)
-        columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds)}
+        columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds, history.reached)}
         columns |= private.epsilons(job, sizes, history.rounds)
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()
@@ -188,6 +188,7 @@ def drive(
         return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames, names, told)
 
     saved_at, saved_round, stopping = -math.inf, done, False
+    go_on = "" if checkpoints is None else ", and can go on from its last checkpoint"
     polite, watching = _one_polite_interrupt(), deferring(job.problem.trouble)
     with polite as asked_to_stop, watching as failed, feeding(job, shapes) as feeder:
         chunk = chunk if feeder is None else min(chunk, feeder.rounds)
@@ -196,13 +197,16 @@ def drive(
             failure = None if feeder is None else feeder.provide(done, segment.rounds, rounds, eval_every, chunk)
             if failure is None:
                 states, rows, links = engine.advance(job, states, done, segment)
-                failure = failed()
+                try:
+                    failure = failed()
+                except InputError as error:
+                    raise InputError(f"{error}{go_on if saved_round else ''}") from error
                 history.add(done, segment.stride, {} if failure else rows, links)
                 done += segment.rounds
             if failure is not None:  # what was computed is kept
                 if not done:
                     raise failure
-                warnings.warn(f"{failure}; the run ends after {done} rounds", stacklevel=3)
+                warnings.warn(f"{failure}; the run ends after {done} rounds{go_on}", stacklevel=3)
                 stopping = True
                 break
             if progress:

@@ -19,6 +19,7 @@ from pisco.errors import InputError, brief
 from pisco.metrics import AGENTS, METRICS, STATE, TEST, Metric
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
+from pisco.problems.blocks import sample_values
 from pisco.problems.problem import Problem
 from pisco.tree import squared_norm
 from pisco.types import HasInner, Params, State
@@ -80,7 +81,7 @@ def measure_test(problem: Problem, params: Params, here: Placement = EVERYBODY) 
 
 def _tested(problem: Problem, metric: Metric, params: Params, here: Placement) -> jax.Array:
     function = partial(with_fast_convolutions(metric.function), problem.whole(params))
-    values = problem.sample_values(function, problem.test)
+    values = sample_values(function, problem.test, problem.eval_batch)
     return metric.reduce(here.gather(values, problem.num_test))
 
 

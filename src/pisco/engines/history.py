@@ -23,6 +23,8 @@ class History:
         self.links: list[np.ndarray] = []
         self.since = np.zeros((len(Links._fields), runs), np.int64)
         self.frames = Frames()
+        self.reached = np.zeros((runs, 0), bool)
+        """Which rounds reached the server, where links are told round by round."""
 
     def start(self, row: dict[str, np.ndarray]) -> None:
         self.rounds, self.rows, self.links = [0], [self._without_agents(0, row)], [self.since.copy()]
@@ -35,6 +37,9 @@ class History:
 
     def add(self, done: int, stride: int, rows: dict[str, np.ndarray], links: Links) -> None:
         counts = np.stack([np.asarray(column, np.int64) for column in links])  # (kinds, runs, evals)
+        if counts.ndim == 4:
+            reached = np.asarray(links.server, bool).reshape(counts.shape[1], -1)
+            self.reached, counts = np.concatenate([self.reached, reached], axis=1), counts.sum(axis=-1)
         for index in range(counts.shape[-1]):
             self.since += counts[..., index]
             if rows:
@@ -51,14 +56,16 @@ class History:
         """Arrays for a checkpoint; metrics have runs first."""
         metrics = {f"metric {n}": np.stack([row[n] for row in self.rows], axis=1) for n in self.rows[0]}
         links = np.stack(self.links, axis=-1)
+        reached = {"reached": self.reached} if self.reached.size else {}
         return {"rounds": np.asarray(self.rounds, np.int64), "links": links, "since": self.since.copy()} | (
-            metrics | self.frames.save()
+            metrics | reached | self.frames.save()
         )
 
     def restore(self, saved: dict[str, np.ndarray]) -> None:
         self.rounds = saved["rounds"].tolist()
         self.links = list(np.moveaxis(saved["links"], -1, 0))
         self.since = saved["since"].copy()
+        self.reached = saved.get("reached", self.reached)
         self.frames.restore(saved)
         metrics = {n.removeprefix("metric "): a for n, a in saved.items() if n.startswith("metric ")}
         self.rows = [{n: a[:, i] for n, a in metrics.items()} for i in range(len(self.rounds))]

@@ -13,6 +13,7 @@ from pisco.engines.evaluate import with_params
 from pisco.engines.job import Carry, Run, Segment, first_memories, streams
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
+from pisco.networks.schedules import watches_loss
 from pisco.problems.gradient import Batching, buffers, gradient, mean_loss
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents, where_agents
@@ -82,19 +83,25 @@ class Rounds:
     def advance(
         self, carry: Carry, done: Any, segment: Segment, note: Callable[[Any], dict[str, Any]]
     ) -> tuple[Carry, dict[str, Any], Links]:
-        """`segment` rounds from round `done` on; what `note` says of the state, and the links used, a stretch a row."""
+        """`segment` rounds from round `done` on; what `note` says of the state, and the links used, a stretch a row.
+
+        What a schedule decides that watches the loss is known from the run alone: there links are told round by round.
+        """
+        each = watches_loss(self.run.server)
 
         def one_round(so_far, k):
             carry, links = self.one_round(so_far[0], k)
             # One vector: six numbers of their own would be six small kernels in every round.
-            return (carry, so_far[1] + jnp.stack([jnp.asarray(count, jnp.int32) for count in links])), None
+            used = jnp.stack([jnp.asarray(count, jnp.int32) for count in links])
+            return (carry, so_far[1] + used), used if each else None
 
         def stretch(carry, first):
             rounds = first + jnp.arange(segment.stride, dtype=jnp.int32)
             none = jnp.zeros(len(Links._fields), jnp.int32)
-            (carry, used), _ = lax.scan(one_round, (carry, none), rounds)
+            (carry, total), by_round = lax.scan(one_round, (carry, none), rounds)
+            used: Any = by_round if each else total
             return carry, (note(carry.state) if segment.measured else {}, used)
 
         starts = done + segment.stride * jnp.arange(segment.evals, dtype=jnp.int32)
         carry, (rows, used) = lax.scan(stretch, carry, starts)
-        return carry, rows, Links(*used.T)
+        return carry, rows, Links(*jnp.moveaxis(used, -1, 0))

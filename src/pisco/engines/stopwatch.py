@@ -4,6 +4,7 @@ Every agent has a clock. A gradient adds its seconds. The message of j is at i a
 goes on at the latest of its own time and of what it waits for: its neighbours, or the average of all who report. (Where
 messages are asked for, none leaves before the question is there, and the server asks when it is first asked.) Time
 changes no trajectory, so it is computed beside the run, from the same draws, on the host and in double precision.
+What a schedule decides that watches the loss cannot be drawn again: that is taken from the run.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from pisco.errors import InputError
 from pisco.networks.mixing import DENSE_UP_TO, Circulant, Dense, Edges, Operator, by_link
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, draw, tell
+from pisco.networks.schedules import watches_loss
 
 CHUNK, NUMBERS = 256, 2**20
 """Rounds of one compiled stretch, or fewer where all its links would be more numbers than this."""
@@ -56,22 +58,25 @@ def _heard(operator: Operator, agents: int) -> _Heard:
     return _Heard(sources, targets, (weights != 0) & (sources != own))
 
 
-def _no_loss() -> Any:
-    raise InputError("the server's schedule depends on the loss, so a clock cannot follow it; leave out one of them")
-
-
 @partial(jax.jit, static_argnames=("agents", "start", "varying"))
-def _draws(run: Any, memory: Any, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool):
-    """Who reaches the server, who reports, who is present and who hears whom, in every round; at the `start` too."""
+def _draws(
+    run: Any, memory: Any, seen: Any, gossip: Gossip, rounds: Any, *, agents: int, start: bool, varying: bool
+) -> Any:
+    """Who reaches the server, who reports, who is present and who hears whom, in every round; at the `start` too.
+
+    `seen` are the rounds that were seen to reach the server; None: the schedule says.
+    """
     (server, keys), present, (attendance, kept) = run, None, memory
     if gossip.presence is not None and not start:
         decide = gossip.presence.decide
         attendance, present = lax.scan(lambda memory, k: decide(memory, keys.presence, k)[::-1], attendance, rounds)
 
     def coin(memory, k):
-        return server.decide(memory, keys.coins, k, _no_loss)[::-1]
+        return server.decide(memory, keys.coins, k, lambda: jnp.zeros(()))[::-1]
 
-    if jax.tree.leaves(kept) and not start:
+    if seen is not None:
+        reached = seen
+    elif jax.tree.leaves(kept) and not start:
         kept, reached = lax.scan(coin, kept, rounds)
     else:
         reached = jax.vmap(lambda k: coin(kept, k)[1])(rounds)
@@ -197,6 +202,12 @@ class Stopwatch:
 
     def __init__(self, clock: Clock, network: Network, runs: Sequence[Run], sizes: MessageSizes):
         clock.check(network.num_agents)
+        self.watches = watches_loss(runs[0].server)
+        if self.watches and network.splits_rounds:
+            raise InputError(
+                "the server's schedule decides agent by agent from the loss, and who reached the server is not kept of "
+                "such a run; leave out the clock, or let the schedule decide for all agents at once"
+            )
         self.clock, self.asked, self.network = clock.quantities, clock.asked, network
         self.runs = [(run.server, streams(seed_key(run.seed))) for run in runs]
         self.keys = jnp.stack([keys.clock for _, keys in self.runs])
@@ -223,23 +234,43 @@ class Stopwatch:
         self.latest = self._next((*begins, _Exchange(sizes.start_work[-1])), np.zeros(1, np.int32), start=True)
         self.known = {0: self.latest[:, 0]}
 
-    def at(self, rounds: Sequence[int]) -> np.ndarray:
-        """The seconds after each of these rounds, runs first; later calls ask for the same ones, or later ones."""
+    def at(self, rounds: Sequence[int], reached: np.ndarray | None = None) -> np.ndarray:
+        """The seconds after each of these rounds, runs first; later calls ask for the same ones, or later ones.
+
+        `reached` says of every run's rounds so far which ones reached the server, where the schedule watches the loss.
+        """
+        if self.watches and reached is None:
+            raise InputError("the server's schedule watches the loss; say which rounds reached it, as the run has seen")
+        seen = reached if self.watches else None
         for k in sorted(set(rounds) - self.known.keys()):
             while k > self.done:  # whole chunks, so that one program does for all
-                self.latest = self._next(self.exchanges, self.done + np.arange(self.chunk, dtype=np.int32))
+                before, chunk = (self.times, self.memory), self.done + np.arange(self.chunk, dtype=np.int32)
+                ahead = None if seen is None else seen[:, self.done : self.done + self.chunk]
+                self.latest = self._next(self.exchanges, chunk, ahead)
+                if ahead is not None and ahead.shape[1] < self.chunk:  # what is beyond is a guess: take it back
+                    self.times, self.memory = before
+                    late = {k: self.latest[:, k - self.done - 1] for k in rounds if k > self.done}
+                    return np.stack([(self.known | late)[k] for k in rounds], axis=1)
                 self.done += self.chunk
             self.known[k] = self.latest[:, k - self.done - 1]
         return np.stack([self.known[k] for k in rounds], axis=1)
 
-    def _next(self, exchanges: tuple[_Exchange, ...], rounds: np.ndarray, *, start: bool = False) -> np.ndarray:
+    def _next(
+        self, exchanges: tuple[_Exchange, ...], rounds: np.ndarray, seen: Any = None, *, start: bool = False
+    ) -> np.ndarray:
         network, gossip = self.network, self.network.gossip
+        told: list[Any] = [None] * len(self.runs)
+        if self.watches:
+            told = list(np.zeros((len(self.runs), len(rounds)), bool))
+            for row, own in zip(told, () if seen is None else seen, strict=False):
+                row[: len(own)] = own
         always = not start and (gossip.before_server or network.splits_rounds)
         do = _Round(exchanges, gossip.steps, always, self.asked)
         how: Any = {"agents": network.num_agents, "start": start, "varying": self.fixed is None}
         with _host():
             # In the user's precision and run by run, as the engines draw: coins are the same to the last bit.
-            drawn = [_draws(*each, gossip, rounds, **how) for each in zip(self.runs, self.memory, strict=True)]
+            each = zip(self.runs, self.memory, told, strict=True)
+            drawn = [_draws(*one, gossip, rounds, **how) for one in each]
             self.memory, drawn = (list(part) for part in zip(*drawn, strict=True))
             draws = jax.tree.map(lambda *leaves: jnp.stack(leaves), *drawn)
             with jax.enable_x64(True):

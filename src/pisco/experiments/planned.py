@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco.costs import Prices
-from pisco.errors import InputError
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
+from pisco.networks.network import Network
 from pisco.planning.diagnosis import Diagnosis, diagnose
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Plan, plan
-from pisco.planning.settings import PISCO, PROBABILITIES, Setting, rule_of
+from pisco.planning.settings import PISCO, PROBABILITIES, Setting, can_plan, is_plain, rule_of
 from pisco.report.panels import COLOURS, GOSSIP, SERVER, Bars, Curve, Level, Panel
 from pisco.report.picture import draw
 from pisco.targets import Target
@@ -35,23 +35,15 @@ def plan_config(
     *,
     target: tuple[str, float],
     prices: Prices | None = None,
-    methods: Sequence[str] = PISCO,
+    methods: Sequence[str] | None = None,
     probabilities: Sequence[float] = PROBABILITIES,
     seconds: float = 60.0,
     tell: Callable[[str], None] = lambda words: None,
 ) -> Planned:
-    """Find the cheapest way to run an experiment with PISCO, or other methods.
+    """Find the cheapest way to run an experiment: with PISCO, or with its own method where PISCO cannot run, or others.
 
     Without prices, an experiment that has a clock is planned for seconds.
     """
-    usual = {"varying": "none", "presence": "everybody", "reporters": None, "gossip_steps": 1, "guard": "none"}
-    usual["gossip_before_server"] = False
-    for name, value in usual.items():
-        if getattr(config.network, name) != value:
-            raise InputError(
-                f"network.{name} = {getattr(config.network, name)!r} cannot be planned for: plans are for fixed links "
-                "and a server that averages everybody; leave it out"
-            )
     problem, network = config.problem_and_network()
     found = plan(
         problem,
@@ -61,7 +53,7 @@ def plan_config(
         target=target,
         prices=prices or Prices(),
         clock=None if config.clock is None or prices else config.clock.build(),
-        methods=methods,
+        methods=methods or _usual_methods(config, network, probabilities),
         eval_every=config.run.eval_every or 1,
         local_steps=_local_steps(config),
         probabilities=probabilities,
@@ -69,6 +61,11 @@ def plan_config(
         tell=tell,
     )
     return Planned(found, planned_config(config, found.setting, network.weights_name))
+
+
+def _usual_methods(config: Config, network: Network, probabilities: Sequence[float]) -> Sequence[str]:
+    """PISCO; the experiment's own method where PISCO cannot run, as where only a sample reports."""
+    return PISCO if can_plan(PISCO[0], network, probabilities) else [config.algorithm.name]
 
 
 def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
@@ -110,17 +107,25 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
         tables["algorithm"]["local_steps"] = setting.local_steps
     p = float(f"{setting.server_prob:.4g}")
     server: dict[str, Any] = {"server": "bernoulli", "server_prob": p}
-    if p in (0.0, 1.0):
+    if setting.periodic:
+        server = {"server": setting.published["server"], "period": round(1 / setting.server_prob)}
+    elif p in (0.0, 1.0):
         server = {"server": "always" if p else "never"}
     if setting.knows_prob:
         tables["algorithm"]["server_prob"] = p
-    if setting.gossip_steps != 1:
-        server["gossip_steps"] = setting.gossip_steps
     weights = {} if setting.weights == own_weights else {"weights": setting.weights}
-    replace(tables, {"network": server | weights})
+    replace(tables, {"network": server | weights | _ways(config, setting)})
     tables["name"] = f"{config.name}-planned"
     tables["description"] = f"planned: {setting.describe()}"
     return Config.from_dict(tables, "the plan")
+
+
+def _ways(config: Config, setting: Setting) -> dict[str, Any]:
+    """How the method uses the network beyond what the experiment says (`Network.used_as`)."""
+    usual = {"gossip_steps": 1, "varying": "none", "reporters": None, "gossip_before_server": False}
+    own = {name for name, value in usual.items() if getattr(config.network, name) == value}
+    own |= {"receivers"} & setting.published.keys() if "reporters" in own else set()
+    return {name: value for name, value in setting.published.items() if name in own}
 
 
 def panels(planned: Planned) -> list[Panel]:
@@ -131,24 +136,20 @@ def panels(planned: Planned) -> list[Panel]:
     parts = {kind: np.array([choice.parts[kind] for choice in known]) for kind in kinds}
     labels = [f"{choice.setting.server_prob:.3g}" + " *" * (not choice.measured) for choice in known]
     probs = np.geomspace(1e-3, 1, 61)
-    expected = network_dependency(planned.config.network.build().mixing_rate, probs)
-    return [
+    network = planned.config.network.build()
+    made = [
         Panel(
             f"{words} to {found.target.column} {found.target.bound:g}, best setting for each p",
             "p (* predicted, not measured)",
             words,
             bars=Bars(labels, parts, (GOSSIP, SERVER, COLOURS[3])),
             levels=[Level("the plan", found.price, COLOURS[0])] if math.isfinite(found.price) else [],
-        ),
-        Panel(
-            "what the theory expects of the network",
-            "p",
-            "λ_p⁻²",
-            [Curve("network dependency", probs, expected[None], 2)],
-            log_x=True,
-            log_y=True,
-        ),
+        )
     ]
+    if is_plain(network) and network.push is None:
+        curve = Curve("network dependency", probs, network_dependency(network.mixing_rate, probs)[None], 2)
+        made.append(Panel("what the theory expects of the network", "p", "λ_p⁻²", [curve], log_x=True, log_y=True))
+    return made
 
 
 def plot(planned: Planned, path: Path) -> None:

@@ -46,7 +46,8 @@ def check(plan: Federation) -> None:
     if plan.closing and plan.presence == "deadline" and plan.server_sum:
         raise InputError(
             'closing = true with server_sum = "masked" needs everybody at the end, and presence = "deadline" does not '
-            "wait for them; leave it out, and give `pisco federation collect` everybody's result"
+            "wait for them (a second sum, without one who is missing, would tell its vector); leave it out: the server "
+            "has the model where the last round reaches it, else give `pisco federation collect` everybody's result"
         )
     check_changes(plan)
     check_relays(plan.relays or [], plan.server_address, plan.epochs)

@@ -27,6 +27,7 @@ class Graph:
     positions: (n, 2) coordinates for drawing, if the family has natural ones.
     laplacian_extremes: (λ₂, λ_max) of the Laplacian in closed form. Set it only where equal weights on all
         edges are the fastest symmetric ones, because `weights.fdla` then uses it instead of solving.
+    groups: the cluster 0, 1, … of every agent, where there are clusters: reporters are sampled from each.
     one_way: pairs are (sender, receiver); they are kept in `arcs`, and `edges` are the same without a direction.
 
     >>> Graph(3, [(1, 0), (0, 1), (2, 1)]).edges.tolist()
@@ -39,6 +40,7 @@ class Graph:
     positions: np.ndarray | None = None
     laplacian_extremes: tuple[float, float] | None = None
     one_way: bool = False
+    groups: tuple[int, ...] | None = None
     arcs: np.ndarray | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

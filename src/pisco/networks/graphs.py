@@ -194,7 +194,8 @@ def clusters(
     for c, members in enumerate(counts):
         angle = 1.5 * np.pi - 2 * np.pi * (c / many + (np.arange(members) + 0.5) / members)
         positions.append(centres[c] + radius * np.stack([np.cos(angle), np.sin(angle)], axis=1))
-    return Graph(total, _stack(edges), f"{total} agents in {many} clusters", np.concatenate(positions))
+    groups = tuple(np.repeat(np.arange(many), counts).tolist())
+    return Graph(total, _stack(edges), f"{total} agents in {many} clusters", np.concatenate(positions), groups=groups)
 
 
 # ------------------------------------------------------------------------------------ random families

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,9 @@ from pisco.networks.graphs import Graph
 from pisco.networks.guards import AT_ONCE, Guard
 from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
-from pisco.networks.sampling import Sampling
+from pisco.networks.sampling import Sampling, sample_groups
 from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
-from pisco.networks.varying import Varying, fixed
+from pisco.networks.varying import VARYING, Varying, fixed
 from pisco.registry import checked
 from pisco.registry import options as known_options
 
@@ -185,10 +185,31 @@ class Network:
         """The same network with another guard, or none."""
         return self._with(guard=guard)
 
-    def with_gossip_steps(self, gossip_steps: int) -> Network:
-        """The same network with so many exchanges in a gossip round; with none agents hear the server alone."""
-        check_number("gossip_steps", gossip_steps, low=0, high=1000, integer=True)
-        return self if gossip_steps == self.gossip_steps else self._with(gossip_steps=int(gossip_steps))
+    def with_weights(self, weights: str) -> Network:
+        """The same network with the weights of another rule."""
+        other = Network(self.graph, weights=weights)
+        made = self._with(weights=other.weights, push=other.push, weights_name=other.weights_name)
+        made.__dict__.pop("mixing_rate", None)
+        return made
+
+    def used_as(self, published: Mapping[str, Any]) -> Network:
+        """The same network used as a method is published (`Method.network`), where it says nothing of its own.
+
+        That is who reports and who hears the average, how often agents gossip, and links that vary.
+        """
+        changes: dict[str, Any] = {}
+        if "gossip_steps" in published and self.gossip_steps == 1:
+            changes["gossip_steps"] = int(published["gossip_steps"])
+        if "varying" in published and self.varying is None:
+            changes["varying"] = VARYING[published["varying"]]()
+        if "reporters" in published and self.sampling is None:
+            changes["sampling"] = sample_groups(
+                published["reporters"], groups=self.graph.groups or [0] * self.num_agents
+            )
+            changes["to_sampled"] = published.get("receivers") == "sampled"
+        if published.get("gossip_before_server") and self.gossip_steps:
+            changes["gossip_before_server"] = True
+        return self._with(**changes) if changes else self
 
     def _with(self, **changes: Any) -> Network:
         other = object.__new__(Network)

@@ -83,12 +83,12 @@ def bernoulli(server_prob: float) -> Schedule:
     return Bernoulli(server_prob)
 
 
-@jax.tree_util.register_static
+@jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
 class Every(Schedule):
     """The last round of every period."""
 
-    period: int
+    period: Any
 
     def participants(self, key: jax.Array, round_index: Any) -> Any:
         return (round_index + 1) % self.period == 0
@@ -310,6 +310,18 @@ def decided_shape(server: Schedule, observe: Observe = lambda: jnp.zeros(())) ->
             f"server={server!r} decides {who.dtype}{list(who.shape)}, expected a boolean, or one for each agent"
         )
     return who.shape
+
+
+def watches_loss(server: Schedule) -> bool:
+    """Whether a schedule looks at the agents' loss, so that what it decides is known from the run alone."""
+    looks: list[bool] = []
+
+    def observe() -> jax.Array:
+        looks.append(True)
+        return jnp.zeros(())
+
+    jax.eval_shape(lambda k: server.decide(server.start(), jax.random.key(0), k, observe)[1], np.int32(0))
+    return bool(looks)
 
 
 SCHEDULES = Registry[Callable[..., Schedule]](

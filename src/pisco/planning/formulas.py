@@ -9,13 +9,18 @@ from typing import Any, NamedTuple
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.planning.planner import WEIGHTS
-from pisco.planning.settings import PROBABILITIES
+from pisco.planning.settings import PROBABILITIES, is_plain
 from pisco.problems.problem import Problem
 from pisco.theory.applied import guarantees
 from pisco.theory.estimates import Estimates, estimate
 from pisco.theory.orders import Setup, complexities
 from pisco.theory.paper import network_dependency
 from pisco.theory.safe_steps import largest_safe_step
+
+ODD = (
+    "all of this is for steady links, one gossip exchange at a time and a server that hears everybody, which this "
+    "network has not: take it for the same graph without that"
+)
 
 
 class Outlook(NamedTuple):
@@ -88,7 +93,8 @@ def outlook(
             )
     sigma = math.sqrt(found.noise / batch_size) if batch_size else 0.0
     setup = Setup(problem.num_agents, local_steps, network.mixing_rate, sigma, epsilon)
-    return Outlook(found, local_steps, epsilon, steps, _orders(setup, probabilities), _notes(steps, rounds))
+    notes = [] if is_plain(network) else [ODD]
+    return Outlook(found, local_steps, epsilon, steps, _orders(setup, probabilities), notes + _notes(steps, rounds))
 
 
 def _notes(steps: list[dict[str, Any]], rounds: int) -> list[str]:

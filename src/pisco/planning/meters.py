@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from typing import NamedTuple, Protocol
+from functools import cache, partial
+from typing import Any, NamedTuple, Protocol
 
+import jax
 import numpy as np
 
 from pisco.clock import Clock
 from pisco.costs import Prices, RoundPrices
-from pisco.engines.job import Run
+from pisco.engines.job import Run, attendance, seed_key, streams
 from pisco.engines.stopwatch import Stopwatch
 from pisco.networks.network import Network
+from pisco.networks.rounds import Gossip, Links, count_links, draw
+from pisco.networks.schedules import every
 from pisco.planning.settings import Setting
 from pisco.problems.problem import Problem
 
@@ -20,7 +23,7 @@ TOGETHER = 3
 """Seeds that are timed in one call: all stages of a search have a multiple of it, and so share a program."""
 
 TIMED = 256
-"""Rounds whose mean is the expected time of one."""
+"""Rounds whose mean is the expected time of one, and the expected number of its links."""
 
 
 class Meter(Protocol):
@@ -31,12 +34,15 @@ class Meter(Protocol):
         """The expected price of a round."""
         ...
 
-    def paid(self, index: int, rounds: int, served: int) -> float:
-        """By one seed after so many rounds, of which so many reached the server."""
+    def paid(self, index: int, rounds: int, served: int, reached: Sequence[bool] = ()) -> float:
+        """By one seed after so many rounds, of which so many reached the server.
+
+        `reached` says which, where the schedule watches the loss.
+        """
         ...
 
-    def parts(self, price: float) -> dict[str, float]:
-        """For what a price was paid, as is to be expected."""
+    def parts(self, price: float, served: float) -> dict[str, float]:
+        """For what a price was paid, as is to be expected where this share of the rounds reaches the server."""
         ...
 
 
@@ -54,14 +60,15 @@ class PriceMeter(NamedTuple):
     def unit(self) -> float:
         return self.each.expected(self.server_prob)
 
-    def paid(self, index: int, rounds: int, served: int) -> float:
+    def paid(self, index: int, rounds: int, served: int, reached: Sequence[bool] = ()) -> float:
         return self.each.start + served * self.each.server + (rounds - served) * self.each.gossip
 
-    def parts(self, price: float) -> dict[str, float]:
-        work, rounds = self.each.work, (price - self.each.start) / self.unit if self.unit else 0.0
-        gossip = (1 - self.server_prob) * (self.each.gossip - work) * rounds
-        parts = {"between agents": gossip, "to and from the server": price - gossip - work * rounds}
-        return parts | ({"gradients": work * rounds} if work else {})
+    def parts(self, price: float, served: float) -> dict[str, float]:
+        each, unit = self.each, self.each.expected(served)
+        rounds = (price - each.start) / unit if unit else 0.0
+        gossip = ((1 - served) * (each.gossip - each.work) + served * each.before) * rounds
+        parts = {"between agents": gossip, "to and from the server": price - gossip - each.work * rounds}
+        return parts | ({"gradients": each.work * rounds} if each.work else {})
 
 
 class ClockMeter:
@@ -75,34 +82,75 @@ class ClockMeter:
     def _until(self, rounds: int) -> np.ndarray:
         return np.concatenate([watch.at(range(rounds + 1)) for watch in self.watches])
 
-    def paid(self, index: int, rounds: int, served: int) -> float:
+    def paid(self, index: int, rounds: int, served: int, reached: Sequence[bool] = ()) -> float:
         if rounds >= self.seconds.shape[1]:
             self.seconds = self._until(min(self.most, 2 * rounds))
         return float(self.seconds[index, rounds])
 
-    def parts(self, price: float) -> dict[str, float]:
+    def parts(self, price: float, served: float) -> dict[str, float]:
         return {"seconds": price}
 
 
-def priced(problem: Problem, network: Network, prices: Prices) -> Metering:
+class SeenClockMeter:
+    """Seconds by a clock where the schedule watches the loss: known from what the pilots did, a watch for each."""
+
+    def __init__(self, watches: Sequence[Stopwatch], unit: float):
+        self.watches, self.unit = watches, unit
+        self.seconds = [watch.known[0] for watch in watches]
+
+    def paid(self, index: int, rounds: int, served: int, reached: Sequence[bool] = ()) -> float:
+        if rounds >= len(self.seconds[index]):
+            seen = np.asarray(reached, bool)[None]
+            self.seconds[index] = self.watches[index].at(range(seen.shape[1] + 1), seen)[0]
+        return float(self.seconds[index][rounds])
+
+    def parts(self, price: float, served: float) -> dict[str, float]:
+        return {"seconds": price}
+
+
+@partial(jax.jit, static_argnames=("server", "agents"))
+def _used(gossip: Gossip, key: Any, rounds: Any, present: Any, *, server: bool, agents: int) -> Links:
+    return jax.vmap(lambda k, there: count_links(gossip, draw(gossip, server, key, k, there), agents))(rounds, present)
+
+
+def expected_links(network: Network, *, server: bool) -> Links:
+    """What an exchange uses, the mean over some rounds that all reach the server, or none."""
+    there = None if network.presence is None else attendance(network, rounds=TIMED)
+    key, rounds = streams(seed_key(0)).links, np.arange(TIMED, dtype=np.int32)
+    found = _used(network.gossip, key, rounds, there, server=server, agents=network.num_agents)
+    return Links(*(float(np.mean(np.asarray(column, float))) for column in found))
+
+
+def priced(problem: Problem, networks: Mapping[str, Network], prices: Prices) -> Metering:
     """A setting's messages and gradients at these prices."""
 
     @cache
     def of(alike: Setting) -> RoundPrices:
-        each = prices.of_round(alike.sizes(problem), network.graph)
-        return each._replace(gossip=each.work + alike.gossip_steps * (each.gossip - each.work))
+        network = alike.on(networks[alike.weights])
+        gossip, server = (expected_links(network, server=reached) for reached in (False, True))
+        edges = float(network.gossip.rule.draw(streams(seed_key(0)).links, 0)[1])
+        return prices.of_round(alike.sizes(problem)._replace(agents=network.num_agents), gossip, server, edges)
 
-    return lambda setting, seeds: PriceMeter(of(setting._replace(weights="", local_lr=1.0)), setting.server_prob)
+    return lambda setting, seeds: PriceMeter(of(setting._replace(local_lr=1.0, server_prob=1.0)), setting.server_prob)
 
 
 def timed(problem: Problem, networks: Mapping[str, Network], clock: Clock, rounds: int) -> Metering:
     """A setting's seconds; steps of any size take as long."""
 
     @cache
-    def of(alike: Setting, seeds: tuple[int, ...]) -> ClockMeter:
-        network, sizes = networks[alike.weights].with_gossip_steps(alike.gossip_steps), alike.sizes(problem)
-        runs = [Run(alike.algorithm, alike.server, seed) for seed in seeds]
-        groups = [runs[at : at + TOGETHER] for at in range(0, len(runs), TOGETHER)]
-        return ClockMeter([Stopwatch(clock, network, group, sizes) for group in groups], rounds)
+    def of(alike: Setting, seeds: tuple[int, ...]) -> Meter:
+        network, sizes = alike.on(networks[alike.weights]), alike.sizes(problem)
+        server = alike.schedule(network)
+
+        def watches(server: Any, at_once: int) -> list[Stopwatch]:
+            runs = [Run(alike.algorithm, server, seed) for seed in seeds]
+            groups = [runs[at : at + at_once] for at in range(0, len(runs), at_once)]
+            return [Stopwatch(clock, network, group, sizes) for group in groups]
+
+        own = watches(server, TOGETHER)
+        if not own[0].watches:
+            return ClockMeter(own, rounds)
+        steady = ClockMeter(watches(every(round(1 / alike.server_prob)), TOGETHER), rounds)
+        return SeenClockMeter(watches(server, 1), steady.unit)
 
     return lambda setting, seeds: of(setting._replace(local_lr=1.0), seeds)

@@ -38,6 +38,8 @@ class Pilot:
     met_at: list[int | None] = field(default_factory=list)
     served: list[list[int]] = field(default_factory=list, repr=False)
     """Server rounds of every seed, up to each row."""
+    reached: list[list[bool]] = field(default_factory=list, repr=False)
+    """Which rounds of every seed reached the server, where the schedule watches the loss."""
     stride: int = 1
 
     @property
@@ -51,13 +53,15 @@ class Pilot:
 
         A few seeds are often lucky: where the server does the work, its coins may have come early; where gossip does
         it, they may not have come at all. The mean of what was paid and the mean rounds at the expected price
-        estimate the same (Wald's identity); the larger one counts.
+        estimate the same (Wald's identity); the larger one counts. Where there is no coin there is no luck in it.
         """
         rounds = [self.rounds if at is None else at for at in self.met_at]
         paid = [
-            self.meter.paid(index, at, served[at // self.stride])
-            for index, (at, served) in enumerate(zip(rounds, self.served, strict=True))
+            self.meter.paid(index, at, served[at // self.stride], reached)
+            for index, (at, served, reached) in enumerate(zip(rounds, self.served, self.reached, strict=True))
         ]
+        if self.setting.periodic:
+            return float(np.mean(paid))
         begun = np.mean([self.meter.paid(index, 0, 0) for index in range(len(rounds))])
         return max(float(np.mean(paid)), float(begun + np.mean(rounds) * self.unit))
 
@@ -91,4 +95,15 @@ class Pilot:
 
     def predicted(self, target: Target) -> float:
         """The price at the target, as measured or forecast; infinite where the curve is flat."""
-        return self.cost if math.isfinite(self.cost) else self.rounds_ahead(target) * self.unit
+        if math.isfinite(self.cost):
+            return self.cost
+        # Without a coin, what rounds have cost so far: where the loss is watched the server comes less and less often.
+        unit = self.floor / self.rounds if self.setting.periodic and self.rounds else self.unit
+        return self.rounds_ahead(target) * unit
+
+    def parts(self, price: float) -> dict[str, float]:
+        """For what a price is paid."""
+        served = self.setting.server_prob
+        if self.setting.periodic and self.rounds:
+            served = float(np.mean([row[-1] for row in self.served])) / self.rounds
+        return self.meter.parts(price, served)

@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+
 from pisco.clock import Clock
 from pisco.costs import Prices
 from pisco.errors import InputError, check_distinct, check_number
@@ -97,13 +100,16 @@ def plan(
 
     Args:
       problem: loss and data.
-      network: its graph counts, and its weights where they were given as a matrix; the server schedule does not.
+      network: its graph counts, and its weights where they were given as a matrix; when the server is reached does
+        not. Each method uses it as it is published (HL-SGD: a few agents of every cluster report), where the network
+        says nothing else of its own.
       rounds: the most rounds that a run may take.
       batch_size: samples per gradient, None for all.
       target: a column of the history and its bound.
       prices: of messages and gradients.
       clock: how long gradients and messages take, as for `pisco.run`; then the plan is for seconds, not for prices.
-      methods: those to choose from, by name (`pisco list algorithms`): with a `local_lr`, at every p that they allow.
+      methods: those to choose from, by name (`pisco list algorithms`): with a `local_lr`, at every p that they allow;
+        those that are published with a period H of the server take p = 1/H.
       eval_every: rounds between two measurements.
       local_steps: a T_o to try besides 1, 4 and 10.
       probabilities: the p to try.
@@ -130,7 +136,8 @@ def plan(
     if isinstance(methods, str) or not methods:
         raise InputError(f"methods is {methods!r}; give the names of those to choose from, as in ['pisco', 'dsgt']")
     check_distinct("algorithm", methods)
-    firsts = [first_setting(method) for method in methods]
+    for method in methods:
+        first_setting(method)
     if not probabilities:
         raise InputError("probabilities is empty; give at least one p to try")
     for p in probabilities:
@@ -150,7 +157,7 @@ def plan(
     # Few samples add their own noise to a gradient's norm; it has to stay far below what is asked for.
     fine = 20 * estimates.noise / goal.bound if goal.column.startswith("grad_norm_sq") else 0.0
     few = subsample(problem, int(min(max(samples, fine), problem.num_samples)), test=goal.metric.of == TEST)
-    meters = priced(problem, network, prices) if clock is None else timed(problem, networks, clock, rounds)
+    meters = priced(problem, networks, prices) if clock is None else timed(problem, networks, clock, rounds)
     track = Track(
         few,
         networks,
@@ -161,11 +168,12 @@ def plan(
         eval_every=eval_every,
         tell=tell,
     )
-    start = track.begin(firsts[0]._replace(weights=next(iter(networks)), server_prob=probabilities[-1]), RACE_SEEDS)
-    if all(goal.met(values_of(goal, row)).all() for row in start.rows):
-        raise InputError(f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one")
     chosen: Any = {"methods": methods, "probabilities": probabilities, "local_steps": local_steps}
     search = Search(track, Modes.of(networks), estimates, **chosen)
+    first, allowed = next(iter(search.firsts.items()))
+    start = track.begin(first._replace(weights=next(iter(networks)), server_prob=allowed[-1]), RACE_SEEDS)
+    if all(goal.met(values_of(goal, row)).all() for row in start.rows):
+        raise InputError(f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one")
     interrupted = False
     try:
         search.run(began, seconds)
@@ -219,7 +227,7 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
             continue
         # A pilot that was stopped will cost more than it had paid by then.
         price = max(best.predicted(search.track.target), best.floor)
-        rows.append(Choice(best.setting, price, math.isfinite(best.cost), best.meter.parts(price)))
+        rows.append(Choice(best.setting, price, math.isfinite(best.cost), best.parts(price)))
     return rows
 
 
@@ -237,16 +245,23 @@ def _best_at(search: Search, p: float) -> Pilot | None:
 
 def networks_to_try(network: Network) -> dict[str, Network]:
     """One network for each choice of weights, none twice."""
-    if network.push is not None:
-        raise InputError(
-            f"{network.graph.name} has one-way links, and plans are for links that go both ways; use another"
-        )
+    if network.push is not None:  # rules of weights are for links that go both ways
+        return {network.weights_name: network}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # FDLA says when it falls back to constant weights
-        tried = {name: Network(network.graph, weights=name) for name in WEIGHTS}
+        tried = {name: network.with_weights(name) for name in WEIGHTS}
     tried.setdefault(network.weights_name, network)
     found: dict[str, Network] = {}
     for name, each in tried.items():
-        if all(abs(other.weights - each.weights).max() >= 1e-9 for other in found.values()):
+        if all(abs(other.weights - each.weights).max() >= 1e-9 for other in found.values()) and not (
+            found and network.varying and _same_links(each, next(iter(found.values())))
+        ):
             found[name] = each
     return found
+
+
+def _same_links(one: Network, other: Network) -> bool:
+    """Whether links vary alike: most rules that vary them have weights of their own."""
+    rules = (jax.tree.flatten(each.gossip.rule) for each in (one, other))
+    (leaves, form), (others, same) = rules
+    return form == same and all(np.array_equal(a, b) for a, b in zip(leaves, others, strict=True))

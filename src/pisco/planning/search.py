@@ -74,7 +74,7 @@ class Search:
         for first, probabilities in self.firsts.items():
             known = first._replace(server_prob=probabilities[-1])
             gradients = max(1, known.sizes(self.track.problem).gradients)
-            tried += candidates(first, self.modes, self.estimates, probabilities, gradients)
+            tried += candidates(first, self.track.networks, self.modes, self.estimates, probabilities, gradients)
         self.track.race(tried, RACE_SEEDS, words="race at T_o = 1")
         self._climb()
         self._refine()
@@ -147,7 +147,7 @@ class Search:
             steps = [s._replace(local_lr=s.local_lr * by) for by in (0.7, 1.4, 2.0)]
             chances = []
             if 0 < s.server_prob < 1:
-                chances = [s._replace(server_prob=min(1.0, s.server_prob * by)) for by in (0.55, 1.8)]
+                chances = [s.at(min(1.0, s.server_prob * by)) for by in (0.55, 1.8)]
             tried += [*steps, *chances]
         known = {pilot.setting for pilot in self.track.finished}
         self.track.race([s for s in tried if s not in known], RACE_SEEDS, words="refining")
@@ -191,11 +191,12 @@ class Search:
 
         NaN for methods that the theory of stability does not know.
         """
-        rule, first = setting.rule, np.asarray(self.estimates.agent_curvatures)
+        network, first = self.track.networks[setting.weights], np.asarray(self.estimates.agent_curvatures)
+        rule = setting.rule(network)
         if rule is None:
             return math.nan, math.nan
         eased = self.estimates.end_smoothness / max(self.estimates.smoothness, 1e-12)
-        weights, lr = self.track.networks[setting.weights].weights, setting.local_lr
+        weights, lr = network.weights, setting.local_lr
         return (
             agents_growth(first, weights, local_lr=lr, **rule),
             agents_growth(eased * first, weights, local_lr=lr, **rule),
@@ -203,5 +204,6 @@ class Search:
 
     def stable_limit(self, setting: Setting) -> float:
         """The largest safe η_l at the agents' curvatures at x⁰; NaN where that is not known."""
-        rule, weights = setting.rule, self.track.networks[setting.weights].weights
-        return math.nan if rule is None else largest_safe_step(self.estimates.agent_curvatures, weights, **rule)
+        network = self.track.networks[setting.weights]
+        rule = setting.rule(network)
+        return math.nan if rule is None else largest_safe_step(self.estimates.agent_curvatures, network.weights, **rule)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from pisco.costs import MessageSizes, message_sizes
 from pisco.engines.job import check_needs
 from pisco.errors import InputError
 from pisco.networks.network import Network
-from pisco.networks.schedules import Schedule, bernoulli
+from pisco.networks.schedules import SCHEDULES, Schedule, bernoulli
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import Estimates
 from pisco.theory.stability import Rule, best_step, largest_stable_step, weight_modes
@@ -58,19 +59,42 @@ class Setting(NamedTuple):
         return "server_prob" in ALGORITHMS[self.method].hyperparameters
 
     @property
-    def gossip_steps(self) -> int:
-        """Exchanges of a gossip round, as the method asks: none where only the server is heard."""
-        return int(ALGORITHMS[self.method].network.get("gossip_steps", 1))
+    def published(self) -> Mapping[str, Any]:
+        """The network that the method is published on."""
+        return ALGORITHMS[self.method].network
 
     @property
-    def rule(self) -> Rule | None:
-        """What matters for stability besides weights and η_l; None where no theory of ours knows the method."""
-        return rule_of(self.algorithm, self.server_prob)
+    def periodic(self) -> bool:
+        """Whether the server is reached every H rounds (or so, as the loss falls), not by a coin; p is then 1/H."""
+        return "period" in self.published
 
-    @property
-    def server(self) -> Schedule:
-        """When the server is reached."""
-        return bernoulli(self.server_prob)
+    def weighs(self, network: Network) -> bool:
+        """Whether the network's weights matter: agents gossip, and not on links of the method's own."""
+        used = self.on(network)
+        always = self.schedule(network).probability == 1.0 and not used.gossip_before_server
+        gossips = used.gossip_steps > 0 and not always
+        return gossips and used.varying is network.varying
+
+    def at(self, server_prob: float) -> Setting:
+        """The same at another p, or at the nearest 1/H."""
+        return self._replace(server_prob=1 / max(1, round(1 / server_prob)) if self.periodic else server_prob)
+
+    def on(self, network: Network) -> Network:
+        """The network as the method uses it (`Network.used_as`)."""
+        return network.used_as(self.published)
+
+    def rule(self, network: Network) -> Rule | None:
+        """What matters for stability besides weights and η_l; None where no theory of ours knows method or network."""
+        known = is_plain(self.on(network)) and network.push is None
+        return rule_of(self.algorithm, self.server_prob) if known else None
+
+    def schedule(self, network: Network) -> Schedule:
+        """When the server is reached; what the network's schedule says besides H stays, where it is of that kind."""
+        if not self.periodic:
+            return bernoulli(self.server_prob)
+        made: Any = SCHEDULES[self.published["server"]](period=round(1 / self.server_prob))
+        given: Any = network.server
+        return replace(given, period=made.period) if isinstance(given, type(made)) else made
 
     def sizes(self, problem: Problem) -> MessageSizes:
         """What an agent sends and computes in a round."""
@@ -92,6 +116,12 @@ def rule_of(algorithm: Algorithm, server_prob: float) -> Rule | None:
     return {"local_steps": local_steps, "comm_lr": comm_lr, "server_prob": server_prob, "one_exchange": one_exchange}
 
 
+def is_plain(network: Network) -> bool:
+    """Whether the theory of stability knows such a network: steady links, gossip once or the server, all report."""
+    odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
+    return not odd and network.presence is None
+
+
 def first_setting(method: str) -> Setting:
     """A method with one local step; refuses one whose step size is not called `local_lr`."""
     known = ALGORITHMS[method].hyperparameters
@@ -103,16 +133,27 @@ def first_setting(method: str) -> Setting:
 def allowed(setting: Setting, network: Network, probabilities: Sequence[float]) -> list[float]:
     """Those p on which the method can run; the reason, where there is none."""
     fit, refused = [], None
-    network = network.with_gossip_steps(setting.gossip_steps)
+    used = setting.on(network)
     for p in probabilities:
         try:
-            check_needs(setting._replace(server_prob=p).algorithm, network.with_server(bernoulli(p)))
-            fit.append(p)
+            if setting.periodic and not p:
+                raise InputError(f"{setting.method} reaches the server every H = 1/p rounds; allow p > 0")
+            each = setting.at(p)
+            check_needs(each.algorithm, used.with_server(each.schedule(network)))
+            fit.append(each.server_prob)
         except InputError as error:
             refused = error
     if refused is not None and not fit:
         raise refused
-    return fit
+    return list(dict.fromkeys(fit))
+
+
+def can_plan(method: str, network: Network, probabilities: Sequence[float] = PROBABILITIES) -> bool:
+    """Whether a method can run on a network at one of these p."""
+    try:
+        return bool(allowed(first_setting(method), network, probabilities))
+    except InputError:
+        return False
 
 
 class Modes(NamedTuple):
@@ -122,7 +163,8 @@ class Modes(NamedTuple):
 
     @classmethod
     def of(cls, networks: Mapping[str, Network]) -> Modes:
-        return cls({name: weight_modes(network.weights) for name, network in networks.items()})
+        both_ways = {name: network for name, network in networks.items() if network.push is None}
+        return cls({name: weight_modes(network.weights) for name, network in both_ways.items()})
 
     def limit(self, weights: str, rule: Rule, curvature: float) -> float:
         """The largest stable η_l if all agents were alike with this curvature: where to search, not what is safe."""
@@ -145,6 +187,7 @@ def step_sizes(low: float, high: float) -> list[float]:
 
 def candidates(
     first: Setting,
+    networks: Mapping[str, Network],
     modes: Modes,
     estimates: Estimates,
     probabilities: Sequence[float] = PROBABILITIES,
@@ -162,10 +205,10 @@ def candidates(
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))
     out: list[Setting] = []
     for p in probabilities:
-        tried = {name: first._replace(weights=name, server_prob=p) for name in modes.by_weights}
-        if p == 1 or first.gossip_steps == 0:
-            tried = dict(list(tried.items())[:1])  # gossip is never used
-        rules = {name: rule for name, setting in tried.items() if (rule := setting.rule)}
+        tried = {name: first._replace(weights=name, server_prob=p) for name in networks}
+        if not first._replace(server_prob=p).weighs(next(iter(networks.values()))):
+            tried = dict(list(tried.items())[:1])
+        rules = {name: rule for name, setting in tried.items() if (rule := setting.rule(networks[name]))}
         rounds = {name: modes.rounds(name, rule) for name, rule in rules.items()}
         for name, setting in tried.items():
             if rounds and rounds[name] > HOPELESS * min(rounds.values()):

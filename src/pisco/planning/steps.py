@@ -21,9 +21,10 @@ from pisco.engines.job import Job, Run, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
-from pisco.planning.settings import rule_of
+from pisco.planning.settings import is_plain, rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.problems.trouble import heeding
 from pisco.theory.estimates import NotSmooth, agent_curvatures
 from pisco.theory.safe_steps import MOST_WITH_COINS, agents_growth, largest_safe_step
 from pisco.types import Algorithm
@@ -85,9 +86,7 @@ def check_step(
     True
     """
     p = network.server.probability
-    odd = network.varying or network.sampling or network.gossip_before_server or network.gossip_steps != 1
-    odd = odd or network.presence is not None
-    rule = None if p is None or odd else rule_of(algorithm, p)
+    rule = rule_of(algorithm, p) if p is not None and is_plain(network) else None
     if rule is None:
         return None
     if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
@@ -112,15 +111,16 @@ def check_step(
         return None
     # What the cases in which agents are flat allow for is left to the trial: here agents are as steep as they seem.
     seeming = agents_growth(curvatures[:, None, None], weights, local_lr=lr, **rule)
-    seen = _trial(
-        algorithm,
-        Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
-        flops=flops,
-        worst=seeming,
-        rounds=rounds,
-        eval_every=eval_every,
-        chunk_rounds=chunk_rounds,
-    )
+    with heeding(problem.trouble):
+        seen = _trial(
+            algorithm,
+            Job(problem, network, (Run(algorithm, network.server, seed),), batch_size),
+            flops=flops,
+            worst=seeming,
+            rounds=rounds,
+            eval_every=eval_every,
+            chunk_rounds=chunk_rounds,
+        )
     if seen is None:
         return None
     limit = largest_safe_step(curvatures, weights, **rule)

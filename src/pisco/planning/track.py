@@ -25,8 +25,9 @@ from pisco.engines.scan import ScanEngine
 from pisco.networks.network import Network
 from pisco.planning.meters import Metering
 from pisco.planning.pilot import COSTLIER, DIVERGED, MISSED, REACHED, RUNNING, SLOWER, Pilot, values_of
-from pisco.planning.settings import Setting
+from pisco.planning.settings import Setting, first_setting
 from pisco.problems.problem import Problem
+from pisco.problems.trouble import heeding
 from pisco.targets import Target
 
 CHUNK = 10
@@ -77,7 +78,7 @@ class Track:
         self.deadline = deadline
         self.finished: list[Pilot] = []
         # Kept: a network made anew would put its links on the device again.
-        self._network = cache(lambda weights, gossip_steps: networks[weights].with_gossip_steps(gossip_steps))
+        self._network = cache(lambda weights, method: first_setting(method).on(networks[weights]))
         self._alike: dict[Setting, tuple[Any, ...]] = {}
         """What a setting's start depends on."""
         self._starts: dict[Any, tuple[Any, dict[str, float]]] = {}
@@ -97,25 +98,30 @@ class Track:
             [{name: [value] for name, value in row.items()} for _, row in starts],
             met_at=[None] * len(seeds),
             served=[[0] for _ in seeds],
+            reached=[[] for _ in seeds],
             stride=self.stride,
         )
 
     def _prepare(self, setting: Setting, seeds: Sequence[int]) -> list[tuple[Any, dict[str, float]]]:
         """States and measurements of round 0, for every seed; settings that start alike share them."""
-        network, algorithm = self._network(setting.weights, setting.gossip_steps), setting.algorithm
-        program = setting._replace(server_prob=0.0, local_lr=1.0)
+        network, algorithm = self._network(setting.weights, setting.method), setting.algorithm
+        server = setting.schedule(network)
+        # A schedule that watches the loss remembers its period, so other p start otherwise.
+        remembered = setting.server_prob if jax.tree.leaves(server.start()) else 0.0
+        program = setting._replace(server_prob=remembered, local_lr=1.0)
         if program not in self._alike:
-            job = Job(self.problem, network, (Run(algorithm, setting.server, 0),), self.batch_size)
-            shapes = carry_shapes(job).state
-            sizes = message_sizes(algorithm, shapes.params, self.problem.num_agents)
+            job = Job(self.problem, network, (Run(algorithm, server, 0),), self.batch_size)
+            shapes = carry_shapes(job)
+            sizes = message_sizes(algorithm, shapes.state.params, self.problem.num_agents)
             where = setting.weights if sizes.start_gossip else ""
-            self._alike[program] = algorithm.factory, jax.tree.structure(shapes), where
+            self._alike[program] = algorithm.factory, jax.tree.structure(shapes), where, remembered
         alike = self._alike[program]
         fresh = [seed for seed in seeds if (*alike, seed) not in self._starts]
         if fresh:
-            job = Job(self.problem, network, tuple(Run(algorithm, setting.server, s) for s in fresh), self.batch_size)
-            states = self.engine.start(job)
-            rows = _of_runs(self.engine.measure(job, states))
+            job = Job(self.problem, network, tuple(Run(algorithm, server, s) for s in fresh), self.batch_size)
+            with heeding(self.problem.trouble):
+                states = self.engine.start(job)
+                rows = _of_runs(self.engine.measure(job, states))
             for index, seed in enumerate(fresh):
                 start = jax.tree.map(np.asarray, states[index])
                 self._starts[(*alike, seed)] = start, {name: float(values[index]) for name, values in rows.items()}
@@ -207,13 +213,16 @@ class Track:
 
     def _stretch(self, members: list[Pilot], done: int) -> None:
         """One stretch of pilots that share a program."""
-        network = self._network(members[0].setting.weights, members[0].setting.gossip_steps)
-        runs = [Run(p.setting.algorithm, p.setting.server, seed) for p in members for seed in p.seeds]
+        network = self._network(members[0].setting.weights, members[0].setting.method)
+        runs = [Run(p.setting.algorithm, p.setting.schedule(network), seed) for p in members for seed in p.seeds]
         job = Job(self.problem, network, tuple(runs), self.batch_size)
         # Copied: the engine consumes what it is given, and pilots share their start.
         states = [jax.tree.map(jnp.array, state) for p in members for state in p.states]
-        states, rows, links = self.engine.advance(job, states, done, self.segment)
-        served = np.asarray(links.server).reshape(len(runs), -1)
+        with heeding(self.problem.trouble):
+            states, rows, links = self.engine.advance(job, states, done, self.segment)
+        served = np.asarray(links.server)
+        reached = served.reshape(len(runs), -1).astype(bool) if served.ndim == 3 else np.zeros((len(runs), 0), bool)
+        served = served.reshape(len(runs), self.segment.evals, -1).sum(axis=-1)
         at = 0
         for pilot in members:
             for index in range(len(pilot.seeds)):
@@ -222,6 +231,7 @@ class Track:
                     pilot.rows[index][name] += [float(value) for value in values[at]]
                 before = pilot.served[index][-1]
                 pilot.served[index] += [before + int(count) for count in np.cumsum(served[at])]
+                pilot.reached[index] += reached[at].tolist()
                 at += 1
             pilot.rounds = done + self.segment.rounds
 

@@ -19,8 +19,9 @@ from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
+from pisco.problems.blocks import weighted_total
 from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
-from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, piece, stream_of, test_rows
+from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
 
@@ -241,7 +242,7 @@ class Problem:
             some = self.take(rows)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
-            return self.weighted_total(lambda batch: self.sample_losses(params, batch), some, weights.reshape(-1))
+            return weighted_total(partial(self.sample_losses, params), some, weights.reshape(-1), self.eval_batch)
         alike = self.min_size == self.max_size and self.scales is None
         if alike and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, everything(self._all()))
@@ -249,7 +250,7 @@ class Problem:
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         weights = weights if self.scales is None else weights * self.scales[agent_of]
-        return self.weighted_total(lambda batch: self.sample_losses(params, batch), self._all(), weights)
+        return weighted_total(partial(self.sample_losses, params), self._all(), weights, self.eval_batch)
 
     def _all(self) -> Any:
         return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
@@ -266,7 +267,7 @@ class Problem:
             share = jnp.where(agent < self.num_agents, 1.0, 0.0) / (self.num_agents * jnp.asarray(size, float))
             share = share if self.scales is None else share * self.scales[agent]
             values = partial(self.sample_losses, local.filled(params))
-            return self.weighted_total(values, self.take(rows), jnp.where(slots < size, share, 0.0))
+            return weighted_total(values, self.take(rows), jnp.where(slots < size, share, 0.0), self.eval_batch)
 
         # Checkpointed: the backward pass keeps the activations of one agent at a time.
         return lax.map(jax.checkpoint(one), (params.keep((LOCAL, LOCAL_BUFFERS)), agents)).sum()
@@ -321,44 +322,6 @@ class Problem:
             raise InputError("buffers are made of whole batches, which no noise hides; drop privacy, or the buffers")
         self.privacy = privacy
         self.protection: Protection | None = None if privacy is None else privacy.protection(self.num_agents, noise)
-
-    def weighted_total(self, values: Callable[[Batch], jax.Array], data: Any, weights: jax.Array) -> jax.Array:
-        """Σ weights·values(data), a block of samples at a time; the last block overlaps with weight zero."""
-        total = weights.shape[0]
-        block = min(self.eval_batch, total)
-        if block == total:
-            return jnp.vdot(weights, values(everything(data)).astype(weights.dtype))
-
-        def one(start):
-            begin = jnp.minimum(start, total - block)
-            batch = piece(data, begin, block)
-            w = lax.dynamic_slice_in_dim(weights, begin, block)
-            fresh = begin + jnp.arange(block) >= start
-            return jnp.vdot(jnp.where(fresh, w, 0), values(batch).astype(w.dtype))
-
-        # Checkpointed: the backward pass recomputes a block instead of keeping all of them.
-        return lax.map(jax.checkpoint(one), jnp.arange(0, total, block)).sum()
-
-    def sample_values(self, function: Callable[[Batch], Any], data: Any) -> Any:
-        """function(data), a block of samples at a time: any tree whose leaves lead with the samples."""
-        total = jax.tree.leaves(data)[0].shape[0]
-        block = min(self.eval_batch, total)
-        if isinstance(data, StreamRows):
-            block = min(block, max(1, STREAM_BYTES // data.stream.sample_bytes))
-        if block == total:
-            return function(everything(data))
-
-        def one(begin):
-            return function(piece(data, begin, block))
-
-        starts = jnp.arange(0, total, block)
-        blocks = lax.map(one, jnp.minimum(starts, total - block))  # the last block overlaps the one before
-        fresh = total - block * (len(starts) - 1)
-
-        def joined(leaf):
-            return jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, block - fresh :]])
-
-        return jax.tree.map(joined, blocks)
 
     def _repr_html_(self) -> str:
         shapes = jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0)))

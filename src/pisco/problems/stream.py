@@ -134,8 +134,7 @@ class Stream:
             made = jax.tree.map(_canonical, self.sources[agent].gather(own))
         except Exception as error:
             raise InputError(
-                f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} "
-                f"({brief(error)}); fix them, and go on from the last checkpoint"
+                f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} ({brief(error)}); fix them"
             ) from error
         if self.shapes is None:
             return made

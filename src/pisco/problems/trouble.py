@@ -59,15 +59,21 @@ def deferring(trouble: Trouble | None) -> Iterator[Callable[[], InputError | Non
         yield met
 
 
+@contextmanager
+def heeding(trouble: Trouble | None) -> Iterator[None]:
+    """Programs end though the host fails; what went wrong is raised after that."""
+    with deferring(trouble) as met:
+        yield
+        if (failure := met()) is not None:
+            raise failure
+
+
 def heeded(function: Measures) -> Measures:
-    """A function of a problem whose programs end though the host fails; what went wrong is raised after that."""
+    """The same for a function of a problem."""
 
     @wraps(function)
     def called(problem: Any, *args: Any, **kwargs: Any) -> Any:
-        with deferring(problem.trouble) as met:
-            found = jax.block_until_ready(function(problem, *args, **kwargs))
-            if (failure := met()) is not None:
-                raise failure
-        return found
+        with heeding(problem.trouble):
+            return jax.block_until_ready(function(problem, *args, **kwargs))
 
     return called  # type: ignore[return-value]

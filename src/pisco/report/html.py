@@ -39,7 +39,8 @@ def write_page(
     """Write the report of one or several results as one HTML file."""
     if not results:
         raise InputError("there is no result to report; give at least one")
-    path = Path(path)
+    with writing(path):
+        path = Path(path)
     page = build_page(page_data(results, targets=targets, prices=prices), title=title or _title(results))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from pisco.errors import InputError, brief, check_number
+from pisco.problems.blocks import weighted_total
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
@@ -237,7 +238,9 @@ def _facts(
         weights = jnp.where(slots < size, 1 / jnp.asarray(size, float), 0.0)
         weights = weights if problem.scales is None else weights * problem.scales[agent]
         rows = problem.offsets[agent] + jnp.minimum(slots, size - 1)
-        return problem.weighted_total(partial(problem.sample_losses, unflatten(x)), problem.take(rows), weights)
+        return weighted_total(
+            partial(problem.sample_losses, unflatten(x)), problem.take(rows), weights, problem.eval_batch
+        )
 
     first = power(objective, flat, key, 25)
     curvatures = _agents(problem, flat, key, unflatten, share, 15)

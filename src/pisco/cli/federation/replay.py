@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,8 +12,10 @@ from pisco.cli.console import note, say
 
 
 def replay(
-    log: Annotated[Path, typer.Argument(help="The server's rolls.jsonl (in KIT/state).")],
     kit: Annotated[Path, typer.Option("--kit", "-k", help="Any member's kit, with the newest plan.")],
+    log: Annotated[
+        Path | None, typer.Argument(help="The server's rolls.jsonl (in KIT/state); none where everybody is waited for.")
+    ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=FILE", help="An agent's samples, or what its module is given; repeat for all."),
@@ -27,6 +30,9 @@ def replay(
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the result.")] = Path("replay"),
 ) -> None:
     """Run a federation again from the log of its rolls: the same rounds among the same members.
+
+    With presence = "all" there is no log: everybody took part in every round. Where agents count by their samples,
+    their mean is read from reports.json beside the log, if it is there.
 
     The parameters are those of the federation, to the bit where the machines are of one kind. Exit code 1 when a
     result that is compared differs.
@@ -44,22 +50,22 @@ def replay(
 
     opened = open_kit(kit)
     plan, files = opened.federation, _pairs(data, "--data")
-    if plan.presence == "all":
-        raise InputError(
-            f'{plan.name!r} has presence = "all": everybody took part in every round, and nothing is logged'
-        )
-    rolls = read(log, plan, opened.authority)
+    if (log is None) != (plan.presence == "all"):
+        fix = "leave out the log" if log else "give the server's rolls.jsonl"
+        raise InputError(f"{plan.name!r} has presence = {plan.presence!r}; {fix}")
+    rolls = again.everybody(plan) if log is None else read(log, plan, opened.authority)
+    mean = _mean_samples(log, plan)
     unknown = [name for name in files if name not in plan.names]
     if unknown:
         raise InputError(f"there is no agent {unknown[0]!r}; the agents are {', '.join(plan.names)}")
     problems = {name: read_problem(opened, Path(file), module) for name, file in files.items()}
-    states = again.replay(plan, problems, rolls)
+    states = again.replay(plan, problems, rolls, mean_samples=mean)
     params = {name: state.params for name, state in states.items()}
     rounds = len(counted(rolls))
     say(f"{plan.name}: {rounds} rounds again, {len(rolls) - rounds - (rounds == plan.rounds)} attempts did not count")
-    objection = again.why_not_scan(plan, rolls)
+    objection = again.why_not_scan(plan, rolls, problems)
     if objection is None:
-        simulated = again.scan(plan, problems, rolls, eval_every=rounds)
+        simulated = again.scan(plan, problems, rolls, mean, eval_every=rounds)
         own = [params[name] for name in plan.names]
         say(f"engine scan differs by {_furthest(simulated.params, own):.1e} at most")
         simulated.save(out)
@@ -73,6 +79,14 @@ def replay(
     if differ:
         note("a result was not made by these rolls, plan and data, or on another kind of machine")
         raise typer.Exit(1)
+
+
+def _mean_samples(log: Path | None, plan: Any) -> float | None:
+    """What the server told founders: one who never told its own count is not in it."""
+    file = log.with_name("reports.json") if log else None
+    if plan.weigh_by != "samples" or file is None or not file.exists():
+        return None
+    return json.loads(file.read_text()).get("mean_samples")
 
 
 def _furthest(stacked: Any, own: list[Any]) -> float:

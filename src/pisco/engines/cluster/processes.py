@@ -203,14 +203,15 @@ class Processes:
         """
         from jax._src.distributed import global_state  # jax names no public way to its store of keys
 
+        keys: Any = global_state.client
         until = time.monotonic() + seconds
         with contextlib.suppress(Exception):  # it ends one way or the other
             if not self.leads:
-                global_state.client.key_value_set(f"pisco/parts/{self.index}", "1")
+                keys.key_value_set(f"pisco/parts/{self.index}", "1")
                 return
             for other in range(1, self.count):
                 left = max(1, int(1000 * (until - time.monotonic())))
-                global_state.client.blocking_key_value_get(f"pisco/parts/{other}", left)
+                keys.blocking_key_value_get(f"pisco/parts/{other}", left)
             time.sleep(0.5)  # from their word to their end
 
 

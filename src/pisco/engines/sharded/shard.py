@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ from pisco.engines.job import Job
 from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, plan_block_gossip
 from pisco.networks.rounds import Gossip
 from pisco.networks.varying import Fixed
+from pisco.problems.blocks import weighted_total
 from pisco.problems.problem import Problem
 
 SPLIT, WHOLE = P(AXIS), P()
@@ -65,7 +67,7 @@ class Shard:
             data = problem.take(jnp.minimum(self.first_sample[0] + own, problem.num_samples - 1))
         elif self.measured is not None:
             data = jax.tree.map(lambda leaf: leaf[self.measured], data)
-        return problem.weighted_total(lambda batch: problem.sample_losses(params, batch), data, self.weights)
+        return weighted_total(partial(problem.sample_losses, params), data, self.weights, problem.eval_batch)
 
 
 def split(mesh: Mesh, rows: Callable[[int], np.ndarray]) -> jax.Array:

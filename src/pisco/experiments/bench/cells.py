@@ -145,9 +145,9 @@ def _add_seconds(result: Result, point: Any, network: Network, sizes: Any, clock
     runs = [Run(algorithm, server, seed) for seed in result.seeds]
     try:
         watch = Stopwatch(Clock.of(clock), network.with_server(server), runs, sizes)
+        result.history["seconds"] = watch.at(result.column("round")[0].tolist())
     except InputError:
         return
-    result.history["seconds"] = watch.at(result.column("round")[0].tolist())
 
 
 def _entry(world: World, tuned: Tuned, result: Result, place: Place) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import numpy as np
 from pisco.algorithms.registry import ALGORITHMS
 from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting, whole
 from pisco.experiments.bench.store import bundled
+from pisco.networks.graph import Graph
 
 NEAR = 0.5
 """Mixing rates whose logarithms are this far apart count e times less."""
@@ -166,7 +167,7 @@ def leave_one_out(
     found: dict[str, list[float]] = {name: [] for name in LeftOut._fields}
     for at, table in tables.items():
         half = table.missed.shape[1] // 2
-        usable = {method for method, _ in table.keys if plain(method)}
+        usable = {method for method, _ in table.keys if fits(method)}
         others = {each: other for each, other in tables.items() if each != at}
         strangers = {each: other for each, other in others.items() if each[0] != at[0]}
         for ratio in ratios:
@@ -206,15 +207,18 @@ def summary(found: LeftOut) -> list[dict[str, Any]]:
     return rows
 
 
-def shortlist(place: Spot, ratio: float, count: int = SHORT, currency: str = "messages") -> list[str]:
-    """The methods that the package's cells recommend for a network, the most promising first.
+def shortlist(
+    place: Spot,
+    ratio: float,
+    count: int = SHORT,
+    currency: str = "messages",
+    usable: Callable[[str], bool] = lambda method: fits(method),
+) -> list[str]:
+    """The methods that the package's cells recommend for a network, the most promising first, out of `usable` ones."""
+    return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=usable).methods
 
-    Methods that ask more of a network than weights, a coin and how often agents gossip are left to those who set them
-    up: a plan does not know their clusters.
-    """
-    return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=plain).methods
 
-
-def plain(method: str) -> bool:
-    """Whether a plan can set a method up."""
-    return set(ALGORITHMS[method].network) <= {"server", "weights", "gossip_steps"}
+def fits(method: str, graph: Graph | None = None) -> bool:
+    """Whether a method is at home on a graph: one that is published on clusters needs them."""
+    asked = ALGORITHMS[method].network
+    return "graph" not in asked or ("clusters" in asked and graph is not None and graph.groups is not None)

@@ -40,6 +40,9 @@ ROUNDS_AN_EPOCH = 100
 
 EPOCHS, TUNING_EPOCHS = 14, 4
 
+AT_ONCE = 20
+"""Runs of one call: hours on a processor, a minute on an accelerator that several processes share."""
+
 
 def _problem(quick: bool) -> Problem:
     dataset = load("cifar10")
@@ -72,6 +75,7 @@ def compute(quick: bool = False, work: Work = QUIET) -> Study:
         batch_size=20,
         eval_every=every,
         chunk_rounds=every,
+        at_once=AT_ONCE,
         **(few if quick else many),
     )
 

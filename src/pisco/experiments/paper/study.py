@@ -16,6 +16,7 @@ from jax import lax
 
 from pisco.engines.evaluate import exact_products, measure_test
 from pisco.engines.run import sweep
+from pisco.experiments.paper.pieces import in_pieces
 from pisco.experiments.paper.work import QUIET, Work, uncut
 from pisco.experiments.tune import GRID, RULE, TUNING_SEEDS, Tuned, pick
 from pisco.networks.network import Network
@@ -130,12 +131,14 @@ def study(
     fixed: Sequence[tuple[str, float]] = (),
     work: Work = QUIET,
     tuning_rounds: int | None = None,
+    at_once: int | None = None,
     **how: Any,
 ) -> Study:
     """Run `rule(local_lr=…)` for every p and step size on the tuning seeds, pick, and run that on the reported seeds.
 
     `fixed` are (p, step size) to be run there as well; `how` is what `sweep` takes, its rounds also for tuning unless
-    `tuning_rounds` says otherwise.
+    `tuning_rounds` says otherwise. With `at_once` no more runs than that are one call, smaller steps first, and what is
+    finished is kept; processes that work in one folder share the rest.
     """
     facts = [rule(local_lr=1.0).hyperparameters, problem.name, repr(network), targets, dict(probabilities), how]
     facts += [list(grid), list(seeds), list(tuning_seeds), list(fixed)]
@@ -144,19 +147,29 @@ def study(
     if found is not None:
         return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
 
-    def runs(cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int], rounds: int) -> list[Result]:
-        points = [(rule(local_lr=lr), bernoulli(probabilities[label])) for label, lr in cells]
+    def runs(
+        cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int], rounds: int, ended: Callable[..., Result]
+    ) -> dict[tuple[str, float], Result]:
         options: Any = how | {"rounds": rounds}
-        with work.stage(f"{name}: {words}", rounds) as progress:
-            return uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **options))
+
+        def some(cells: Sequence[Any]) -> list[Result]:
+            points = [(rule(local_lr=lr), bernoulli(probabilities[label])) for label, lr in cells]
+            with work.stage(f"{name}: {words}", rounds) as progress:
+                results = uncut(sweep(points, problem, network, seeds=seeds, progress=progress, **options))
+            return [_slim(ended(result)) for result in results]
+
+        if at_once is None:
+            return dict(zip(cells, some(cells), strict=True))
+        cells, size = sorted(cells, key=lambda cell: cell[1]), max(1, at_once // len(seeds))
+        pieces = [cells[at : at + size] for at in range(0, len(cells), size)]
+        return dict(zip(cells, in_pieces(kept.folder, pieces, [list(seeds), rounds], some), strict=True))
 
     every = [(label, lr) for label in probabilities for lr in grid]
-    tried = iter(runs(every, "every step size", tuning_seeds, tuning_rounds or how["rounds"]))
-    trials = {label: pick(grid, [next(tried) for _ in grid], targets) for label in probabilities}
+    tried = runs(every, "every step size", tuning_seeds, tuning_rounds or how["rounds"], lambda result: result)
+    trials = {label: pick(grid, [tried[label, lr] for lr in grid], targets) for label in probabilities}
     cells = dict.fromkeys((p, lr) for p, tuned in trials.items() for lr in (tuned.local_lr, _shared(trials)))
     cells = list(cells | dict.fromkeys(fixed))
-    results = [_slim(with_agents(result, problem)) for result in runs(cells, "what was picked", seeds, how["rounds"])]
-    found = trials, dict(zip(cells, results, strict=True))
+    found = trials, runs(cells, "what was picked", seeds, how["rounds"], lambda result: with_agents(result, problem))
     kept.save(*found)
     return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
 

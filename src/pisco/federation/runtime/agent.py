@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,10 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import membership, parting, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.exchanges import one_exchange
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import MemberProcess, wire
-from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
+from pisco.federation.runtime.peers import Peer, Received
 from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, without_gone
 from pisco.federation.runtime.spending import FILE, START, Spending
@@ -254,7 +255,7 @@ class Agent(MemberProcess):
     def _begin(self) -> None:
         """X⁰ and what the algorithm makes of it."""
         if self.done == 0:
-            self._phase, self._round_on_wire, self._k = 0, 0, 0
+            self._phase, self._round_on_wire, self.k = 0, 0, 0
             self.spend(START, starts=True)
             self.state = self.programs.start(self._exchange)
             self._measure()
@@ -269,7 +270,7 @@ class Agent(MemberProcess):
         self._enter(epoch)
 
     def _round(self, k: int) -> None:
-        self._phase, self._round_on_wire, self._k = 0, wire(k), k
+        self._phase, self._round_on_wire, self.k = 0, wire(k), k
         there = self.there(k)
         self._hops, told = self.routes.hops(k, self.place, there), self.routes.told(k, self.place, there)
         self.spend(k)
@@ -309,7 +310,10 @@ class Agent(MemberProcess):
         arrays = [np.asarray(leaf) for leaf in leaves]
         for step in range(len(self.hops_of(kind))):
             copies = (call, step) if kind == MIX and self.programs.codecs else None
-            arrays = self._hop(lambda step=step: self.hops_of(kind)[step], arrays, copies, guarded=kind == MIX)
+            where = self.where(self._round_on_wire, self._phase)
+            arrays = one_exchange(
+                self, where, lambda step=step: self.hops_of(kind)[step], arrays, copies, guarded=kind == MIX
+            )
             self._phase += 1
         self.timing.go()
         return arrays
@@ -318,7 +322,7 @@ class Agent(MemberProcess):
         """What an exchange of the round under way consists of; who is gone by now is not in it."""
         if kind == MIX:
             return self._hops
-        there = self.there(self._k)
+        there = self.there(self.k)
         if kind == START_SERVER:
             return [without_gone(self.routes.server_hop(None), there)]
         return [self.routes.gossip_hop(self.place, present=there)]
@@ -327,81 +331,24 @@ class Agent(MemberProcess):
         """The parameters that are sent, as they were when the round began."""
         return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self.state.params))]
 
-    def _hop(
-        self, hop_now: Callable[[], Hop], arrays: list[np.ndarray], copies: Hashable | None = None, *, guarded: bool
-    ) -> list[np.ndarray]:
-        """Where receivers keep copies of what we send in this exchange, `copies` names it.
-
-        The hop is asked for again after waiting: somebody may have been removed meanwhile.
-        """
-        hop = hop_now()
-        if not all(np.isfinite(array).all() for array in arrays):
-            blame = self.watcher.blame()
-            remedy = (
-                f"{blame}: remove it from the roster, and start again"
-                if blame
-                else ("everybody must start again with a smaller algorithm.local_lr")
-            )
-            raise Stopped(f"the numbers left the finite range in round {self._k}; {remedy}")
-        start = self.before() if guarded and self.watcher else []
-        layout, names = MessageLayout.of(arrays), self.epoch.names
-        where = self.where(self._round_on_wire, self._phase)
-        updates = self.outgoing.updates((copies, type(hop)), arrays) if copies else None
-        if isinstance(hop, GossipHop):
-            readers = [names[place] for place in hop.readers]
-            self.offer(where.round, where.phase, layout, layout.join(arrays), readers, updates)
-
-            def others() -> dict[int, Peer]:
-                asked = hop_now()
-                assert isinstance(asked, GossipHop)
-                # Waited for in turn, every round from another one on: the first is timed.
-                turn = sorted(asked.incoming, key=lambda place: (place + self._k) % len(names))
-                return {p: self.peer(names[p], self._k) for p in turn if p != self.place}
-
-            received = self._pull_heeding(others, where, layout, copies)
-            hop = hop_now()
-            assert isinstance(hop, GossipHop)
-            parts = {place: message.arrays for place, message in received.items()}
-            parts |= {self.place: arrays}
-            watcher = self.watcher if guarded else Watcher(None)
-            return watcher.gossip(where.round, names, parts, hop, self.place, start)
-        if self.place not in hop.receivers:  # nor does it report: the sample keeps its average to itself
-            return arrays
-        if self.place in hop.reporters:
-            up = self.watcher.up(arrays, start) if guarded else arrays
-            part = Reporting(where, self._k if where.round else -1, hop, names)
-            self.report(part, up, updates if up is arrays else None)
-        return self.from_server(where, layout, self._k)
-
-    def from_server(self, where: Where, layout: MessageLayout, k: int) -> list[np.ndarray]:
-        """The server's average of an exchange of round k."""
-        return self._pull_heeding(lambda: {0: self.peer(SERVER, k)}, where, layout)[0].arrays
-
-    def _pull_heeding(
-        self,
-        peers: Callable[[], Mapping[int, Peer]],
-        where: Where,
-        layout: MessageLayout,
-        copies: Hashable | None = None,
-    ) -> dict[int, Received]:
-        """Others' messages; where a change of one who is gone is planned meanwhile, of those who are left."""
-        while True:
-            try:
-                return self.pull(peers(), where, layout, copies)
-            except Dropped:
-                if not self.heed():
-                    raise
-                self._hops = self.routes.hops(self._k, self.place, self.there(self._k))
-
-    def report(self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None) -> None:
-        """Offer our part in a server exchange; what changed is told of vectors that travel as they are alone."""
-        layout, data = self.sums.message(part, arrays)
-        updates = updates if layout == layout.plain else None
-        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates)
-
     def wanted(self, where: Where) -> bool:
         """Whether an exchange is still under way as it was when it began."""
         return not self._unheeded()
+
+    def report(
+        self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None, pushed: Iterable[str] = ()
+    ) -> None:
+        """Offer our part in a server exchange; what changed is told of vectors that travel as they are alone."""
+        layout, data = self.sums.message(part, arrays)
+        updates = updates if layout == layout.plain else None
+        self.offer(part.where.round, part.where.phase, layout, data, [SERVER], updates, pushed)
+
+    def heed_again(self) -> bool:
+        """Act on changes of who is gone in the middle of a round, which goes on without them."""
+        found = self.heed()
+        if found:
+            self._hops = self.routes.hops(self.k, self.place, self.there(self.k))
+        return found
 
     def pull(
         self,

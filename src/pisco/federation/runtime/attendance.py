@@ -71,6 +71,12 @@ class Attendance:
                 self._check()
                 self._changed.wait(1.0)
 
+    def report_ready(self) -> None:
+        """We can take part from now on."""
+        with self._changed:
+            self.ready = True
+            self._changed.notify_all()
+
     def newest(self, place: int) -> bool:
         """Whether the roll at this place of the log is the newest one."""
         self._check()
@@ -124,8 +130,10 @@ class Attendance:
         while not stopping.is_set() and not self.left.is_set() and self._failure is None:
             with self._changed:
                 known = self.chain.count
-                if self.done < known and self.agent.index in self.chain.head.present and self._met:
-                    quiet = min(QUIET, (self.agent.plan.deadline or QUIET) / 8)
+                quiet = min(QUIET, (self.agent.plan.deadline or QUIET) / 8)
+                if not self.ready and self._met:
+                    self._changed.wait_for(lambda: self.ready or self.leaving, quiet)
+                elif self.done < known and self.agent.index in self.chain.head.present and self._met:
                     self._changed.wait_for(lambda known=known: self.done >= known or self.leaving, quiet)
                 request = self._word()
             try:

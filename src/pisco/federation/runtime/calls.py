@@ -9,15 +9,12 @@ from typing import Any
 
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.runtime import transport
-from pisco.federation.runtime.codec import Arrived, MessageLayout, Where
+from pisco.federation.runtime.codec import SMALL, Arrived, MessageLayout, Where
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.tunnels import Way, introduce, presented
-from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Question, Ready, Receipt, Report, Request, Rolls
-
-SMALL = 64 * 1024
-"""Bytes up to which a message is taken in one piece."""
+from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Pushed, Question, Ready, Receipt, Report, Request, Rolls
 
 
 class Peer:
@@ -42,6 +39,7 @@ class Peer:
         self._roll = transport.method(self.channel, transport.ROLL, Ready, Rolls)
         self._news = transport.method(self.channel, transport.NEWS, Notice, Notice)
         self._keys = transport.method(self.channel, transport.KEYS, MaskKey, MaskKeys)
+        self._line = transport.method(self.channel, transport.LINE, Pushed, Pushed)
 
     def check(self) -> None:
         """Refuse a peer whose certificate was revoked.
@@ -104,6 +102,11 @@ class Peer:
         self.check()
         return self._keys(own, timeout=timeout)
 
+    def line(self, outgoing: Iterator[Pushed]) -> Any:
+        """A line on which both push, see `pisco.federation.runtime.pushing`."""
+        self.check()
+        return self._line(outgoing)
+
     def overview(self, question: Question, timeout: float) -> Overview:
         self.check()
         # The first attempts to connect are short: over a long link only later ones succeed.
@@ -116,6 +119,9 @@ class Peer:
 
 class Call:
     """One question to a peer, under way."""
+
+    timed = True
+    """Whether it tells how far the peer is."""
 
     def __init__(self, peer: Peer, call: Any, trouble: str = "", *, small: bool = False):
         self.peer, self.call, self.trouble, self.small = peer, call, trouble, small

@@ -25,6 +25,9 @@ from pisco.federation.runtime.buffers import Buffers
 CHUNK = 1 << 20
 """Bytes of one chunk; gRPC refuses messages above 4 MiB unless told otherwise."""
 
+SMALL = 64 * 1024
+"""Bytes up to which a message travels in one piece, and without being asked for."""
+
 _LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
 _MASKED = "masked_"

@@ -84,6 +84,17 @@ class Stages:
             for equation in self.exchanges
         ]
 
+    @property
+    def handed_on(self) -> list[tuple[int, int] | None]:
+        """Of every leaf of the result, the exchange that it comes from as it is, and which leaf it is there.
+
+        >>> x = jax.numpy.ones(2)
+        >>> Stages(lambda x: (x, *exchange((x, 2 * x), "mix")), x).handed_on
+        [None, (0, 0), (0, 1)]
+        """
+        heard = {v: (at, leaf) for at, cut in enumerate(self.exchanges) for leaf, v in enumerate(cut.outvars)}
+        return [None if isinstance(atom, core.Literal) else heard.get(atom) for atom in self._outputs]
+
     def compile(self) -> Stages:
         """Compile now rather than at the first call."""
         self._stages = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import logging
@@ -10,7 +9,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +40,8 @@ MEASURED = re.compile(r"loss|epsilon|test_[A-Za-z0-9_ .:-]{1,55}")
 MOST_BYTES = 1 << 40
 """Of one message that a member may claim; sums over any run stay below 2^63."""
 MOST_SAMPLES = 1 << 48
-MODEL, LEAF = "model.npz", re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
+MOST_LEAVES = 10_000
+LEAF = re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
 
 
 class Ledger:
@@ -91,6 +91,8 @@ class Ledger:
             return "it reports messages of a size that cannot be"
         if max(report.bytes_sent, report.bytes_received) >= 1 << 63:
             return "it reports more bytes than can be counted"
+        if len(report.model_part) > MOST_LEAVES + 1:
+            return f"it reports a model of {len(report.model_part) - 1} arrays"
         if report.samples > MOST_SAMPLES:
             return f"it reports {report.samples} samples"
         return None
@@ -147,8 +149,9 @@ class Ledger:
                 "whole": list(report.whole_bytes or report.round_bytes),
                 "start_server": list(report.start_server_bytes),
                 "start_gossip": list(report.start_gossip_bytes),
+                "model_part": list(report.model_part),
             }
-            if len(report.leaves) <= 10_000 and all(map(LEAF.fullmatch, report.leaves)):
+            if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
                 self._leaves = self._leaves or list(report.leaves)
             known = self._standing.get(name, {}).get("named", {})
             self._standing[name] = {
@@ -163,7 +166,7 @@ class Ledger:
             fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
             named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
             fresh = {key: far for key, far in named.items() if key not in known}
-            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 3))
+            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 4))
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
         for suspect, far in fresh.items():
@@ -183,23 +186,15 @@ class Ledger:
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
-    def keep_model(self, arrays: Sequence[np.ndarray]) -> None:
-        """Keep the mean that the plan closes with."""
-        buffer = io.BytesIO()
-        np.savez(buffer, *arrays)
-        atomic_write(self.path.with_name(MODEL), buffer.getvalue())
+    @property
+    def leaves(self) -> list[str]:
+        """The names of the parameters' arrays, as agents told."""
+        return self._leaves
 
-    def model(self) -> dict[str, np.ndarray] | None:
-        """That mean, by the names that agents told."""
-        file = self.path.with_name(MODEL)
-        if not file.exists():
-            return None
-        with np.load(file) as stored:
-            arrays = [stored[f"arr_{at}"] for at in range(len(stored.files))]
-        with self._lock:
-            known = len(self._leaves) == len(set(self._leaves)) == len(arrays)
-            names = self._leaves if known else [str(at) for at in range(len(arrays))]
-        return dict(zip(names, arrays, strict=True))
+    @property
+    def model_part(self) -> list[int]:
+        """Where most agents find their parameters in what the server hands out; empty where they do not."""
+        return self._agreed_sizes().get("model_part", []) if self._sizes else []
 
     def namers(self, suspect: str) -> set[str]:
         """The members who name somebody for vectors that are too far off."""

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from pisco.federation.runtime.news import Newsreader
 from pisco.federation.runtime.outbound import ways_in
 from pisco.federation.runtime.outbox import Forbidden, Outbox, Stale
 from pisco.federation.runtime.peers import Mailroom, Peer
+from pisco.federation.runtime.pushing import Pushing
 from pisco.federation.runtime.store import Store, outbox_of
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.wire_pb2 import Chunk, Request
+from pisco.federation.runtime.wire_pb2 import Chunk, Pushed, Request
 
 log = logging.getLogger("pisco.federation")
 
@@ -61,6 +62,8 @@ class MemberProcess(ABC):
         self.found = self.store.load()
         self.outbox: Outbox = outbox_of(self.found)
         self.mailroom = Mailroom(kit, self.plan.patience)
+        self.mailroom.passed = self.outbox.passed
+        self.pushing = Pushing(self)
         self.audit = AuditLog(folder, kit, durable=durable)
         self.door = transport.Door(kit, lambda line: self.audit.add("refusal", line=line))
         self._revoked = kit.revoked
@@ -75,7 +78,8 @@ class MemberProcess(ABC):
 
     def open(self, address: str, methods: dict[str, Any]) -> None:
         """Begin to answer."""
-        pull = {transport.PULL: (self._pull, Request), transport.TAKE: (self._take, Request)}
+        pull: dict[str, Any] = {transport.PULL: (self._pull, Request), transport.TAKE: (self._take, Request)}
+        pull[transport.LINE] = (self.pushing.answer, Pushed)
         listen = self.listen or (tunnels.private_address() if address == OUTBOUND else address)
         self._listening = transport.serve(self.door, listen, pull | methods, peers=len(self.plan.names) + 1)
         self._close_ways = ways_in(self.kit, lambda: self.plan, address, listen, self.listen)
@@ -183,8 +187,7 @@ class MemberProcess(ABC):
         self.look_for_plan()
         # The last round in which both of us take part; asking for the next one means goodbye.
         end = min(self.last_round(name), self.own_end())
-        if name in {change.name for change in self.plan.urgent if change.action == "remove"}:
-            self.door.refuse(context, name, GONE_WITHOUT, grpc.StatusCode.FAILED_PRECONDITION)
+        self.refuse_gone(name, context)
         objection = self._objection(name, request, end)
         if objection is not None:
             self.door.refuse(context, name, objection)
@@ -192,6 +195,11 @@ class MemberProcess(ABC):
             self.farewell(name, request.round)
         else:
             yield from self._answer(name, request, context)
+
+    def refuse_gone(self, name: str, context: grpc.ServicerContext) -> None:
+        """Refuse a member that was removed while it was gone."""
+        if name in {change.name for change in self.plan.urgent if change.action == "remove"}:
+            self.door.refuse(context, name, GONE_WITHOUT, grpc.StatusCode.FAILED_PRECONDITION)
 
     def _take(self, name: str, request: Request, context: grpc.ServicerContext) -> Chunk:
         """The same for who expects a small message: the end of the call travels with it, not after it."""
@@ -237,6 +245,9 @@ class MemberProcess(ABC):
     def asked(self, name: str, round_: int, phase: int) -> None:  # noqa: B027 (agents need not act)
         """Somebody asks for a message: the server begins to average."""
 
+    def arrived(self, name: str, where: Where) -> None:  # noqa: B027 (agents need not act)
+        """Somebody pushed a message to us: the server begins to average."""
+
     def farewell(self, name: str, round_: int) -> None:
         """A member has finished and needs nothing more."""
         self.outbox.passed(name, round_)
@@ -249,5 +260,6 @@ class MemberProcess(ABC):
         data: Data,
         readers: list[str],
         updates: Mapping[bytes, Update] | None = None,
+        pushed: Iterable[str] = (),
     ) -> None:
-        self.outbox.publish(round_, phase, layout, data, readers, updates)
+        self.outbox.publish(round_, phase, layout, data, readers, updates, pushed=pushed)

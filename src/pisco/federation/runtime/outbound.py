@@ -68,8 +68,9 @@ class Outbound:
         with self._lock:
             self._open.add(raw)
         try:
-            if not self._closed.is_set():
-                yield
+            if self._closed.is_set():
+                raise OSError(errno.ECANCELED, "we hang up")
+            yield
         finally:
             with self._lock:
                 self._open.discard(raw)

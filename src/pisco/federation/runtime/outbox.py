@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from pisco.federation.runtime.codec import Data, MessageLayout, Update
+from pisco.federation.runtime.codec import SMALL, Data, MessageLayout, Update
 
 
 class Stale(Exception):
@@ -31,6 +32,8 @@ class Message:
     readers: frozenset[str]
     updates: Mapping[bytes, Update] = field(default_factory=dict)
     """The same for those who hold an earlier one, by its mark."""
+    pushed: frozenset[str] = frozenset()
+    """The readers to whom it goes over a line without a question; they send us one in the same exchange."""
 
 
 class Outbox:
@@ -51,6 +54,8 @@ class Outbox:
         self._messages: dict[tuple[int, int], Message] = {}
         self._floors = dict(floors)
         self._hidden: set[tuple[int, int]] = set()
+        self._asked: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)  # by questions under way
+        self._given: dict[str, tuple[int, int]] = {}  # what a question was answered with last
         self._closed = False
 
     def publish(
@@ -63,10 +68,12 @@ class Outbox:
         updates: Mapping[bytes, Update] | None = None,
         *,
         hidden: bool = False,
+        pushed: Iterable[str] = (),
     ) -> None:
         """Offer a message; one that nobody needs any more is dropped at once. A hidden one waits for `show`."""
         with self._changed:
-            message = Message(layout, data, frozenset(readers), updates or {})
+            lines = frozenset(pushed) if len(data) <= SMALL else frozenset[str]()
+            message = Message(layout, data, frozenset(readers), updates or {}, lines)
             if self._needed(round_, message):
                 self._messages[round_, phase] = message
                 if hidden:
@@ -93,22 +100,57 @@ class Outbox:
         with self._changed:
             if round_ < self._floors.get(reader, 0):
                 raise Stale
+            self._asked[reader][round_, phase] += 1
+            try:
+                while not self._closed and alive():
+                    found = self._messages.get((round_, phase))
+                    if found is not None and (round_, phase) not in self._hidden:
+                        if reader not in found.readers:
+                            raise Forbidden
+                        # Only now: who asks for a round far ahead must not make us forget those before it, nor keep
+                        # us from pushing them.
+                        self._given[reader] = (round_, phase)
+                        if round_ > self._floors.get(reader, 0):
+                            self._floors[reader] = round_
+                            self._prune()
+                            self._changed.notify_all()
+                        return found
+                    left = end - time.monotonic()
+                    if left <= 0:
+                        return None
+                    self._changed.wait(left)
+                return None
+            finally:
+                self._asked[reader] -= Counter({(round_, phase): 1})
+                self._changed.notify_all()
+
+    def pushed_to(
+        self, reader: str, after: tuple[int, int], *, seconds: float, alive: Callable[[], bool]
+    ) -> tuple[tuple[int, int], Message] | None:
+        """Wait for the next message that is pushed to a reader, and its round and phase; None when there is none."""
+        end = time.monotonic() + seconds
+        with self._changed:
             while not self._closed and alive():
-                found = self._messages.get((round_, phase))
-                if found is not None and (round_, phase) not in self._hidden:
-                    if reader not in found.readers:
-                        raise Forbidden
-                    # Only now: somebody who asks for a round far ahead must not make us forget those before it.
-                    if round_ > self._floors.get(reader, 0):
-                        self._floors[reader] = round_
-                        self._prune()
-                        self._changed.notify_all()
-                    return found
+                # What is asked for is answered, and who asks asks in order.
+                start = max(after, self._given.get(reader, (-1, -1)), (self._floors.get(reader, 0), -1))
+                closed = self._hidden | self._asked[reader].keys()
+                places = [
+                    at
+                    for at, message in self._messages.items()
+                    if at > start and reader in message.pushed and at not in closed
+                ]
+                if places:
+                    return min(places), self._messages[min(places)]
                 left = end - time.monotonic()
                 if left <= 0:
                     return None
                 self._changed.wait(left)
         return None
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is answered any more."""
+        return self._closed
 
     def passed(self, reader: str, round_: int) -> None:
         """Note that a reader needs nothing before this round."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.exchanges import from_server
 from pisco.federation.runtime.member import CLOSING, MemberProcess
 from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.routes import ServerHop, without_gone
@@ -33,7 +34,7 @@ def close_average(agent: Agent) -> None:
     everybody = tuple(range(len(agent.epoch.names)))
     hop = without_gone(ServerHop(None, everybody, everybody), agent.there(k))
     agent.report(Reporting(where, k, hop, agent.epoch.names), arrays)
-    agent.from_server(where, MessageLayout.of(arrays), k)
+    from_server(agent, where, MessageLayout.of(arrays), k)
     agent.outbox.passed(SERVER, where.round + 1)
 
 

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -14,7 +14,8 @@ import numpy as np
 from pisco.federation.kits import Kit
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.calls import Call, Failed, Peer, printable
-from pisco.federation.runtime.codec import BadMessage, HeldCopy, MessageLayout, Where, decode
+from pisco.federation.runtime.codec import SMALL, BadMessage, HeldCopy, MessageLayout, Where, decode
+from pisco.federation.runtime.postbox import Awaited, Postbox
 from pisco.federation.runtime.timing import Timing
 
 if TYPE_CHECKING:
@@ -65,10 +66,12 @@ class Mailroom:
         self._asking_since = 0.0
         self.bytes_received = 0
         self.timing: Timing | None = None
+        self.postbox = Postbox()
+        self.passed: Callable[[str, int], None] = lambda name, round_: None  # told who needs nothing before a round
         self._troubles: dict[str, str] = {}
         self._held = ("", "")
         self._peers: dict[str, Peer] = {}
-        self._calls: set[Call] = set()
+        self._calls: set[Call | Awaited] = set()
         self._lock = threading.Lock()
         self._woken = threading.Condition()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
@@ -117,22 +120,32 @@ class Mailroom:
         patience: float | None = None,
         wanted: Callable[[], bool] = _always,
         copies: tuple[Incoming, Hashable] | None = None,
+        pushed: Collection[str] = (),
     ) -> dict[int, Received]:
         """The message of every peer for one exchange. All are asked at once; each is waited for in turn.
 
-        Where we hold `copies` of what they sent in this exchange before, they may tell what changed.
+        Where we hold `copies` of what they sent in this exchange before, they may tell what changed. Those that have
+        a line to us and are among `pushed` are not asked unless it takes long.
         Once they are not `wanted` any more, `Dropped` is raised; `interrupt` makes everybody look.
         """
         patience = self.patience if patience is None else patience
         held = {p: copies[0].held(peer.name, copies[1], layout) if copies else None for p, peer in peers.items()}
-        calls = {place: self._ask(peer, where, layout, held[place]) for place, peer in peers.items()}
+        small = layout is None or layout.size <= SMALL
+        calls: dict[int, Call | Awaited] = {
+            place: self._await(peer, where, layout)
+            if small and peer.name in pushed and self.postbox.expects(peer.name)
+            else self._ask(peer, where, layout, held[place])
+            for place, peer in peers.items()
+        }
         began = time.monotonic()
         try:
             first = next(iter(calls), None)
-            found = {
-                place: self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=place == first)
-                for place, call in calls.items()
-            }
+            found: dict[int, Received] = {}
+            for place, call in calls.items():
+                name, timed = peers[place].name, place == first
+                found[place] = self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=timed)
+                if name in pushed:  # what it sent in this round it made of a state that it has kept
+                    self.passed(name, where.round)
             if copies:
                 for place, message in found.items():
                     copies[0].keep(peers[place].name, copies[1], message.arrays)
@@ -150,9 +163,15 @@ class Mailroom:
             self._calls.add(call)
         return call
 
+    def _await(self, peer: Peer, where: Where, layout: MessageLayout | None) -> Awaited:
+        awaited = Awaited(self.postbox, peer, where, layout)
+        with self._lock:
+            self._calls.add(awaited)
+        return awaited
+
     def _one(
         self,
-        call: Call,
+        call: Call | Awaited,
         where: Where,
         layout: MessageLayout | None,
         limit: int,
@@ -182,7 +201,9 @@ class Mailroom:
                 found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit, held=held)
                 if found is not None:
                     self.bytes_received += call.size
-                    if timed and self.timing is not None:
+                    if self.timing is not None and not call.timed:
+                        self.timing.pushed = True
+                    elif self.timing is not None and timed:
                         # The server has to hear all others first: its reports tell how far it is.
                         waited = math.inf if peer.name == SERVER else call.began - call.asked
                         self.timing.answered(peer.name, waited, call.size - call.first, call.heard - call.began)

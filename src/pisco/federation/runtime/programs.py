@@ -79,10 +79,23 @@ class Programs:
         self._start = Stages(start, number)
         self._round = Stages(one_round, self.state_like, number, told, number, number)
         kinds = [kind for kind, _ in self._round.messages]
+        self.model_part = self._model_part(kinds)
         self.codecs = [kind.codec for kind in kinds if isinstance(kind, Compressing)]
         # Not `jax.jit`: it would build the agent's data into the program.
         self._join = Stages(join, self.params_like, number, number, number)
         self._measure = Stages(measure, self.params_like)
+
+    def _model_part(self, kinds: list[Any]) -> list[int]:
+        """Where a round hands on what one exchange brings as the parameters: which, and every leaf's place there."""
+        leaves, structure = jax.tree.flatten(self.state_like)
+        mine = jax.tree.leaves(jax.tree.unflatten(structure, range(len(leaves))).params)
+        found = [self._round.handed_on[at] for at in mine]
+        exchanges = {each and each[0] for each in found}
+        if None in exchanges or len(exchanges) != 1:
+            return []
+        (at,) = exchanges
+        mixes = [number for number, kind in enumerate(kinds) if kind == MIX]
+        return [mixes.index(at), *(each[1] for each in found if each)] if at in mixes else []
 
     def compile(self) -> None:
         """Compile what every round needs, before others wait for it."""

@@ -7,17 +7,18 @@ the programs and the sums of the federation itself, so that the parameters are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
+from pisco.costs import message_sizes
 from pisco.engines.job import seed_key, streams
 from pisco.engines.run import run
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
-from pisco.federation.rolls import Roll, counted
+from pisco.federation.rolls import Roll, counted, plan_mark
 from pisco.federation.roster import Epoch
 from pisco.federation.runtime.cut import Steps
 from pisco.federation.runtime.guarding import guarded_gossip, guarded_mean, moves
@@ -36,42 +37,76 @@ Watch = Callable[[int, dict[str, Any]], None]
 
 
 def replay(
-    plan: Federation, problems: Mapping[str, Problem], rolls: Sequence[Roll], watch: Watch | None = None
+    plan: Federation,
+    problems: Mapping[str, Problem],
+    rolls: Sequence[Roll],
+    watch: Watch | None = None,
+    mean_samples: float | None = None,
 ) -> dict[str, Any]:
     """The state of every agent after the rounds that count.
 
     Args:
       plan: of the federation.
-      problems: every agent's own data and loss, as it gave them to its `pisco agent`.
-      rolls: the log (`pisco.federation.rolls.read`).
+      problems: every agent's own data and loss, as it gave them to its `pisco agent`; of who never took part, none.
+      rolls: the log (`pisco.federation.rolls.read`), or `everybody(plan)`.
       watch: called after every round with its number and the states so far.
+      mean_samples: of the founders who told theirs, where agents count by samples; None: of all `problems`.
     """
-    missing = [name for name in plan.names if name not in problems]
+    took_part = counted(rolls)
+    missing = [name for name in plan.names if name not in problems and _needed(plan, name, took_part)]
     if missing:
-        raise InputError(f"the data of {', '.join(missing)} is missing; a replay needs everybody's")
-    again = _Again(plan, problems)
+        raise InputError(f"the data of {', '.join(missing)} is missing; a replay needs that of all who took part")
+    again = _Again(plan, problems, mean_samples)
     again.start()
-    for roll in counted(rolls):
+    for roll in took_part:
         again.round(roll)
         if watch:
             watch(roll.round, dict(again.states))
     return again.states
 
 
-def scan(plan: Federation, problems: Mapping[str, Problem], rolls: Sequence[Roll], **options: Any) -> Result:
+def everybody(plan: Federation) -> list[Roll]:
+    """The rolls of a plan with presence = "all", as far as it tells who took part in every round."""
+    gone = [change.name for change in plan.urgent if change.action == "remove"]
+    if gone:
+        raise InputError(f"{gone[0]} was removed when it was gone, and nothing tells which round was its last")
+    rolls = [
+        Roll(k, 0, plan_mark(plan, k), tuple(sorted(member.index for member in plan.epoch_at(k).members)))
+        for k in range(plan.rounds)
+    ]
+    return [*rolls, Roll(plan.rounds, 0, plan_mark(plan, plan.rounds), ())]
+
+
+def _needed(plan: Federation, name: str, rolls: Sequence[Roll]) -> bool:
+    """Whether an agent took part in a round, or in an exchange before the first."""
+    index = next(m.index for e in plan.epochs for m in e.members if m.name == name)
+    sizes = message_sizes(plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
+    at_start = name in plan.epochs[0].names and bool(sizes.start_kinds)
+    return at_start or any(index in roll.present for roll in rolls)
+
+
+def scan(
+    plan: Federation,
+    problems: Mapping[str, Problem],
+    rolls: Sequence[Roll],
+    mean_samples: float | None = None,
+    **options: Any,
+) -> Result:
     """The same presence in engine `scan`; for a roster that does not change."""
-    objection = why_not_scan(plan, rolls)
+    objection = why_not_scan(plan, rolls, problems)
     if objection:
         raise InputError(f"{objection}, which `scan` does not know; leave it out")
-    epoch, own = plan.epoch_at(0), list(weighed(plan, problems).values())
+    epoch, own = plan.epoch_at(0), list(weighed(plan, problems, mean_samples).values())
     masks = np.stack([roll_mask(epoch, roll) for roll in counted(rolls)])
-    network = plan.network_of(epoch, _rows(masks))
+    network = plan.network_of(epoch, _rows(masks) if plan.presence == "deadline" else None)
     settings = {"rounds": len(masks), "batch_size": plan.batch_size, "seed": plan.seed} | options
     return run(plan.build_algorithm(), together(own), network, **settings)
 
 
-def why_not_scan(plan: Federation, rolls: Sequence[Roll]) -> str | None:
+def why_not_scan(plan: Federation, rolls: Sequence[Roll], problems: Collection[str]) -> str | None:
     """What happened in a run that `scan` cannot do again; None: nothing."""
+    if set(plan.names) - set(problems):
+        return "somebody without data took part in no round"
     if len(plan.epochs) > 1:
         return "the roster changes during the run"
     if any(roll.expelled for roll in rolls):
@@ -82,11 +117,12 @@ def why_not_scan(plan: Federation, rolls: Sequence[Roll]) -> str | None:
     return None if found is None else f"round {found} was attempted again without the server"
 
 
-def weighed(plan: Federation, problems: Mapping[str, Problem]) -> dict[str, Problem]:
+def weighed(plan: Federation, problems: Mapping[str, Problem], mean: float | None = None) -> dict[str, Problem]:
     """Everybody's problem as much as it counts."""
-    samples = {name: problems[name].num_samples for name in plan.names}
-    mean = plan.mean_samples(samples)
-    return {name: problems[name].scaled(plan.scale_of(name, samples[name], mean)) for name in plan.names}
+    own = {name: problems[name] for name in plan.names if name in problems}
+    samples = {name: each.num_samples for name, each in own.items()}
+    mean = mean or plan.mean_samples(samples)
+    return {name: each.scaled(plan.scale_of(name, samples[name], mean)) for name, each in own.items()}
 
 
 def together(problems: Sequence[Problem]) -> Problem:
@@ -115,15 +151,15 @@ def _rows(masks: np.ndarray) -> Any:
 class _Again:
     """Everybody's programs and states, taken from exchange to exchange together."""
 
-    def __init__(self, plan: Federation, problems: Mapping[str, Problem]):
+    def __init__(self, plan: Federation, problems: Mapping[str, Problem], mean_samples: float | None):
         self.plan, self.keys, self.algorithm = plan, streams(seed_key(plan.seed)), plan.build_algorithm()
         self.mean = SUMS[plan.server_sum].mean
         self.states: dict[str, Any] = {}
         self.rounds: dict[str, int] = {}  # the last round of each
         self.expelled: tuple[int, ...] = ()
         self.programs: dict[str, Programs] = {}
-        own = weighed(plan, problems)
-        for name in plan.names:
+        own = weighed(plan, problems, mean_samples)
+        for name in own:
             index = next(m.index for e in plan.epochs for m in e.members if m.name == name)
             self.programs[name] = Programs(self.algorithm, own[name], plan.batch_size, self.keys, index)
         self.enter(plan.epochs[0])
@@ -137,9 +173,10 @@ class _Again:
 
         names = self.epoch.names
         nobody = _Eyes(None, {}, self.mean)
-        made = _in_step({i: self.programs[name].start_steps() for i, name in enumerate(names)}, hops, nobody)
+        steps = {i: self.programs[name].start_steps() for i, name in enumerate(names) if name in self.programs}
+        made = _in_step(steps, hops, nobody)
         self.states = {names[place]: state for place, state in made.items()}
-        self.rounds = dict.fromkeys(names, -1)
+        self.rounds = dict.fromkeys(self.states, -1)
 
     def round(self, roll: Roll) -> None:
         k, plan, epoch = roll.round, self.plan, self.plan.epoch_at(roll.round)
@@ -162,6 +199,8 @@ class _Again:
                 averaged = guarded_mean(plan.guard, leaves, stay, {}, set())[0]
             params = jax.tree.unflatten(jax.tree.structure(program.params_like), averaged)
             self.states[names[place]] = program.join(params, k)
+        if plan.presence == "all":
+            present = None  # as its members have it
         told = {i: rolled_told(self.plan, self.routes, roll, i, present) for i in there}
         steps = {i: self.programs[names[i]].round_steps(self.states[names[i]], k, told[i]) for i in there}
         hops = {i: rolled_hops(self.plan, self.routes, roll, i, present) for i in there}

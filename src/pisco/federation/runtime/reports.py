@@ -117,6 +117,7 @@ class Reporter:
                 start_gossip_bytes=self._sizes.start_gossip,
                 columns=self._columns,
                 leaves=self._leaves,
+                model_part=agent.programs.model_part,
                 times=agent.timing.told(self._sizes.gradients),
                 named=agent.watcher.named,
             )

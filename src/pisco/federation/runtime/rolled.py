@@ -29,13 +29,13 @@ def roll_mask(epoch: Epoch, roll: Roll) -> np.ndarray:
     return np.isin([member.index for member in epoch.members], roll.present)
 
 
-def rolled_hops(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray) -> list[Hop]:
+def rolled_hops(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray | None) -> list[Hop]:
     """What every exchange of an attempt consists of for the agent at a place."""
     hops = routes.hops(roll.round, place, present)
     return [hop for hop in hops if isinstance(hop, GossipHop) or plan.tries_server(roll.attempt)]
 
 
-def rolled_told(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray) -> Told:
+def rolled_told(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray | None) -> Told:
     """What the round function of the agent at a place is told of an attempt."""
     told = routes.told(roll.round, place, present)
     return told._replace(server=told.server & plan.tries_server(roll.attempt))

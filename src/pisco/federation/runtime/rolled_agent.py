@@ -112,7 +112,7 @@ class RolledAgent(Agent):
             if self.base is None and self.trial is None and self._first(self.name) == 0:
                 self._begin()
             self._prepare()
-            self.attendance.ready = True
+            self.attendance.report_ready()
             while True:
                 self.look_for_plan()
                 count, head, _ = self.attendance.look()
@@ -132,7 +132,7 @@ class RolledAgent(Agent):
 
     def _begin(self) -> None:
         """X⁰ and what the algorithm makes of it; exchanges before the first round need everybody."""
-        self._phase, self._round_on_wire, self._k = 0, 0, 0
+        self._phase, self._round_on_wire, self.k = 0, 0, 0
         self.spend(START, starts=True)
         self.state = self.programs.start(self._exchange)
         self.base = Held(self.state, -1, -1)
@@ -162,7 +162,7 @@ class RolledAgent(Agent):
             self.attendance.wait(place)
             return
         began, self._waited, self._called = time.perf_counter(), 0.0, False
-        self._phase, self._round_on_wire, self._k, self._place = 0, place + 1, k, place
+        self._phase, self._round_on_wire, self.k, self._place = 0, place + 1, k, place
         plan = self.plan
         epoch, self._begun_by = plan.epoch_at(k), plan_mark(plan, k)
         if epoch.start != self.epoch.start:
@@ -201,7 +201,7 @@ class RolledAgent(Agent):
         self._waited += time.perf_counter() - began
         count, roll, _ = self.attendance.look()
         self._settle()
-        if count != self._place + 1 or roll.round != self._k or self.index not in roll.present:
+        if count != self._place + 1 or roll.round != self.k or self.index not in roll.present:
             raise Dropped
         if roll.plan != self._begun_by:
             raise Dropped  # begun by a plan from before a change: once more, with its links
@@ -215,7 +215,7 @@ class RolledAgent(Agent):
         if boundary is not None and self.place in boundary.reporters:
             arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self._entering.params)]
             where = self.where(self._round_on_wire, BOUNDARY)
-            self.report(Reporting(where, self._k, boundary, self.epoch.names), arrays)
+            self.report(Reporting(where, self.k, boundary, self.epoch.names), arrays)
 
     def _told(self) -> Told:
         self._roll()
@@ -227,8 +227,8 @@ class RolledAgent(Agent):
         self._roll()
         leaves, structure = jax.tree.flatten(self.programs.params_like)
         where = self.where(self._round_on_wire, BOUNDARY)
-        received = self.pull({0: self.peer(SERVER, self._k)}, where, MessageLayout.of(leaves))
-        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self._k, self._place)
+        received = self.pull({0: self.peer(SERVER, self.k)}, where, MessageLayout.of(leaves))
+        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self.k, self._place)
 
     def _settle(self) -> None:
         """What the newest rolls say of the attempt that is done."""
@@ -290,11 +290,11 @@ class RolledAgent(Agent):
         **options: Any,
     ) -> dict[int, Received]:
         if where.round == 0 or where.phase == CLOSING:
-            return super().pull(peers, where, layout)
+            return super().pull(peers, where, layout, **options)
         began = time.perf_counter()
         try:
             wanted = {"patience": math.inf, "wanted": lambda: self.wanted(where)}
-            return super().pull(peers, where, layout, copies, **wanted)
+            return super().pull(peers, where, layout, copies, **options | wanted)
         finally:
             self._waited += time.perf_counter() - began
 

@@ -94,8 +94,8 @@ class RolledServer(Server):
         with self._work:
             while self.chain.count <= request.known and context.is_active():
                 left = end - time.monotonic()
-                if left <= 0 or self.mailroom.stopping.is_set():
-                    break
+                if left <= 0 or self.mailroom.stopping.is_set() or not request.ready:
+                    break  # who is not ready asks again when it is
                 self._work.wait(left)
             if context.is_active() and self._calls.get(index) is mine:
                 del self._calls[index]  # it ends with our answer
@@ -219,6 +219,12 @@ class RolledServer(Server):
         there = tuple(np.flatnonzero(roll_mask(epoch, self.file.rolls[-2])).tolist())
         return epoch, ServerHop(None, there, there)
 
+    def taking_part(self, epoch: Epoch) -> int:
+        return len(self.chain.head.present)
+
+    def last_round_sent(self) -> int:
+        return len(self.file.rolls) - 1  # the last one says that all rounds are over
+
     def gather(self, peers: Mapping[int, Peer], where: Where, **how: Any) -> dict[int, Received]:
         """Of the closing average's reporters, those who answer in time; at least a quorum of them."""
         if where.phase != CLOSING:
@@ -248,6 +254,9 @@ class RolledServer(Server):
 
     def patience(self, round_: int, phase: int) -> float | None:
         return math.inf if round_ else None
+
+    def known(self, round_: int) -> bool:
+        return round_ <= self.chain.count
 
     def wanted(self, round_: int) -> bool:
         return round_ == 0 or self.chain.count == round_

@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import membership, news, transport
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.ending import EndModel
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
@@ -62,7 +63,7 @@ class Server(MemberProcess):
         self.incoming = Incoming(self._sizes.codecs)
         self.sums = SUMS[self.plan.server_sum].server(self)
         self.saved = self.found.round if self.found else 0
-        self.ledger = Ledger(self.plan, folder)
+        self.ledger, self.model = Ledger(self.plan, folder), EndModel(folder)
         self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
@@ -104,13 +105,30 @@ class Server(MemberProcess):
         routes = self.routes(epoch)
         with self._work:
             hops = routes.hops(k, None, present)
-        network = routes.network
-        length = 1 + (network.gossip_steps if network.gossip_before_server else 0)
+        length = self._hops_each(epoch)
         if not hops or phase % length != length - 1 or phase >= length * len(self._sizes.whole):
             return None
         (hop,) = hops
         assert isinstance(hop, ServerHop)
         return epoch, hop
+
+    def _hops_each(self, epoch: Epoch) -> int:
+        """How many hops one exchange of a server round has."""
+        network = self.routes(epoch).network
+        return 1 + (network.gossip_steps if network.gossip_before_server else 0)
+
+    def _hands_out_model(self, epoch: Epoch, round_: int, phase: int, hop: ServerHop) -> bool:
+        """Whether everybody gets this average in the last round."""
+        last = phase < BOUNDARY and round_ > 0 and self.round_of(round_) == self.plan.rounds - 1
+        return last and len(hop.receivers) == self.taking_part(epoch)
+
+    def taking_part(self, epoch: Epoch) -> int:
+        """How many take part in the last round."""
+        return len(set(epoch.names) - self.plan.gone_at(self.plan.rounds - 1))
+
+    def last_round_sent(self) -> int:
+        """The number of the last round in messages, once all are over."""
+        return self.plan.rounds
 
     def round_of(self, round_: int) -> int:
         """Round k of the plan, from the number that it has in messages."""
@@ -159,11 +177,25 @@ class Server(MemberProcess):
     def asked(self, name: str, round_: int, phase: int) -> None:
         with self._work:
             known = (round_, phase) in self._averaging or (round_, phase) in self.outbox.kept()
+            past = round_ < self.outbox.floors().get(name, 0)  # others would refuse us what is over
             # Two for each: one who asks for rounds far ahead takes its own places, not those of others.
-            if known or list(self._averaging.values()).count(name) >= 2:
+            if known or past or list(self._averaging.values()).count(name) >= 2:
                 return
             self._averaging[round_, phase] = name
         threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
+
+    def arrived(self, name: str, where: Where) -> None:
+        round_, phase = where.round, where.phase
+        try:
+            fits = phase < BOUNDARY and self.known(round_) and where == self.where(round_, phase)
+            if fits and self.why_not(name, round_, phase) is None:
+                self.asked(name, round_, phase)
+        except Dropped:
+            log.debug("%s pushed a message of an attempt that is over", name)
+
+    def known(self, round_: int) -> bool:
+        """Whether there is such a round in messages."""
+        return round_ <= self.plan.rounds
 
     def _average(self, round_: int, phase: int) -> None:
         found = self.hop(round_, phase)
@@ -178,7 +210,9 @@ class Server(MemberProcess):
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
             peers = {place: self.peer(epoch.names[place], self.round_of(round_)) for place in hop.reporters}
-            received = self._received(peers, round_, phase, urgent)
+            pushes = phase < BOUNDARY and not self.incoming.codecs
+            both = [peers[p].name for p in peers if p in hop.receivers and pushes]
+            received = self._received(peers, round_, phase, urgent, both)
             if len(received) < len(hop.reporters):
                 hop = hop._replace(reporters=tuple(sorted(received)))
             layout = received[hop.reporters[0]].layout
@@ -191,8 +225,10 @@ class Server(MemberProcess):
                 layout, averaged = self.sums.combine(arrays, layout, hop)
             readers = [epoch.names[place] for place in hop.receivers]
             if phase == CLOSING:
-                self.ledger.keep_model(averaged)
-            self._keep(round_, phase, layout, layout.join(averaged), readers)
+                self.model.close_with(averaged)
+            elif self._hands_out_model(epoch, round_, phase, hop):
+                self.model.keep(round_, phase // self._hops_each(epoch), averaged)
+            self._keep(round_, phase, layout, layout.join(averaged), readers, both)
         except Dropped:
             log.debug("the average of %d is not wanted any more", round_)
         except Waited as waited:
@@ -210,22 +246,24 @@ class Server(MemberProcess):
         """The reporters' messages."""
         return self.mailroom.pull(peers, where, **how)
 
-    def _received(self, peers: Mapping[int, Peer], round_: int, phase: int, urgent: Any) -> dict[int, Received]:
+    def _received(
+        self, peers: Mapping[int, Peer], round_: int, phase: int, urgent: Any, pushed: Sequence[str]
+    ) -> dict[int, Received]:
         """The messages of an exchange, all of one layout; once known, nobody can send anything else.
 
-        The first time all are asked what they would send, and most of them decide before more than a chunk is held.
+        The first time it is seen what all would send, and most of them decide before more than a chunk is held.
         """
         at, where = (round_ == 0, phase), self.where(round_, phase)
         how: dict[str, Any] = {"patience": self.patience(round_, phase)}
         how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
         how["copies"] = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
         if at not in self._layouts:
-            found = self.gather(peers, where, layout=None, limit=0, **how)
+            found = self.gather(peers, where, layout=None, limit=0, pushed=pushed, **how)
             self._layouts[at] = self._agreed({peers[place].name: each.layout for place, each in found.items()})
             if all(each.arrays and each.layout == self._layouts[at] for each in found.values()):
                 return found
-            peers = {place: peers[place] for place in found}
-        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, **how)
+            peers, pushed = {place: peers[place] for place in found}, ()  # what a line brought is taken
+        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, pushed=pushed, **how)
 
     def _agreed(self, told: Mapping[str, MessageLayout]) -> MessageLayout:
         """What most would send. Who differs ends the run, or is left behind where nobody waits."""
@@ -238,10 +276,12 @@ class Server(MemberProcess):
                 self.door.complain(name, f"it {differs}")
         return layout
 
-    def _keep(self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str]) -> None:
+    def _keep(
+        self, round_: int, phase: int, layout: MessageLayout, data: bytes, readers: list[str], pushed: Sequence[str]
+    ) -> None:
         """On disk before anybody sees it: the messages it was made of may be gone by the next start."""
         with self._work:
-            self.outbox.publish(round_, phase, layout, data, readers, hidden=True)
+            self.outbox.publish(round_, phase, layout, data, readers, hidden=True, pushed=pushed)
             try:
                 self._save()
             except OSError as error:
@@ -375,5 +415,6 @@ class Server(MemberProcess):
         return False
 
     def result(self, seconds: float) -> Result:
-        """The federation's history; parameters stay with the agents, but for the mean that the plan closes with."""
-        return self.ledger.result(seconds, self.ledger.model())
+        """The federation's history; parameters stay with the agents, but for a mean that they end or close with."""
+        model = self.model.load(self.last_round_sent(), self.ledger.model_part, self.ledger.leaves)
+        return self.ledger.result(seconds, model)

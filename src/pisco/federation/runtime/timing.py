@@ -2,7 +2,8 @@
 
 An agent times what it does between exchanges, and how soon a peer's message comes once it is asked for: at the quickest
 that is a question and an answer, two latencies. One end of a link is never ahead of the other, so the smaller of both
-is no wait for the other's work. Times go to the server with the agent's reports.
+is no wait for the other's work. Where messages are pushed, a ping and its answer are timed instead. Times go to the
+server with the agent's reports.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from pisco.federation.roster import SERVER
 COMPUTE, LATENCY, BANDWIDTH = "compute", "latency ", "bandwidth "
 """What a report calls them; the latter two with a member's name."""
 
+PUSHED = "pushed"
+"""Told by who is pushed messages: they need not be asked for."""
+
 KEPT = 1000
 SETTLED = 2
 """The first rounds of a process fill caches and open connections."""
@@ -35,6 +39,7 @@ class Timing:
         self._since, self._busy, self._rounds = time.perf_counter(), 0.0, 0
         self.spent = {"compute": 0.0, "exchange": 0.0}  # since the process started
         self._of_rounds: deque[float] = deque(maxlen=KEPT)
+        self.pushed = False
         self._quickest: dict[str, float] = {}
         self._speeds: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=KEPT))
 
@@ -70,6 +75,8 @@ class Timing:
         """As a report has it; `gradients` is how many there are in a round."""
         found = {LATENCY + name: seconds / 2 for name, seconds in list(self._quickest.items()) if seconds < math.inf}
         found |= {BANDWIDTH + name: float(np.median(speeds)) for name, speeds in list(self._speeds.items())}
+        if self.pushed:
+            found[PUSHED] = 1.0
         if self._of_rounds:
             found[COMPUTE] = float(np.mean(self._of_rounds)) / max(1, gradients)
         return found
@@ -107,5 +114,5 @@ def clock_of(plan: Federation, told: Mapping[str, Mapping[str, float]]) -> Clock
         bandwidth_gossip=of_links(BANDWIDTH, max, math.inf),
         latency_server=of_server(LATENCY, 0.0),
         bandwidth_server=of_server(BANDWIDTH, math.inf),
-        asked=True,
+        asked=not all(PUSHED in told[name] for name in names),
     )

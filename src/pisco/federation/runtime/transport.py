@@ -32,10 +32,11 @@ import grpc.experimental  # noqa: E402
 log = logging.getLogger("pisco.federation")
 
 PULL, TAKE, REPORT, OVERVIEW, ROLL, KEYS, NEWS = "Pull", "Take", "Report", "Overview", "Roll", "Keys", "News"
+LINE = "Line"
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""
-PER_PEER = 4
+PER_PEER = 5
 """Requests of one peer that may wait at the same time; its own restart leaves old ones behind for a moment."""
 
 IDLE = 300
@@ -70,9 +71,9 @@ def channel(kit: Kit, peer: str, address: str, certificate: bytes) -> grpc.Chann
 
 
 def method(channel: grpc.Channel, name: str, request: Any, response: Any) -> Any:
-    """A method of the peer's service; `Pull` streams its answer."""
-    make = channel.unary_stream if name == PULL else channel.unary_unary
-    return make(
+    """A method of the peer's service; `Pull` streams its answer, and on a `Line` both stream."""
+    made = {PULL: channel.unary_stream, LINE: channel.stream_stream}
+    return made.get(name, channel.unary_unary)(
         f"/{SERVICE}/{name}", request_serializer=request.SerializeToString, response_deserializer=response.FromString
     )
 
@@ -183,6 +184,13 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
 
         return answer
 
+    def both_ways(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+            with door.seat(context) as name:
+                yield from handler(name, requests, context)
+
+        return answer
+
     def single(handler: Callable[..., Any]) -> Callable[..., Any]:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Any:
             with door.seat(context) as name:
@@ -194,11 +202,10 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
     # call that never sends it would hold a thread.
     handlers = {}
     for name, (handler, request) in methods.items():
-        make = grpc.stream_stream_rpc_method_handler if name == PULL else grpc.stream_unary_rpc_method_handler
+        wrap = {PULL: streaming, LINE: both_ways}.get(name, single)
+        make = grpc.stream_unary_rpc_method_handler if wrap is single else grpc.stream_stream_rpc_method_handler
         handlers[name] = make(
-            (streaming if name == PULL else single)(handler),
-            request_deserializer=_parse(request),
-            response_serializer=methodcaller("SerializeToString"),
+            wrap(handler), request_deserializer=_parse(request), response_serializer=methodcaller("SerializeToString")
         )
     waiting = PER_PEER * peers + 4
     server = grpc.server(

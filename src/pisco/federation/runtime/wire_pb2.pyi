@@ -56,8 +56,26 @@ class Chunk(_message.Message):
     data: bytes
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
+class Pushed(_message.Message):
+    __slots__ = ("federation", "round", "phase", "layout", "data", "ping", "pong")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    PING_FIELD_NUMBER: _ClassVar[int]
+    PONG_FIELD_NUMBER: _ClassVar[int]
+    federation: bytes
+    round: int
+    phase: int
+    layout: str
+    data: bytes
+    ping: int
+    pong: int
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., layout: _Optional[str] = ..., data: _Optional[bytes] = ..., ping: _Optional[int] = ..., pong: _Optional[int] = ...) -> None: ...
+
 class Report(_message.Message):
-    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "whole_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "times", "named")
+    __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "whole_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "model_part", "times", "named")
     class TimesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -87,6 +105,7 @@ class Report(_message.Message):
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     LEAVES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    MODEL_PART_FIELD_NUMBER: _ClassVar[int]
     TIMES_FIELD_NUMBER: _ClassVar[int]
     NAMED_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
@@ -104,9 +123,10 @@ class Report(_message.Message):
     trouble: str
     leaves: _containers.RepeatedScalarFieldContainer[str]
     samples: int
+    model_part: _containers.RepeatedScalarFieldContainer[int]
     times: _containers.ScalarMap[str, float]
     named: _containers.ScalarMap[str, float]
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., whole_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., leaves: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., times: _Optional[_Mapping[str, float]] = ..., named: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., bytes_sent: _Optional[int] = ..., bytes_received: _Optional[int] = ..., waiting_for: _Optional[str] = ..., rows: _Optional[_Iterable[_Union[Row, _Mapping]]] = ..., first: _Optional[int] = ..., round_bytes: _Optional[_Iterable[int]] = ..., whole_bytes: _Optional[_Iterable[int]] = ..., start_server_bytes: _Optional[_Iterable[int]] = ..., start_gossip_bytes: _Optional[_Iterable[int]] = ..., columns: _Optional[_Iterable[_Union[Column, _Mapping]]] = ..., trouble: _Optional[str] = ..., leaves: _Optional[_Iterable[str]] = ..., samples: _Optional[int] = ..., model_part: _Optional[_Iterable[int]] = ..., times: _Optional[_Mapping[str, float]] = ..., named: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Column(_message.Message):
     __slots__ = ("name", "rising", "title", "log", "unit")

@@ -1,0 +1,192 @@
+"""Lines: between two members each pushes its small messages to the other as soon as they are ready.
+
+One of the two dials, and both directions share that connection: a message then costs no question, and its receipt is
+told with the next one the other way. What a line does not bring (it broke, a message is large or compressed, a member
+is new) is asked for as ever. A line holds no messages: it reads those that the outbox keeps, one after the other, as
+fast as the other end takes them. Certificates are checked at every message, in both directions.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pisco.federation.kits import Refused
+from pisco.federation.roster import SERVER
+from pisco.federation.runtime import transport
+from pisco.federation.runtime.calls import Peer
+from pisco.federation.runtime.codec import SMALL, Where
+from pisco.federation.runtime.peers import Dropped
+from pisco.federation.runtime.postbox import PushedMessage
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Pushed
+
+if TYPE_CHECKING:
+    from pisco.federation.runtime.member import MemberProcess
+
+log = logging.getLogger("pisco.federation")
+
+BEAT = 5.0
+"""Seconds between two pings, which time the link."""
+
+AGAIN = 2.0
+"""Seconds after which a line that could not be had, or broke, is tried again."""
+
+
+class Pushing:
+    """The lines of one process."""
+
+    def __init__(self, member: MemberProcess):
+        self.member = member
+        self._tried: dict[str, float] = {}
+        self._under_way: set[str] = set()
+
+    def dial(self, peer: Peer) -> None:
+        """See to it that there is a line to a peer, soon."""
+        now, box = time.monotonic(), self.member.mailroom.postbox
+        soon = now - self._tried.get(peer.name, -AGAIN) < AGAIN
+        if box.expects(peer.name) or peer.name in self._under_way or soon:
+            return
+        self._under_way.add(peer.name)
+        threading.Thread(target=self._talk, args=(peer,), daemon=True, name=f"line to {peer.name}").start()
+
+    def _talk(self, peer: Peer) -> None:
+        end = _End(self.member, peer.name, peer.check)
+        try:
+            call = peer.line(end.outgoing())
+            end.listen(call)
+            call.cancel()
+        except (grpc.RpcError, OSError, Refused, ValueError) as error:
+            log.debug("no line to %s: %s", peer.name, error)
+            peer.forget()
+        finally:
+            end.close()
+            self._tried[peer.name] = time.monotonic()
+            self._under_way.discard(peer.name)
+
+    def answer(self, name: str, requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Pushed]:
+        """The other end of a line that a member dialled."""
+        member = self.member
+        if name != SERVER and name not in member.plan.names:
+            member.door.refuse(context, name, "it is not in the roster")
+        member.refuse_gone(name, context)
+        presented: Any = context.auth_context().get("x509_pem_cert", [b""])[0]
+        end = _End(member, name, lambda: member.kit.identify(presented))
+        if not context.add_callback(end.close):
+            return
+
+        def listen() -> None:
+            try:
+                end.listen(requests)
+            except Exception as error:  # of whatever kind grpc has for a line that broke
+                log.debug("the line of %s ended: %s", name, error)
+            finally:
+                end.close()
+
+        threading.Thread(target=listen, daemon=True, name=f"line of {name}").start()
+        yield from end.outgoing()
+
+
+class _End:
+    """Our end of one line."""
+
+    def __init__(self, member: MemberProcess, name: str, check: Callable[[], Any]):
+        self.member, self.name, self.check = member, name, check
+        self._open, self._announced = True, False
+        self._pongs: deque[int] = deque(maxlen=4)
+        self._ping, self._pinged = 0, 0.0
+
+    def close(self) -> None:
+        """Both directions end."""
+        self._open = False
+        self.member.mailroom.postbox.close(self.name, self)
+        self.member.outbox.wake()
+
+    @property
+    def _newest(self) -> bool:
+        """Whether the other end has not dialled again."""
+        return not self._announced or self.member.mailroom.postbox.brings(self.name, self)
+
+    def _trusted(self) -> bool:
+        """Whether the other end is still who it was, and not revoked."""
+        try:
+            self.check()
+        except Refused as error:
+            self.member.door.complain(self.name, str(error))
+            return False
+        except OSError as error:  # it could not be looked at
+            log.debug("the line to %s ends: %s", self.name, error)
+            return False
+        return True
+
+    def _waits(self) -> bool:
+        return self._open and not self._pongs
+
+    def outgoing(self) -> Iterator[Pushed]:
+        """Our messages for the other end, from the oldest that the outbox keeps on."""
+        member, after, said, layout = self.member, (-1, -1), b"", ""
+        while self._open:
+            now = time.monotonic()
+            if now - self._pinged > BEAT:
+                self._ping, self._pinged = self._ping % 1000 + 1, now
+                yield Pushed(ping=self._ping)
+            while self._pongs:
+                yield Pushed(pong=self._pongs.popleft())
+            found = member.outbox.pushed_to(self.name, after, seconds=BEAT, alive=self._waits)
+            if member.outbox.closed or not self._newest:
+                return
+            if found is None:
+                continue
+            after, message = found
+            if not self._trusted():
+                return
+            try:
+                where, objection = member.where(*after), member.why_not(self.name, *after)
+            except Dropped:
+                continue
+            if objection is not None:
+                continue  # it hears so when it asks
+            member.bytes_sent += len(message.data)
+            told = str(message.layout)
+            yield Pushed(
+                federation=where.federation if where.federation != said else b"",
+                round=where.round,
+                phase=where.phase,
+                layout=told if told != layout else "",
+                data=bytes(message.data),
+            )
+            said, layout = where.federation, told
+
+    def listen(self, messages: Iterable[Any]) -> None:
+        """Keep what comes until the line ends."""
+        member, box, federation, layout = self.member, self.member.mailroom.postbox, b"", ""
+        for pushed in messages:
+            if not self._open:
+                return
+            if not self._trusted():
+                return
+            # Of the layout too: boxes are small.
+            if pushed is transport.MALFORMED or len(pushed.data) > SMALL or pushed.ByteSize() > 2 * SMALL:
+                member.door.complain(self.name, "what it pushes is not a message")
+                return
+            if not self._announced:
+                box.open(self.name, self)
+                self._announced = True  # now, not before: until then it is no older line than another
+            elif not self._newest:
+                return
+            if pushed.ping:
+                self._pongs.append(pushed.ping)
+                member.outbox.wake()
+            if pushed.pong and pushed.pong == self._ping and member.mailroom.timing is not None:
+                member.mailroom.timing.answered(self.name, time.monotonic() - self._pinged, 0, 0.0)
+            if pushed.data:
+                federation, layout = pushed.federation or federation, pushed.layout or layout
+                if not federation or not layout:
+                    member.door.complain(self.name, "what it pushes is of no exchange")
+                    return
+                box.put(self.name, (pushed.round, pushed.phase), PushedMessage(federation, layout, pushed.data))
+                member.arrived(self.name, Where(federation, pushed.round, pushed.phase))

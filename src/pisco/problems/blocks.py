@@ -1,0 +1,52 @@
+"""Sums and values over many samples, a block at a time, so that memory stays bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from pisco.problems.stream import STREAM_BYTES, StreamRows, everything, piece
+
+
+def weighted_total(values: Callable[[Any], jax.Array], data: Any, weights: jax.Array, at_once: int) -> jax.Array:
+    """Σ weights·values(data), so many samples at a time; the last block overlaps with weight zero."""
+    total = weights.shape[0]
+    block = min(at_once, total)
+    if block == total:
+        return jnp.vdot(weights, values(everything(data)).astype(weights.dtype))
+
+    def one(start):
+        begin = jnp.minimum(start, total - block)
+        batch = piece(data, begin, block)
+        w = lax.dynamic_slice_in_dim(weights, begin, block)
+        fresh = begin + jnp.arange(block) >= start
+        return jnp.vdot(jnp.where(fresh, w, 0), values(batch).astype(w.dtype))
+
+    # Checkpointed: the backward pass recomputes a block instead of keeping all of them.
+    return lax.map(jax.checkpoint(one), jnp.arange(0, total, block)).sum()
+
+
+def sample_values(function: Callable[[Any], Any], data: Any, at_once: int) -> Any:
+    """function(data), so many samples at a time: any tree whose leaves lead with the samples."""
+    total = jax.tree.leaves(data)[0].shape[0]
+    block = min(at_once, total)
+    if isinstance(data, StreamRows):
+        block = min(block, max(1, STREAM_BYTES // data.stream.sample_bytes))
+    if block == total:
+        return function(everything(data))
+
+    def one(begin):
+        return function(piece(data, begin, block))
+
+    starts = jnp.arange(0, total, block)
+    blocks = lax.map(one, jnp.minimum(starts, total - block))  # the last block overlaps the one before
+    fresh = total - block * (len(starts) - 1)
+
+    def joined(leaf):
+        return jnp.concatenate([leaf[:-1].reshape(-1, *leaf.shape[2:]), leaf[-1, block - fresh :]])
+
+    return jax.tree.map(joined, blocks)
