@@ -15,6 +15,7 @@ import pisco
 from pisco import InputError
 from pisco.algorithms import build
 from pisco.costs import message_sizes
+from pisco.engines.history import History
 from pisco.engines.job import Run, attendance, seed_key, streams
 from pisco.engines.scan import ScanEngine
 from pisco.engines.stopwatch import Stopwatch
@@ -284,7 +285,7 @@ def test_refusals(given, words):
     assert words in str(error.value) and str(error.value).count(". ") == 0
 
 
-def test_a_schedule_that_watches_the_loss_is_timed_by_what_it_did(tmp_path):
+def test_a_schedule_that_watches_the_loss_is_timed_by_what_it_did(tmp_path, monkeypatch):
     """Gossip-AGA's seconds are those of a schedule that knows beforehand when the server is reached."""
     world, rule = Quadratics(agents=4), build("gossip-aga", local_lr=0.02)
     network = pisco.Network.ring(4, server=pisco.adaptive(2, power=0.7))
@@ -301,6 +302,11 @@ def test_a_schedule_that_watches_the_loss_is_timed_by_what_it_did(tmp_path):
     rest = pisco.run(rule, network=network, **runs, **how, eval_every=10, checkpoint=tmp_path, resume=True)
     assert "seconds" not in first.history
     assert rest.history["seconds"].tolist() == seen.history["seconds"][::10].tolist()
+    old = History.save  # of a checkpoint that was made before rounds were noted
+    monkeypatch.setattr(History, "save", lambda self: {k: v for k, v in old(self).items() if k != "reached"})
+    pisco.run(rule, network=network, **runs | {"rounds": 130}, eval_every=10, checkpoint=tmp_path / "old")
+    with pytest.raises(InputError, match="do not say which rounds reached the server; resume without a clock"):
+        pisco.run(rule, network=network, **runs, **how, eval_every=10, checkpoint=tmp_path / "old", resume=True)
     for engine in (ScanEngine(batched=True), "sharded"):
         short = pisco.run(rule, network=network, **runs | {"rounds": 20}, **how, eval_every=5, engine=engine, seed=[0])
         assert short.history["seconds"][0].tolist() == seen.history["seconds"][:21:5].tolist()

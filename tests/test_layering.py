@@ -98,7 +98,7 @@ ORDER = {
         {"map", "learned", "page"},
         {"__main__"},
     ],
-    "pisco.experiments.paper": [{"work", "verdict"}, {"study"}, REST, {"figures"}],
+    "pisco.experiments.paper": [{"work", "verdict", "pieces"}, {"study"}, REST, {"figures"}],
     "pisco.attacks": [{"observed"}, REST],
     "pisco.cli": [{"console"}, REST, {"main"}],
 }

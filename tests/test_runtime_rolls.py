@@ -79,7 +79,7 @@ def test_with_everybody_there_it_is_the_run_that_waits_for_all(tmp_path, x64):
 
 
 def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
-    plan = rolled(4, rounds=30, patience=15.0, deadline=1.0)
+    plan = rolled(4, rounds=30, patience=25.0, deadline=1.0)  # a server may take long to start on a busy machine
     storm = Processes(tmp_path, plan, problem_of)
     stay = ["agent-0", "agent-1", "agent-3"]
     try:

@@ -149,6 +149,8 @@ def drive(
             like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
             done, states = found.round, engine.unpack(job, found.state(like))
             history.restore(found.history)
+            if stopwatch is not None and stopwatch.watches and history.reached.shape[1] < done:
+                raise InputError("the checkpoints do not say which rounds reached the server; resume without a clock")
             if done < rounds and done % eval_every and history.rounds[-1] == done:
                 history.take_back()
             elif done % eval_every == 0 and history.rounds[-1] != done:  # a stream failed when it was measured
