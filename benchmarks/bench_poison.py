@@ -65,7 +65,7 @@ def honest_losses(problem: pisco.Problem, honest: np.ndarray):
 
 def rows(problem, name, methods, options):
     how = {"rounds": options.rounds, "batch_size": options.batch_size, "eval_every": options.rounds}
-    attackers = ATTACKERS[: options.attackers]
+    attackers, clip = ATTACKERS[: options.attackers], pisco.clip(leave_out_at=options.leave_out_at)
     there = ~np.isin(np.arange(AGENTS), attackers)
     losses = honest_losses(problem, there)
     few, many = list(range(options.seeds)), list(range(options.honest_seeds))
@@ -81,7 +81,7 @@ def rows(problem, name, methods, options):
             return pisco.run(rule, problem, net, seed=seeds, **how)
 
         if not options.only_attacks:
-            plain, guarded = run(network(), many), run(network(guard=pisco.clip()), many)
+            plain, guarded = run(network(), many), run(network(guard=clip), many)
             ratio = losses(guarded) / losses(plain)
             named = sum(bool(one) for one in guarded.named)
             worst = float(f"{ratio.max():.4g}")
@@ -89,7 +89,7 @@ def rows(problem, name, methods, options):
         alone = losses(run(network(presence=there), few))
         for attack in options.attacks.split(","):
             ratios = {}
-            for guard in (None, pisco.clip()):
+            for guard in (clip,) if options.guarded_only else (None, clip):
                 attacked = run(pisco.testing.poisoned(network(guard=guard), attackers, attack), few)
                 ratio = (losses(attacked) / alone).max()
                 ratios[guard is not None] = float(f"{ratio:.4g}") if np.isfinite(ratio) else None
@@ -99,7 +99,7 @@ def rows(problem, name, methods, options):
                 "attack": attack,
                 "seeds": len(few),
                 "loss_ratio": ratios[True],
-                "unguarded": ratios[False],
+                "unguarded": ratios.get(False),
                 "named": sum(set(attackers) <= one for one in whom),
                 "seeds_with_false_names": sum(bool(one - set(attackers)) for one in whom),
                 "left_off_at": [at for at in left if at is not None],
@@ -118,7 +118,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3, help="with an attacker")
     parser.add_argument("--honest-seeds", type=int, default=20, help="without")
     parser.add_argument("--attackers", type=int, default=1, choices=(1, 2, 3))
+    parser.add_argument("--leave-out-at", type=float, default=8.0, help="of the guard")
     parser.add_argument("--only-attacks", action="store_true")
+    parser.add_argument("--guarded-only", action="store_true", help="no run with an attacker and without a guard")
     parser.add_argument("--attacks", default=",".join(ATTACKS), help="some of them, by commas")
     options = parser.parse_args()
     name, make = ("fashion-mnist", fashion) if options.fashion else ("a9a", a9a)

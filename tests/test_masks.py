@@ -602,7 +602,7 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
     states = replay(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     for name in plan.names[:3]:
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)  # to the bit
-    assert why_not_scan(plan, rolls) == "round 1 was attempted again without the server"
+    assert why_not_scan(plan, rolls, plan.names) == "round 1 was attempted again without the server"
     with pytest.raises(InputError, match="attempted again without the server, which `scan` does not know"):
         scan(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     reached = sum(coins(pisco.bernoulli(0.5), 4, seed)) - 1

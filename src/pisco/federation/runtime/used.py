@@ -67,7 +67,7 @@ class UsedMasks:
             file.seek(place * PLACE)
             file.write(line)
             if self.durable:
-                os.fsync(file.fileno()) if not hasattr(os, "fdatasync") else os.fdatasync(file.fileno())
+                getattr(os, "fdatasync", os.fsync)(file.fileno())  # its length stays: no need to wait for the rest
 
     def _kept(self) -> tuple[int, int, dict[str, str]]:
         data = self.path.read_bytes()
