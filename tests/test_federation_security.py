@@ -94,7 +94,7 @@ class Siege:
             except grpc.RpcError as error:
                 heard = error.code(), error.details()
         time.sleep(0.05)
-        return heard, [line for line in self.log.lines[before:] if "refused" in line]
+        return heard, [line for line in self.log.lines[before:] if line.startswith("refused")]
 
     def request(self, round_=1, phase=0, federation=None):
         return Request(federation=federation or self.hash(), round=round_, phase=phase)
@@ -284,7 +284,7 @@ def push(siege, folder, contents, target="agent-0"):
             heard = list(channel.stream_stream(LINE)(iter(contents), timeout=60))
         except grpc.RpcError as error:
             heard = error.code(), error.details()
-    return heard, [line for line in siege.log.lines[before:] if "refused" in line]
+    return heard, [line for line in siege.log.lines[before:] if line.startswith("refused")]
 
 
 def test_a_line_is_for_members_and_holds_little(siege, tmp_path):

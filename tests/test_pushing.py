@@ -155,7 +155,8 @@ def test_one_line_to_a_member_is_dialled_at_a_time(monkeypatch):
         raise OSError("nobody there")
 
     monkeypatch.setattr(pushing, "AGAIN", 0.0)
-    member = types.SimpleNamespace(mailroom=types.SimpleNamespace(postbox=Postbox()), outbox=Outbox({}))
+    kit = types.SimpleNamespace(certificate=b"")
+    member = types.SimpleNamespace(mailroom=types.SimpleNamespace(postbox=Postbox()), outbox=Outbox({}), kit=kit)
     lines = pushing.Pushing(member)
     peer = types.SimpleNamespace(name="b", line=line, check=lambda: None, forget=lambda: None)
     for _ in range(5):
@@ -195,7 +196,8 @@ def test_a_line_that_is_just_opened_is_not_taken_for_an_old_one():
             seen.append(line._newest)
 
     mailroom = types.SimpleNamespace(postbox=Watched(), timing=None)
-    member = types.SimpleNamespace(mailroom=mailroom, outbox=Outbox({}))
+    kit = types.SimpleNamespace(certificate=b"")
+    member = types.SimpleNamespace(mailroom=mailroom, outbox=Outbox({}), kit=kit)
     old, new = (pushing._End(member, "b", lambda: None) for _ in range(2))
     old.listen([Pushed(ping=1)])
     new.listen([Pushed(ping=1)])
@@ -208,9 +210,8 @@ def test_who_lies_on_a_line_loses_it():
     def member():
         door = types.SimpleNamespace(complain=lambda name, why: complaints.append((name, why)))
         mailroom = types.SimpleNamespace(postbox=Postbox(), timing=None)
-        return types.SimpleNamespace(
-            door=door, mailroom=mailroom, outbox=Outbox({}), arrived=lambda name, where: taken.append(where)
-        )
+        kit, arrived = types.SimpleNamespace(certificate=b""), lambda name, where: taken.append(where)
+        return types.SimpleNamespace(door=door, mailroom=mailroom, outbox=Outbox({}), arrived=arrived, kit=kit)
 
     good = Pushed(federation=b"plan", round=3, layout="float32[1]", data=b"abcd")
     lies = transport.MALFORMED, Pushed(round=4, data=bytes(SMALL + 1)), Pushed(layout="f" * 2 * SMALL, data=b"abcd")

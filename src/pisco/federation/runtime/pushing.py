@@ -96,6 +96,7 @@ class _End:
 
     def __init__(self, member: MemberProcess, name: str, check: Callable[[], Any]):
         self.member, self.name, self.check = member, name, check
+        self._shown = member.kit.certificate
         self._open, self._announced = True, False
         self._pongs: deque[int] = deque(maxlen=4)
         self._ping, self._pinged = 0, 0.0
@@ -112,7 +113,9 @@ class _End:
         return not self._announced or self.member.mailroom.postbox.brings(self.name, self)
 
     def _trusted(self) -> bool:
-        """Whether the other end is still who it was, and not revoked."""
+        """Whether the other end is still who it was, and not revoked, and so are we."""
+        if self.member.kit.certificate != self._shown:
+            return False  # renewed: the next line shows it
         try:
             self.check()
         except Refused as error:
