@@ -578,7 +578,7 @@ class Vanishing(Watched):
 def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_second_sum(tmp_path, x64):
     seed = next(s for s in range(99) if list(coins(pisco.bernoulli(0.5), 4, s)[:3]) == [0, 1, 1])
     plan = plan_for(
-        4, rounds=4, seed=seed, dtype="float64", presence="deadline", deadline=0.6, patience=60.0, eval_every=2,
+        4, rounds=4, seed=seed, dtype="float64", presence="deadline", deadline=3.0, patience=60.0, eval_every=2,
         server_sum="masked", network={"graph": "ring", "server_prob": 0.5},
     )  # fmt: skip
     ran = Vanishing(tmp_path, plan, problem_of)
