@@ -244,6 +244,7 @@ def test_bundled_cells_are_compact_and_of_the_suite(ours):
     assert set(rows) == set(keys) and len(ours) >= 19
 
 
+@pytest.mark.slow
 def test_a_few_methods_are_compared_by_themselves(ours):
     every = scores.by_setting(store.bundled())
     some = scores.few(every, FEW)

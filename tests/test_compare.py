@@ -363,21 +363,17 @@ def full_batch(name: str, rounds: int, *overrides: str) -> np.ndarray:
     return load(name, [*whole, *overrides]).execute().history["grad_norm_sq"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "rounds", "overrides"),
     [
+        ("a9a", 800, ["algorithm.local_lr=0.5", "network.weights=metropolis"]),
         ("a9a-scaffold", 400, ["algorithm.local_lr=1"]),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                ("a9a", 800, ["algorithm.local_lr=0.5", "network.weights=metropolis"]),
-                ("a9a-pisco-one-exchange", 700, ["algorithm.local_lr=0.5"]),
-                ("a9a-pisco-vr", 400, ["algorithm.local_lr=1"]),
-                ("a9a-pisco-compressed", 500, ["algorithm.local_lr=1"]),
-                ("a9a-kgt", 450, ["algorithm.local_lr=1"]),
-                ("a9a-dsgt", 1400, []),
-            )
-        ),
+        ("a9a-pisco-one-exchange", 700, ["algorithm.local_lr=0.5"]),
+        ("a9a-pisco-vr", 400, ["algorithm.local_lr=1"]),
+        ("a9a-pisco-compressed", 500, ["algorithm.local_lr=1"]),
+        ("a9a-kgt", 450, ["algorithm.local_lr=1"]),
+        ("a9a-dsgt", 1400, []),
     ],
 )
 def test_exact_methods_reach_the_optimum_of_sorted_a9a_with_constant_steps(name, rounds, overrides):

@@ -105,6 +105,7 @@ def test_segments_cover_every_round_once_and_measure_where_they_should(rounds, e
     assert measured == sorted({*range(eval_every, rounds + 1, eval_every), rounds})
 
 
+@pytest.mark.slow
 def test_debug_engine_gives_the_same_history():
     fast, slow = run(rounds=4), run(rounds=4, engine="debug")
     assert fast.history.keys() == slow.history.keys()

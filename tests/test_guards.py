@@ -281,6 +281,7 @@ def bounded(ran):
     return np.abs(x).max() < 5
 
 
+@pytest.mark.slow
 def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_path, x64, caplog, quick_reports):
     caplog.set_level(logging.WARNING, "pisco.federation")
     plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2, rounds=60)

@@ -287,6 +287,7 @@ def test_fewer_than_twenty_seeds_judge_nothing():
     assert Verdict("a formula", "s", "3", HOLDS).at_this_size(quick=True).outcome == HOLDS
 
 
+@pytest.mark.slow
 def test_studies_say_what_the_worst_agent_reaches(monkeypatch):
     problem = mlp(load("digits", test=0.2), agents=5, partition="by_label", hidden=4)
     monkeypatch.setattr(cifar, "_problem", lambda quick: problem)

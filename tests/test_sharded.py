@@ -67,6 +67,7 @@ def test_a_cut_of_everything_equals_scan_on_several_devices():
     assert_close(run_cases(CUT, [4]), CUT)
 
 
+@pytest.mark.slow
 def test_two_processes_equal_scan():
     assert_close(run_cases(["pisco"], [1], processes=2), ["pisco"])
 
