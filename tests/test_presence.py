@@ -214,7 +214,7 @@ def test_a_log_replays_the_run_that_drew_it(tmp_path):
         np.testing.assert_array_equal(replayed.params, drawn.params)
         for name, values in drawn.history.items():
             np.testing.assert_array_equal(replayed.history[name], values, err_msg=name)
-    longer = attendance(ring(presence=pisco.from_log(tmp_path / "log.csv")), rounds=33)
+    longer = attendance(ring(presence=pisco.from_log(masks)), rounds=33)
     np.testing.assert_array_equal(longer[29:], np.tile(masks[29], (4, 1)))
 
 
@@ -306,6 +306,7 @@ LOPSIDED = doubly_stochastic(6, symmetric=False)
         (lambda: ring(presence=lambda key, k: [True] * 6 if k > 3 else [False] * 6), "use jnp.where"),
         (lambda: pisco.churn(1.2, 0.3), "leave is 1.2"),
         (lambda: pisco.from_log("nowhere.csv"), "there is no file nowhere.csv"),
+        (lambda: pisco.from_log([[1, 2]]), "the log is no mask"),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(build, words):

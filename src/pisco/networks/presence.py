@@ -117,12 +117,14 @@ def present(mask: Any) -> Presence:
     return ByRound(mask) if callable(mask) else _masks(f"presence {mask!r:.60}", [mask])
 
 
-def from_log(file: str | Path) -> Presence:
-    """What a file says: row k is round k, one number an agent, 1 present and 0 absent; the last row stays.
+def from_log(file: Any) -> Presence:
+    """What a file or an array says: row k is round k, one number an agent, 1 present and 0 absent; the last row stays.
 
     The file is a csv, a txt, an npy or an npz; in a text, numbers are apart by commas or spaces.
     """
-    return _masks(Path(file).name, read_matrix(Path(file)))
+    if isinstance(file, str | Path):
+        return _masks(Path(file).name, read_matrix(Path(file)))
+    return _masks("the log", file)
 
 
 def _masks(what: str, rows: Any) -> Masks:
