@@ -34,8 +34,6 @@ def home_of(name):
         network["server_prob"] = 0.4
     if "clusters" in network:
         network |= {"clusters": 1}  # five agents
-    if network["graph"] == "random-digraph":  # a federation's links go both ways
-        network = {"graph": "ring", "server": "never"}
     return algorithm, network
 
 

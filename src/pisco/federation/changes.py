@@ -12,13 +12,14 @@ from pisco.settings.tables import NetworkTable, checked
 
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
+    from pisco.networks.network import Network
 
 
-def epochs_of(roster: Sequence[Member], weights: Sequence[Triple], changes: Sequence[Change]) -> tuple[Epoch, ...]:
+def epochs_of(plan: Federation) -> tuple[Epoch, ...]:
     """The founding roster, then one epoch for every round at which the roster changes."""
-    members = {member.name: member for member in roster}
-    epochs = [Epoch(0, tuple(roster), tuple(weights))]
-    for change in changes:
+    members = {member.name: member for member in plan.roster}
+    epochs = [Epoch(0, tuple(plan.roster), tuple(plan.weights), plan.push and tuple(plan.push))]
+    for change in plan.changes:
         if change.action == "remove":
             members.pop(change.name)
         else:
@@ -30,7 +31,7 @@ def epochs_of(roster: Sequence[Member], weights: Sequence[Triple], changes: Sequ
         present = tuple(sorted(members.values(), key=lambda member: member.index))
         if epochs[-1].start == change.round:
             epochs.pop()
-        epochs.append(Epoch(change.round, present, tuple(change.weights)))
+        epochs.append(Epoch(change.round, present, tuple(change.weights), change.push and tuple(change.push)))
     return tuple(epochs)
 
 
@@ -81,13 +82,13 @@ def changed(
     if not present:
         raise InputError(f"{name!r} is the last agent; a federation needs at least one")
     if action == "move":
-        weights = list(last.weights)
+        weights = {"weights": list(last.weights), "push": last.push and list(last.push)}
     else:
         links = checked(NetworkTable, plan.network.model_dump() | {"agents": len(present)}, "the new roster")
-        weights = triples(links.build().weights, sorted(present))
+        weights = stored(links.build(), sorted(present))
     entry = {"round": round_index, "action": action, "name": name, "index": index}
     entry |= {"reach": address} if address == OUTBOUND else {"address": address}
-    entry |= {"weight": weight, "certificate": certificate, "now": now or None, "weights": weights}
+    entry |= {"weight": weight, "certificate": certificate, "now": now or None} | weights
     tables = plan.model_dump(exclude_none=True)
     return tables | {"changes": [*tables["changes"], {k: v for k, v in entry.items() if v is not None}]}
 
@@ -141,6 +142,12 @@ def _check_urgent(plan: Federation, change: Change) -> None:
             f"{change.name!r} cannot be removed at once: others may have masked a sum with it, and a second one "
             'without it would tell its vector; with masks, use presence = "deadline"'
         )
+
+
+def stored(network: Network, indices: Sequence[int]) -> dict[str, list[Triple] | None]:
+    """A network's weights as a plan has them; None: there is nothing to push apart."""
+    push = None if network.push is None else triples(network.push, indices)
+    return {"weights": triples(network.weights, indices), "push": push}
 
 
 def triples(weights: Any, indices: Sequence[int]) -> list[Triple]:

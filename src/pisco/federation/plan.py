@@ -31,7 +31,7 @@ from pisco.algorithms.compressed import compressed
 from pisco.algorithms.compressors import Cast
 from pisco.errors import InputError, suggest
 from pisco.federation import consistency, masking
-from pisco.federation.changes import changed, epochs_of, triples, without_last
+from pisco.federation.changes import changed, epochs_of, stored, without_last
 from pisco.federation.contract import Contract
 from pisco.federation.roster import (
     OUTBOUND,
@@ -77,7 +77,8 @@ class Federation(Table):
     of each), through which agents with `reach = "outbound"` are reached, in the order in which they are tried; the
     tables `algorithm`, `problem` (None: every agent brings a module) and `network`; `data`, what every agent's file
     must look like (None: the shape alone counts); `roster`; `weights`, the founding roster's matrix W as (row, column,
-    value); `changes` of the roster; `files` that the tables name, with the SHA-256 of each.
+    value), and `push`, that of what is pushed where links are one-way; `changes` of the roster; `files` that the tables
+    name, with the SHA-256 of each.
 
     >>> plan = Federation.create("demo", agents=3, algorithm={"local_lr": 0.1, "local_steps": 1}, rounds=5)
     >>> plan.epoch_at(4).names, plan.neighbours("agent-0", 0)
@@ -112,6 +113,7 @@ class Federation(Table):
     network: NetworkTable
     roster: list[Member]
     weights: list[Triple]
+    push: list[Triple] | None = None
     changes: list[Change] = Field(default_factory=list)
     files: dict[str, str] = Field(default_factory=dict)
 
@@ -190,12 +192,7 @@ class Federation(Table):
         }
         tables = options.moved(tables, lambda path: path.expanduser().resolve())
         links = checked(NetworkTable, tables["network"], "the network")
-        built = links.build()
-        if built.push is not None:
-            raise InputError(
-                f"{built.graph.name} has one-way links, and a federation's go both ways; use another graph"
-            )
-        tables["weights"] = triples(built.weights, range(len(roster)))
+        tables |= stored(links.build(), range(len(roster)))
         files = options.files(tables)
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):
@@ -255,7 +252,7 @@ class Federation(Table):
     @functools.cached_property
     def epochs(self) -> tuple[Epoch, ...]:
         """The founding roster, then one epoch for every round at which the roster changes."""
-        return epochs_of(self.roster, self.weights, self.changes)
+        return epochs_of(self)
 
     def epoch_at(self, round_index: int) -> Epoch:
         """The epoch that round `round_index` (0, 1, …) belongs to."""

@@ -127,6 +127,7 @@ class Change(Table):
     certificate: DnsName | None = None
     now: Literal[True] | None = None
     weights: list[Triple]
+    push: list[Triple] | None = None
 
 
 @dataclass(frozen=True)
@@ -136,11 +137,13 @@ class Epoch:
     start: the first round of the epoch.
     members: sorted by index; an agent's row of the matrix is its place in this list.
     weights: W as (row index, column index, value), by the members' indices.
+    push: the same for what is pushed, where links are one-way.
     """
 
     start: int
     members: tuple[Member, ...]
     weights: tuple[Triple, ...]
+    push: tuple[Triple, ...] | None = None
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
@@ -164,25 +167,29 @@ class Epoch:
         own, by_index = self.member(name).index, {member.index: member.name for member in self.members}
         linked = {
             by_index[column if row == own else row]
-            for row, column, value in self.weights
+            for row, column, value in (*self.weights, *(self.push or ()))
             if value and own in (row, column) and row != column
         }
         return tuple(each for each in self.names if each in linked)
 
     def matrix(self) -> Any:
-        """W as SciPy CSR, rows in the order of the members."""
+        """W as SciPy CSR, rows in the order of the members; where links are one-way, the pair to pull and push with."""
+        pull = self._matrix(self.weights)
+        return pull if self.push is None else (pull, self._matrix(self.push))
+
+    def _matrix(self, weights: tuple[Triple, ...]) -> Any:
         from scipy.sparse import csr_array
 
         place = {member.index: row for row, member in enumerate(self.members)}
-        for row, column, _ in self.weights:
+        for row, column, _ in weights:
             if row not in place or column not in place:
                 raise InputError(
                     f"a weight of round {self.start} names index {row if row not in place else column}, "
                     "which no agent has then; let `pisco federation` write the file"
                 )
-        rows = [place[row] for row, _, _ in self.weights]
-        columns = [place[column] for _, column, _ in self.weights]
-        values = [value for _, _, value in self.weights]
+        rows = [place[row] for row, _, _ in weights]
+        columns = [place[column] for _, column, _ in weights]
+        values = [value for _, _, value in weights]
         return csr_array((values, (rows, columns)), shape=(len(place), len(place)))
 
 

@@ -293,6 +293,16 @@ def _split_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | Non
     return watch.around(apply)
 
 
+def pushed_leaves(tree: Any) -> tuple[int, ...]:
+    """Which leaves of a tree are in parts that are `Pushed`.
+
+    >>> pushed_leaves((1, Pushed((2, 3)), 4))
+    (1, 2)
+    """
+    parts = [(part, len(jax.tree.leaves(part))) for part in jax.tree.leaves(tree, is_leaf=_is_pushed)]
+    return tuple(at for at, is_ in enumerate(_is_pushed(part) for part, count in parts for _ in range(count)) if is_)
+
+
 def _is_pushed(part: Any) -> bool:
     return isinstance(part, Pushed)
 

@@ -22,8 +22,8 @@ from pisco.federation.runtime.exchanges import one_exchange
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received
-from pisco.federation.runtime.programs import MIX, START_SERVER, Programs
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, without_gone
+from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, pushing, without_gone
 from pisco.federation.runtime.spending import FILE, START, Spending
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
@@ -307,12 +307,12 @@ class Agent(MemberProcess):
             return arrays
         jax.block_until_ready(leaves)  # so that work counts as work
         self.timing.stop()
-        arrays = [np.asarray(leaf) for leaf in leaves]
+        arrays, mixes = [np.asarray(leaf) for leaf in leaves], isinstance(kind, Mixing)
         for step in range(len(self.hops_of(kind))):
-            copies = (call, step) if kind == MIX and self.programs.codecs else None
+            copies = (call, step) if mixes and self.programs.codecs else None
             where = self.where(self._round_on_wire, self._phase)
             arrays = one_exchange(
-                self, where, lambda step=step: self.hops_of(kind)[step], arrays, copies, guarded=kind == MIX
+                self, where, lambda step=step: self.hops_of(kind)[step], arrays, copies, guarded=mixes
             )
             self._phase += 1
         self.timing.go()
@@ -320,8 +320,8 @@ class Agent(MemberProcess):
 
     def hops_of(self, kind: Any) -> list[Hop]:
         """What an exchange of the round under way consists of; who is gone by now is not in it."""
-        if kind == MIX:
-            return self._hops
+        if isinstance(kind, Mixing):
+            return pushing(self._hops, kind.pushed) if kind.pushed else self._hops
         there = self.there(self.k)
         if kind == START_SERVER:
             return [without_gone(self.routes.server_hop(None), there)]

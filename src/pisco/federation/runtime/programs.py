@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,13 +13,19 @@ from pisco.engines.job import Streams
 from pisco.federation.runtime.cut import Exchange, Stages, Steps, answered, exchange
 from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
-from pisco.networks.rounds import Told
+from pisco.networks.rounds import Told, pushed_leaves
 from pisco.problems.gradient import agent_buffers, agent_gradient
 from pisco.problems.problem import Problem
 from pisco.problems.trouble import deferring
 from pisco.types import Algorithm, Grad, Params, StartMix
 
-MIX, START_SERVER, START_GOSSIP = "mix", "start-server", "start-gossip"
+START_SERVER, START_GOSSIP = "start-server", "start-gossip"
+
+
+class Mixing(NamedTuple):
+    """The kind of a round's exchanges, and which leaves of the message are `Pushed`."""
+
+    pushed: tuple[int, ...]
 
 
 class _One(Everybody):
@@ -60,7 +66,7 @@ class Programs:
             return algorithm.init(params, keys.batch_key(k - 1), gradient(index, attempt), mix)
 
         def one_round(state: Any, k: Any, told: Told, index: Any, attempt: Any) -> Any:
-            mix = CutMix(lambda tree: exchange(tree, MIX), told, _One(index))
+            mix = CutMix(lambda tree: exchange(tree, Mixing(pushed_leaves(tree))), told, _One(index))
             state = algorithm.round(state, keys.batch_key(k), gradient(index, attempt), mix)
             if not problem.renews:
                 return state
@@ -94,7 +100,7 @@ class Programs:
         if None in exchanges or len(exchanges) != 1:
             return []
         (at,) = exchanges
-        mixes = [number for number, kind in enumerate(kinds) if kind == MIX]
+        mixes = [number for number, kind in enumerate(kinds) if isinstance(kind, Mixing)]
         return [mixes.index(at), *(each[1] for each in found if each)] if at in mixes else []
 
     def compile(self) -> None:

@@ -22,9 +22,9 @@ from pisco.federation.rolls import Roll, counted, plan_mark
 from pisco.federation.roster import Epoch
 from pisco.federation.runtime.cut import Steps
 from pisco.federation.runtime.guarding import guarded_gossip, guarded_mean, moves
-from pisco.federation.runtime.programs import START_SERVER, Programs
+from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs
 from pisco.federation.runtime.rolled import crossings, roll_mask, rolled_hops, rolled_told
-from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip
+from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip, pushing
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.updates import Compressing, compress
 from pisco.networks.guards import Guard
@@ -227,6 +227,9 @@ def _in_step(steps: dict[int, Steps], hops_of: Callable[[str, int], list[Hop]], 
             continue
         arrays = {place: [np.asarray(leaf) for leaf in leaves] for place, (_, _, leaves) in asked.items()}
         hops = {place: hops_of(kind, place) for place, (kind, _, _) in asked.items()}
+        pushed = {kind.pushed for kind, _, _ in asked.values() if isinstance(kind, Mixing)}
+        for leaves in pushed:  # everybody's are the same
+            hops = {place: pushing(each, leaves) for place, each in hops.items()}
         for at in range(max(len(each) for each in hops.values())):
             arrays = {place: eyes.mixed(hops[place][at], place, arrays) for place in arrays}
         received = arrays

@@ -26,7 +26,7 @@ from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.cut import Later
 from pisco.federation.runtime.member import BOUNDARY, CLOSING
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
-from pisco.federation.runtime.programs import MIX
+from pisco.federation.runtime.programs import Mixing
 from pisco.federation.runtime.rolled import (
     answer_rolled,
     crossings,
@@ -273,7 +273,7 @@ class RolledAgent(Agent):
         yield from answer_rolled(self, super()._pull, name, request, context)
 
     def _exchange(self, kind: Any, call: int, leaves: Sequence[Any]) -> list[np.ndarray]:
-        if kind == MIX:
+        if isinstance(kind, Mixing):
             leaves = [np.asarray(leaf) for leaf in leaves]  # computed while the roll is called
             self._roll()
         return super()._exchange(kind, call, leaves)

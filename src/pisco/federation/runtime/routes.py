@@ -27,12 +27,15 @@ BLOCK = 512
 class GossipHop(NamedTuple):
     """`incoming` weighs what is pulled, by place, one's own included; `readers` pull one's own message.
 
-    `kept` is what the links to the absent weigh, and stays on one's own.
+    `kept` is what the links to the absent weigh, and stays on one's own. Where links are one-way, `shared` weighs those
+    leaves of a message that are `pushed`.
     """
 
     incoming: Mapping[int, float]
     readers: tuple[int, ...]
     kept: float = 0.0
+    shared: Mapping[int, float] | None = None
+    pushed: tuple[int, ...] = ()
 
 
 class ServerHop(NamedTuple):
@@ -44,6 +47,11 @@ class ServerHop(NamedTuple):
 
 
 Hop = GossipHop | ServerHop
+
+
+def pushing(hops: Sequence[Hop], pushed: tuple[int, ...]) -> list[Hop]:
+    """The hops of a message some of whose leaves are pushed."""
+    return [hop._replace(pushed=pushed) if isinstance(hop, GossipHop) else hop for hop in hops]
 
 
 def without_gone(hop: ServerHop, there: np.ndarray | None) -> ServerHop:
@@ -120,6 +128,8 @@ class Routes:
         if self._matrix[0] != at:
             self._matrix = (at, np.asarray(self._transposed(who, jnp.int32(k))))
         transposed = self._matrix[1]  # row i holds what agent i takes, column i who takes from it
+        if self.network.push is not None:
+            return self._one_way_hop(place, transposed)
         incoming = {place: 0.0} | {int(j): float(transposed[place, j]) for j in np.flatnonzero(transposed[place])}
         readers = tuple(int(j) for j in np.flatnonzero(transposed[:, place]) if j != place)
         kept = 0.0
@@ -128,6 +138,14 @@ class Routes:
             readers = tuple(j for j in readers if present[j])
             kept = float(self._weighing(who, jnp.int32(k), ~present)[place]) if not present.all() else 0.0
         return GossipHop(dict(sorted(incoming.items())), readers, kept)
+
+    def _one_way_hop(self, place: int, pull: np.ndarray) -> GossipHop:
+        push = np.asarray(self._transposed_push)
+        linked = (pull != 0) | (push != 0)
+        senders = sorted({place, *np.flatnonzero(linked[place]).tolist()})
+        readers = tuple(j for j in np.flatnonzero(linked[:, place]).tolist() if j != place)
+        incoming, shared = ({j: float(weights[place, j]) for j in senders} for weights in (pull, push))
+        return GossipHop(incoming, readers, shared=shared)
 
     def server_hop(self, k: int | None) -> ServerHop:
         """One server exchange of round k; None is before the first round, when everybody reports."""
@@ -171,6 +189,13 @@ class Routes:
         return jax.jit(lambda who, k: draw(gossip, who, key, k).operator(eye))
 
     @functools.cached_property
+    def _transposed_push(self) -> Any:
+        """The same for what is pushed, where links are one-way: they never change."""
+        drawn = draw(self.network.gossip, False, self.keys.links, jnp.int32(0))
+        assert drawn.push is not None
+        return drawn.push(jnp.eye(self.num_agents))
+
+    @functools.cached_property
     def _weighing(self) -> Any:
         """What the links to some agents weigh for everybody."""
         gossip, key = self.network.gossip, self.keys.links
@@ -196,6 +221,10 @@ def weigh(arrays: Mapping[int, Sequence[np.ndarray]], weights: Mapping[int, floa
 def gossip(arrays: Mapping[int, Sequence[np.ndarray]], hop: GossipHop, place: int) -> list[np.ndarray]:
     """A gossip exchange of the agent at a place: what it pulled, and on its own what the absent would have weighed."""
     total = weigh(arrays, hop.incoming)
+    if hop.shared is not None and hop.pushed:
+        parts = {place: [leaves[at] for at in hop.pushed] for place, leaves in arrays.items()}
+        for at, sum_ in zip(hop.pushed, weigh(parts, hop.shared), strict=True):
+            total[at] = sum_
     for sum_, own in zip(total, arrays[place], strict=True) if hop.kept else ():
         sum_ += own * own.dtype.type(hop.kept)
     return total
