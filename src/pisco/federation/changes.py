@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def epochs_of(plan: Federation) -> tuple[Epoch, ...]:
     """The founding roster, then one epoch for every round at which the roster changes."""
     members = {member.name: member for member in plan.roster}
-    epochs = [Epoch(0, tuple(plan.roster), tuple(plan.weights), plan.push and tuple(plan.push))]
+    epochs = [Epoch(0, tuple(plan.roster), tuple(plan.weights), tuple(plan.push) if plan.push else None)]
     for change in plan.changes:
         if change.action == "remove":
             members.pop(change.name)
@@ -31,7 +31,8 @@ def epochs_of(plan: Federation) -> tuple[Epoch, ...]:
         present = tuple(sorted(members.values(), key=lambda member: member.index))
         if epochs[-1].start == change.round:
             epochs.pop()
-        epochs.append(Epoch(change.round, present, tuple(change.weights), change.push and tuple(change.push)))
+        push = tuple(change.push) if change.push else None
+        epochs.append(Epoch(change.round, present, tuple(change.weights), push))
     return tuple(epochs)
 
 
