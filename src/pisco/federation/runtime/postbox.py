@@ -19,7 +19,7 @@ MOST = 8
 """Messages of one member that are kept."""
 
 EXPECTED = 2.0
-"""Seconds after which a message that should be pushed is asked for."""
+"""Seconds after which a message that should be pushed is asked for; its line may be dialled just now."""
 
 
 class PushedMessage(NamedTuple):
@@ -43,6 +43,7 @@ class Postbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._lines: dict[str, object] = {}
+        self._met: set[str] = set()  # who has had a line, or none in time
         self._messages: dict[str, dict[tuple[int, int], PushedMessage]] = {}
         self._past: dict[str, tuple[int, int]] = {}
 
@@ -50,6 +51,7 @@ class Postbox:
         """A line brings messages of a member; one before it is over, and what it brought comes again."""
         with self._changed:
             self._lines[name] = line
+            self._met.add(name)
             self._messages.pop(name, None)
             self._changed.notify_all()
 
@@ -67,6 +69,19 @@ class Postbox:
     def expects(self, name: str) -> bool:
         """Whether a member has a line to us."""
         return name in self._lines
+
+    def may_bring(self, name: str) -> bool:
+        """Whether a member has a line to us, or may still get its first one."""
+        return name in self._lines or name not in self._met
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody has a line to us: messages are small then."""
+        return bool(self._lines)
+
+    def line(self, name: str) -> Any:
+        """The newest line of a member; None where there is none."""
+        return self._lines.get(name)
 
     def put(self, name: str, at: tuple[int, int], message: PushedMessage) -> None:
         """Keep a message of a round and phase, unless it is of the past; the oldest goes where there are too many."""
@@ -92,7 +107,9 @@ class Postbox:
                     self._messages[name] = {later: each for later, each in kept.items() if later > at}
                     return found
                 left = end - time.monotonic()
-                if left <= 0 or stopped() or name not in self._lines:
+                if left <= 0:
+                    self._met.add(name)  # who has no line by now is asked from now on, until it has
+                if left <= 0 or stopped() or not self.may_bring(name):
                     return None
                 self._changed.wait(left)
 

@@ -158,7 +158,7 @@ class Row(_message.Message):
     def __init__(self, round: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("rows", "troubles", "mean_samples", "missing", "held_by", "held_why")
+    __slots__ = ("rows", "troubles", "mean_samples", "missing", "held_by", "held_why", "lacks", "news")
     class TroublesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,13 +172,17 @@ class Receipt(_message.Message):
     MISSING_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     HELD_WHY_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
+    NEWS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     troubles: _containers.ScalarMap[str, str]
     mean_samples: float
     missing: str
     held_by: str
     held_why: str
-    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ...) -> None: ...
+    lacks: bool
+    news: bool
+    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ..., lacks: _Optional[bool] = ..., news: _Optional[bool] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("federation",)
