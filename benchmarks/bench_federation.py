@@ -31,8 +31,9 @@ import jax.numpy as jnp, numpy as np, pisco
 
 def agent():
     data = {{"b": np.zeros((1, 4), np.float32)}}
-    # The cheapest loss whose gradient has {dim} entries: what is timed is the engine.
-    return pisco.Problem(lambda x, batch, key: 0.5 * jnp.vdot(x, x) + batch["b"].sum(), jnp.ones({dim}), data=[data])
+    # The cheapest loss whose gradient has {dim} entries: what is timed is the engine. Numbers as those of a model.
+    start = jnp.asarray(np.random.default_rng(0).normal(size={dim}), jnp.float32)
+    return pisco.Problem(lambda x, batch, key: 0.5 * jnp.vdot(x, x) + batch["b"].sum(), start, data=[data])
 """
 
 WORKER = """

@@ -1,6 +1,7 @@
 """Lines: small messages are pushed, nobody asks for them, and a line that breaks or lies changes no bit."""
 
 import threading
+import time
 import types
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from pisco.federation.kits import Refused
 from pisco.federation.runtime import calls, exchanges, peers, postbox, pushing, transport
-from pisco.federation.runtime.codec import SMALL, MessageLayout
+from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
 from pisco.federation.runtime.outbox import Outbox
 from pisco.federation.runtime.postbox import MOST, Postbox, PushedMessage
 from pisco.federation.runtime.server import Server
@@ -212,10 +213,21 @@ def test_who_lies_on_a_line_loses_it():
         door = types.SimpleNamespace(complain=lambda name, why: complaints.append((name, why)))
         mailroom = types.SimpleNamespace(postbox=Postbox(), timing=None)
         kit, arrived = types.SimpleNamespace(certificate=b""), lambda name, where: taken.append(where)
-        return types.SimpleNamespace(door=door, mailroom=mailroom, outbox=Outbox({}), arrived=arrived, kit=kit)
+        leaves = lambda name, where: "too soon"  # noqa: E731
+        return types.SimpleNamespace(
+            door=door, mailroom=mailroom, outbox=Outbox({}), arrived=arrived, kit=kit, leaves=leaves
+        )
 
     good = Pushed(federation=b"plan", round=3, layout="float32[1]", data=b"abcd")
-    lies = transport.MALFORMED, Pushed(round=4, data=bytes(SMALL + 1)), Pushed(layout="f" * 2 * SMALL, data=b"abcd")
+    lies = (
+        transport.MALFORMED,
+        Pushed(round=4, data=bytes(SMALL + 1)),
+        Pushed(layout="f" * 2 * SMALL, data=b"abcd"),
+        Pushed(round=4, packed=bytes(100)),  # not of this layout
+        Pushed(round=4, packed=bytes(100), layout="float32[1000000000000]"),
+        Pushed(round=4, packed=bytes(100), layout="nothing"),
+        Pushed(round=4, packed=bytes(100), data=b"abcd"),
+    )
     for bad in lies:
         end = pushing._End(member(), "b", lambda: None, dialled=True)
         end.listen([good, bad, good])
@@ -224,6 +236,11 @@ def test_who_lies_on_a_line_loses_it():
     end = pushing._End(member(), "b", lambda: None, dialled=True)
     end.listen([Pushed(round=3, data=b"abcd"), good])  # of which plan, or by which rolls?
     assert complaints.pop() == ("b", "what it pushes is of no exchange") and not taken
+
+    end = pushing._End(member(), "b", lambda: None, dialled=True)
+    end.listen([good, Pushed(federation=b"plan", round=9, ping=3), good])
+    assert complaints.pop() == ("b", "too soon") and len(taken) == 1 and not end._pongs
+    taken.clear()
 
     def check():
         checks.append(1)
@@ -242,3 +259,70 @@ def test_who_lies_on_a_line_loses_it():
     end = pushing._End(member(), "b", unseen, dialled=True)  # no lie: the line ends, and messages are asked for
     end.listen([good])
     assert not complaints and len(taken) == 1
+
+
+def test_what_a_line_leaves_out_the_other_end_fills_in():
+    taken, wide = [], MessageLayout((("float32", (1, 124)),))
+    messages = {(0, 0): np.zeros(124), (0, 1): np.ones(124), (1, 0): np.arange(124), (1, 1): -np.ones(124)}
+    messages |= {(2, 1): np.full(124, 0.1), (2, 2): np.logspace(-30, 30, 124), (40, 0): np.ones(124)}
+    kit, box, out = types.SimpleNamespace(certificate=b""), Postbox(), Outbox({})
+    for at, numbers in messages.items():
+        out.publish(*at, wide, numbers.astype(np.float32).tobytes(), ["b"], pushed=["b"])
+    sender = types.SimpleNamespace(
+        outbox=out,
+        kit=kit,
+        mailroom=types.SimpleNamespace(postbox=Postbox()),
+        where=lambda *at: Where(b"plan", *at),
+        why_not=lambda *given: None,
+        bytes_sent=0,
+    )
+    outgoing = pushing._End(sender, "b", lambda: None, dialled=True).outgoing()
+    sent = [next(outgoing) for _ in range(1 + len(messages))]  # a ping, and the messages
+    assert [(each.round, each.phase) for each in sent[1:]] == [(0, 0), (0, 0), (1, 0), (0, 0), (2, 1), (0, 0), (40, 0)]
+    assert [bool(each.packed) for each in sent[1:]] == [True] * 5 + [False, True] and len(sent[1].packed) == 450
+    mailroom = types.SimpleNamespace(postbox=box, timing=None)
+    arrived = lambda name, where: taken.append(where)  # noqa: E731
+    receiver = types.SimpleNamespace(outbox=Outbox({}), kit=kit, mailroom=mailroom, arrived=arrived)
+    pushing._End(receiver, "a", lambda: None, dialled=False).listen(sent)
+    assert taken == [Where(b"plan", *at) for at in messages]
+    for at, numbers in messages.items():
+        assert box.take("a", at, seconds=0).data == numbers.astype(np.float32).tobytes()
+
+
+def test_goodbye_is_taken_over_a_line_as_it_is_when_asked(tmp_path):
+    plan = plan_for(3, rounds=9, network={"graph": "complete", "server_prob": 1.0})
+    server = Server(make_kits(tmp_path, plan, ["server"])["server"], tmp_path / "state")
+    mark = server.federation_hash(9)
+    for name, where, objection in (
+        ("agent-1", Where(mark, 9, 0), "before its last"),
+        ("agent-1", Where(mark, 12, 0), "no such round"),
+        ("agent-1", Where(b"another", 10, 0), "another federation"),
+        ("nobody", Where(mark, 10, 0), "not in the roster"),
+    ):
+        assert objection in server.leaves(name, where)
+    assert not server.outbox.floors()
+    assert server.leaves("agent-1", Where(mark, 10, 0)) is None
+    assert server.outbox.floors() == {"agent-1": 10}
+    server.close()
+
+
+def test_a_goodbye_is_answered_even_by_who_ends_at_once():
+    """Whom we tell may have waited for nothing else."""
+    kit, heard = types.SimpleNamespace(certificate=b""), []
+    mailroom = types.SimpleNamespace(postbox=Postbox(), timing=None)
+    member = types.SimpleNamespace(mailroom=mailroom, outbox=Outbox({}), kit=kit)
+    end = pushing._End(member, "b", lambda: None, dialled=True)
+
+    def leaves(name, where):
+        member.outbox.close()
+        time.sleep(0.2)  # the other direction has seen that we end
+        heard.append(where.round)
+
+    member.leaves = leaves
+    said = lambda: heard.extend(each.pong for each in end.outgoing())  # noqa: E731 (a ping first)
+    sending = threading.Thread(target=said)
+    sending.start()
+    wait_until(lambda: heard)
+    end.listen([Pushed(federation=b"plan", round=9, ping=7)])
+    sending.join()
+    assert heard == [0, 9, 7]

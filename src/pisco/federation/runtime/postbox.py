@@ -18,8 +18,9 @@ from pisco.federation.runtime.wire_pb2 import Chunk, Header
 MOST = 8
 """Messages of one member that are kept."""
 
-EXPECTED = 2.0
-"""Seconds after which a message that should be pushed is asked for; its line may be dialled just now."""
+EXPECTED, AT_FIRST = 2.0, 10.0
+"""Seconds after which a message that should be pushed is asked for; its line may be dialled just now. And where there
+is a line but members may still be starting, each with all that it has to compile."""
 
 
 class PushedMessage(NamedTuple):
@@ -133,9 +134,15 @@ class Awaited:
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """The message as one chunk; nothing where it does not come."""
         at = (self.where.round, self.where.phase)
-        found = self.box.take(self.peer.name, at, seconds=EXPECTED, stopped=lambda: self._stopped)
-        if found is None:
-            return
+        end = self.began + (AT_FIRST if self.where.round <= 1 else EXPECTED)
+        while True:
+            found = self.box.take(self.peer.name, at, seconds=EXPECTED, stopped=lambda: self._stopped)
+            left = end - time.monotonic()
+            if found is None and (left <= 0 or self._stopped or not self.box.expects(self.peer.name)):
+                return
+            if found is not None:
+                break
+            go_on()
         self.heard, self.size = time.monotonic(), len(found.data)
         go_on()
         told = {"sender": self.peer.name, "layout": found.layout, "size": self.size}

@@ -19,7 +19,8 @@ from pisco.federation.kits import Refused
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.calls import Peer
-from pisco.federation.runtime.codec import SMALL, Where
+from pisco.federation.runtime.codec import SMALL, BadMessage, MessageLayout, Where
+from pisco.federation.runtime.packing import pack, unpack
 from pisco.federation.runtime.peers import Dropped
 from pisco.federation.runtime.postbox import PushedMessage
 from pisco.federation.runtime.transport import grpc
@@ -41,6 +42,9 @@ WANTED = 60.0
 
 ANSWER, LAST = 2.0, 1.0
 """Seconds for the answer to a goodbye, and for what is on its way when we end."""
+
+
+NONSENSE = "what it pushes is not a message"
 
 
 class Pushing:
@@ -209,13 +213,14 @@ class _End:
             if objection is not None:
                 continue  # it hears so when it asks
             member.bytes_sent += len(message.data)
-            told, at = str(message.layout), (where.round, where.phase)
+            told, at, packed = str(message.layout), (where.round, where.phase), pack(message.data, message.layout)
             yield Pushed(
                 federation=where.federation if where.federation != said else b"",
                 round=where.round if at != follows else 0,
                 phase=where.phase if at != follows else 0,
                 layout=told if told != layout else "",
-                data=bytes(message.data),
+                data=bytes(message.data) if packed is None else b"",
+                packed=packed or b"",
             )
             said, layout, follows = where.federation, told, (at[0], at[1] + 1)
 
@@ -228,15 +233,16 @@ class _End:
             if not self._trusted():
                 return
             # Of the layout too: boxes are small.
-            if pushed is transport.MALFORMED or len(pushed.data) > SMALL or pushed.ByteSize() > 2 * SMALL:
-                member.door.complain(self.name, "what it pushes is not a message")
+            large = pushed is transport.MALFORMED or len(pushed.data) > SMALL or pushed.ByteSize() > 2 * SMALL
+            if large or (pushed.data and pushed.packed):
+                member.door.complain(self.name, NONSENSE)
                 return
             if not self._announced:
                 box.open(self.name, self)
                 self._announced = True  # now, not before: until then it is no older line than another
             elif not self._newest:
                 return
-            if pushed.round and not pushed.data:
+            if pushed.round and not (pushed.data or pushed.packed):
                 self._noted.clear()  # it may be all that we wait for to end: the answer goes out nonetheless
                 objection = member.leaves(self.name, Where(pushed.federation, pushed.round, 0))
                 if objection is not None:
@@ -251,12 +257,25 @@ class _End:
                 self._left.set()
             if pushed.pong and pushed.pong == self._ping and member.mailroom.timing is not None:
                 member.mailroom.timing.answered(self.name, time.monotonic() - self._pinged, 0, 0.0)
-            if pushed.data:
+            if pushed.data or pushed.packed:
                 federation, layout = pushed.federation or federation, pushed.layout or layout
                 if not federation or not layout:
                     member.door.complain(self.name, "what it pushes is of no exchange")
                     return
+                data = pushed.data or _unpacked(pushed.packed, layout)
+                if data is None:
+                    member.door.complain(self.name, NONSENSE)
+                    return
                 at = (pushed.round, pushed.phase) if pushed.round or pushed.phase else follows
                 follows = (at[0], at[1] + 1)
-                box.put(self.name, at, PushedMessage(federation, layout, pushed.data))
+                box.put(self.name, at, PushedMessage(federation, layout, data))
                 member.arrived(self.name, Where(federation, *at))
+
+
+def _unpacked(packed: bytes, told: str) -> bytes | None:
+    """A message that came packed; None where it is none."""
+    try:
+        layout = MessageLayout.parse(told)
+    except BadMessage:
+        return None
+    return unpack(packed, layout) if layout.size <= SMALL else None

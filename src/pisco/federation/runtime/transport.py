@@ -62,8 +62,8 @@ def channel(kit: Kit, peer: str, address: str, certificate: bytes) -> grpc.Chann
         ("grpc.ssl_target_name_override", kit.server_name(peer)),
         ("grpc.default_authority", kit.server_name(peer)),
         ("grpc.max_receive_message_length", 2 * CHUNK),
-        # So much may be under way to us, whatever the latency; as it does not find out itself.
-        ("grpc.http2.lookahead_bytes", 4 * CHUNK),
+        # So much may be under way to us, as it does not find out itself: 1 Gbit/s at 130 ms there and back.
+        ("grpc.http2.lookahead_bytes", 16 * CHUNK),
         ("grpc.http2.max_frame_size", CHUNK),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
