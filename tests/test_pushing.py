@@ -118,6 +118,22 @@ def test_a_box_holds_few_messages_and_none_of_the_past():
     assert box.take("b", (200, 0), seconds=60) is None and not box.expects("b")  # it does not wait for a broken line
 
 
+def test_a_first_line_is_waited_for_and_later_ones_are_not():
+    """Who is dialled has no connection of its own to ask on, and should not open one."""
+    box = Postbox()
+
+    def dialled():
+        box.open("b", box)
+        box.put("b", (0, 0), message())
+
+    threading.Timer(0.05, dialled).start()
+    assert box.may_bring("b") and not box.in_use
+    assert box.take("b", (0, 0), seconds=60) == message() and box.in_use
+    box.close("b", box)
+    assert not box.may_bring("b") and box.take("b", (0, 1), seconds=60) is None  # it broke: it is asked at once
+    assert box.take("c", (0, 0), seconds=0) is None and not box.may_bring("c")  # it had its time
+
+
 def test_the_outbox_pushes_each_message_once_and_nothing_that_was_asked_for():
     box, layout, always = Outbox({}), MessageLayout((("float32", (1,)),)), {"seconds": 0, "alive": lambda: True}
 
