@@ -4,6 +4,7 @@
     python benchmarks/bench_federation.py --agents 4 --dim 50000000 --rounds 3    # 200 MB of parameters
     python benchmarks/bench_federation.py --compressor top-k                      # a tenth of the entries
     python benchmarks/bench_federation.py --wire bfloat16
+    python benchmarks/bench_federation.py --dim 124 --rounds 400 --pause 0.08     # a small model with slower rounds
 
 Prints one JSON object. `cpu_ms_per_agent` is what a round costs one agent's process, whatever else the machine does. A
 round's time is what agents see between two finished rounds; traffic is what the
@@ -30,8 +31,9 @@ import jax.numpy as jnp, numpy as np, pisco
 
 def agent():
     data = {{"b": np.zeros((1, 4), np.float32)}}
-    # The cheapest loss whose gradient has {dim} entries: what is timed is the engine.
-    return pisco.Problem(lambda x, batch, key: 0.5 * jnp.vdot(x, x) + batch["b"].sum(), jnp.ones({dim}), data=[data])
+    # The cheapest loss whose gradient has {dim} entries: what is timed is the engine. Numbers as those of a model.
+    start = jnp.asarray(np.random.default_rng(0).normal(size={dim}), jnp.float32)
+    return pisco.Problem(lambda x, batch, key: 0.5 * jnp.vdot(x, x) + batch["b"].sum(), start, data=[data])
 """
 
 WORKER = """
@@ -41,9 +43,13 @@ from pisco.federation.runtime.agent import Agent
 from pisco.federation.kits import Kit
 from pisco.interop.modules import load_problem
 
-kit, module, folder = sys.argv[1:]
+kit, module, folder, pause = sys.argv[1:]
 seen = []
-note = lambda done: seen.append((time.perf_counter(), time.process_time()))
+
+def note(done):
+    seen.append((time.perf_counter(), time.process_time()))
+    time.sleep(float(pause))
+
 agent = Agent(Kit.load(kit), load_problem(module), Path(folder), progress=note)
 agent.run()
 Path(folder, "times.json").write_text(json.dumps(seen))
@@ -72,6 +78,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--server-prob", type=float, default=0.1)
     parser.add_argument("--port", type=int, default=17400)
+    parser.add_argument("--pause", type=float, default=0.0, help="seconds that every round takes longer")
     parser.add_argument("--compressor", help="PISCO with this compressor")
     parser.add_argument("--wire", help="16 bits an entry: float16 or bfloat16")
     given = parser.parse_args()
@@ -102,6 +109,7 @@ def main() -> None:
         ]
         for name in plan.names:
             command = [sys.executable, "-c", WORKER, str(home / name), str(home / "model.py"), str(home / f"s-{name}")]
+            command += [str(given.pause)]
             processes.append(subprocess.Popen(command, env=os.environ))
         codes = [process.wait() for process in processes]
         traffic, seconds = loopback_bytes() - before, time.perf_counter() - began
@@ -118,6 +126,7 @@ def main() -> None:
                 "agents": given.agents,
                 "dim": given.dim,
                 "rounds": given.rounds,
+                "pause": given.pause,
                 "median_ms": round(1e3 * float(np.median(rounds)), 2),
                 "cpu_ms_per_agent": round(1e3 * float(processor.mean()), 2),
                 "p90_ms": round(1e3 * float(np.quantile(rounds, 0.9)), 2),

@@ -19,7 +19,7 @@ class Proxy(contextlib.AbstractContextManager):
     def __init__(self, target, *, delay=0.0, drop=0.0, seed=0, port=0):
         host, _, number = target.rpartition(":")
         self.target, self.delay, self.drop = (host, int(number)), delay, drop
-        self.dropped = self.passed = 0
+        self.dropped = self.passed = self.connections = 0
         self._random, self._lock = random.Random(seed), threading.Lock()
         self._open, self._until, self._closed = set(), 0.0, False
         self._listener = socket.create_server(("127.0.0.1", port), backlog=256)
@@ -67,6 +67,7 @@ class Proxy(contextlib.AbstractContextManager):
         pair = (near, far)
         with self._lock:
             self._open.add(pair)
+            self.connections += 1
         for source, sink in (pair, pair[::-1]):
             late = []  # (when, data): delayed data keep flowing, they only arrive later
             ready = threading.Condition()

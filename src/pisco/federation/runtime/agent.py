@@ -18,7 +18,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import membership, parting, reports, weighing
 from pisco.federation.runtime.codec import MessageLayout, Where
-from pisco.federation.runtime.exchanges import one_exchange
+from pisco.federation.runtime.exchanges import dial_ahead, one_exchange
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received
@@ -159,7 +159,7 @@ class Agent(MemberProcess):
         self.routes = Routes(network, self.keys)
         self.place = epoch.names.index(self.name)
         self.index = epoch.member(self.name).index
-        self._open_to_all = network.varying is not None
+        self.varies = network.varying is not None
 
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         epoch = self.plan.epoch_at(round_ - 1)
@@ -172,7 +172,7 @@ class Agent(MemberProcess):
         """
         if self.name not in epoch.names:
             return []
-        known = epoch.names if self._open_to_all else epoch.neighbours(self.name)
+        known = epoch.names if self.varies else epoch.neighbours(self.name)
         return [name for name in known if name != self.name]
 
     @property
@@ -222,6 +222,7 @@ class Agent(MemberProcess):
         self.open(self.address, {})
         reporter = reports.Reporter(self)
         try:
+            dial_ahead(self, max(reporter.sizes.whole, default=0))
             self.sums.begin()
             self.weigh()
             if self.state is None:

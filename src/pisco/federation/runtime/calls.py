@@ -13,7 +13,7 @@ from pisco.federation.runtime.codec import SMALL, Arrived, MessageLayout, Where
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.transport import grpc
-from pisco.federation.runtime.tunnels import Way, introduce, presented
+from pisco.federation.runtime.tunnels import Way, look
 from pisco.federation.runtime.wire_pb2 import Chunk, Overview, Pushed, Question, Ready, Receipt, Report, Request, Rolls
 
 
@@ -60,8 +60,7 @@ class Peer:
 
     def _look(self) -> bytes:
         """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
-        with introduce(self.kit, self.way.dial(), self.name, "h2") as secured:
-            return presented(secured)
+        return look(self.kit, self.way.dial(), self.name, "h2")
 
     def forget(self) -> None:
         """Look at its certificate again before the next question: somebody else may answer there, or it was renewed."""

@@ -95,6 +95,16 @@ def _pull_heeding(
                 raise
 
 
+def dial_ahead(agent: Agent, size: int) -> None:
+    """Dial the lines of the rounds to come, of messages of this size: whoever starts later need not ask us first."""
+    if agent.programs.codecs or size > SMALL:
+        return
+    first, gone = min(agent.done, agent.plan.rounds - 1), agent.plan.gone_at(agent.done)
+    names = [] if agent.varies else [n for n in agent.partners(agent.epoch) if n not in gone and _dials(agent, n)]
+    for name in names if agent.plan.network_of(agent.epoch).server.never_reached else [SERVER, *names]:
+        agent.pushing.dial(agent.peer(name, first))
+
+
 def lines_to(agent: Agent, senders: Iterable[str], readers: Collection[str], layout: MessageLayout) -> list[str]:
     """Those who send us a message and get one in the same exchange: each is pushed, over a line that one dials.
 

@@ -55,6 +55,7 @@ class Ledger:
         self._sizes: dict[str, dict[str, list[int]]] = {}
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
+        self._told_fixed: set[str] = set()  # who told this process what stays the same
         self._samples: dict[str, int] = {}
         self._mean = 0.0  # of the founders' samples, once it is known
         self._leaves: list[str] = []
@@ -127,10 +128,18 @@ class Ledger:
             self.save()
         return self._mean, missing
 
+    def lacks(self, name: str) -> bool:
+        """Whether a member should tell again what stays the same: this process has not heard it."""
+        return name not in self._told_fixed
+
     def note(self, name: str, report: Report) -> int:
-        """Take a report that can be taken; returns how many rows of this agent are held."""
+        """Take a report that can be taken; returns how many rows of this agent are held.
+
+        One without what stays the same leaves that as it was told, and so it is with times.
+        """
         with self._lock:
-            rows = self._rows[name]
+            rows, before = self._rows[name], self._standing.get(name, {})
+            fixed = bool(report.leaves or report.whole_bytes or report.round_bytes)
             # Each once and in order. A server that lost some with a kill answers where to begin again.
             begin = len(rows) - report.first
             for row in report.rows[begin:] if begin >= 0 else ():
@@ -144,16 +153,18 @@ class Ledger:
                         told.name, rising=rising, title=title, log=told.log, unit="%" if told.unit == "%" else ""
                     )
                     self._columns.setdefault(own.column, own)
-            self._sizes[name] = {
-                "sent": list(report.round_bytes),
-                "whole": list(report.whole_bytes or report.round_bytes),
-                "start_server": list(report.start_server_bytes),
-                "start_gossip": list(report.start_gossip_bytes),
-                "model_part": list(report.model_part),
-            }
+            if fixed:
+                self._told_fixed.add(name)
+                self._sizes[name] = {
+                    "sent": list(report.round_bytes),
+                    "whole": list(report.whole_bytes or report.round_bytes),
+                    "start_server": list(report.start_server_bytes),
+                    "start_gossip": list(report.start_gossip_bytes),
+                    "model_part": list(report.model_part),
+                }
             if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
                 self._leaves = self._leaves or list(report.leaves)
-            known = self._standing.get(name, {}).get("named", {})
+            known = before.get("named", {})
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -166,7 +177,8 @@ class Ledger:
             fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
             named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
             fresh = {key: far for key, far in named.items() if key not in known}
-            self._standing[name]["times"] = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 4))
+            kept = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 4))
+            self._standing[name]["times"] = kept if fixed or report.times else before.get("times", {})
             self._contact[name] = time.monotonic()
             count, due = len(rows), time.monotonic() - self._saved_at > SAVE_EVERY
         for suspect, far in fresh.items():

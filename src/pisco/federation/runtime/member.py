@@ -92,6 +92,7 @@ class MemberProcess(ABC):
         self.outbox.close()
         if self.news is not None:
             self.news.close()
+        self.pushing.close()
         self.mailroom.close()
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
@@ -251,6 +252,17 @@ class MemberProcess(ABC):
     def farewell(self, name: str, round_: int) -> None:
         """A member has finished and needs nothing more."""
         self.outbox.passed(name, round_)
+
+    def leaves(self, name: str, where: Where) -> str | None:
+        """A member says over a line that it has finished: why that cannot be, and None where it is noted."""
+        self.look_for_plan()
+        end = min(self.last_round(name), self.own_end())
+        if where.round <= end:
+            return f"it says goodbye in round {where.round}, before its last"
+        objection = self._objection(name, Request(**where._asdict()), end)
+        if objection is None:
+            self.farewell(name, where.round)
+        return objection
 
     def offer(
         self,

@@ -1,7 +1,8 @@
 """New plans and revocations reach everybody through the server: signed by the authority, shown, then put into the kit.
 
-The coordinator copies them into the server's kit alone. Members ask there now and then; whatever the server says, only
-what the authority signed, and signed later than what is in force, gets into a kit, where a running process finds it.
+The coordinator copies them into the server's kit alone. The server tells who reports to it that there is something new,
+and members ask for it, and now and then anyway; whatever the server says, only what the authority signed, and signed
+later than what is in force, gets into a kit, where a running process finds it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import contextlib
 import json
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,8 +27,8 @@ from pisco.files import atomic_write
 
 log = logging.getLogger("pisco.federation")
 
-EVERY = 5.0
-"""Seconds between two questions."""
+EVERY, SELDOM = 5.0, 60.0
+"""Seconds between two questions: where the server does not say whether there is news, and where it does."""
 
 
 @dataclass(frozen=True)
@@ -124,14 +126,36 @@ def described(plan: Federation) -> str:
     return "; ".join(words) or "no changes of the roster"
 
 
+class Newsstand:
+    """The server's part: what every member had when it asked last."""
+
+    def __init__(self, kit: Kit):
+        self.kit = kit
+        self._had: dict[str, Notice] = {}
+
+    def holds(self, name: str, plan: str) -> bool:
+        """Whether a member acts by the plan with this hash."""
+        return name in self._had and self._had[name].holds == plan
+
+    def new_for(self, name: str, plan: str) -> bool:
+        """Whether there is news for a member, where ours is the plan with this hash."""
+        return self._had.get(name) != replace(have(self.kit), holds=plan)
+
+    def tell(self, name: str, request: Notice, plan: str, lacking: Callable[[], list[str]]) -> Notice:
+        """Answer a member; `lacking` are those who do not act by our plan."""
+        self._had[name] = replace(request, plan="", revoked="", lacking="")
+        without = ", ".join(lacking())
+        return replace(newer(self.kit, request), holds="" if without else plan, lacking=without)
+
+
 class Newsreader:
-    """Asks the server now and then, until it is closed.
+    """Asks the server when it says that there is news, and now and then, until it is closed.
 
     Args:
       kit: where what is new is put.
       ask: the question.
       holds: the hash of the plan that is acted by here.
-      look: called after every answer, to take what is new.
+      look: called every second, and after every answer, to take what is new.
     """
 
     def __init__(
@@ -143,16 +167,30 @@ class Newsreader:
     ):
         self.kit, self._ask, self._holds, self._look = kit, ask, holds, look
         self.answer, self.every = Notice(), EVERY
+        self._asked, self._said, self._heard, self._new = time.monotonic(), "", -EVERY, False
         self._closed = threading.Event()
         threading.Thread(target=self._loop, daemon=True, name="news").start()
 
+    def heard(self, *, new: bool) -> None:
+        """The server answers our reports, and says whether there is news."""
+        self._heard, self._new = time.monotonic(), new
+
+    def _due(self) -> bool:
+        now, told = time.monotonic(), self.every >= EVERY and self._holds() == self._said
+        quiet = told and not self._new and now - self._heard < EVERY
+        return now - self._asked >= (SELDOM if quiet else min(self.every, EVERY))
+
     def _loop(self) -> None:
-        while not self._closed.wait(min(self.every, EVERY)):
+        while not self._closed.wait(min(self.every, 1.0)):
             with contextlib.suppress(Exception):  # the server is away, or older than this question
                 self.kit.look_for_certificate()
-                self.answer = self._ask(replace(have(self.kit), holds=self._holds()))
-                take(self.kit, self.answer)
                 self._look()
+                if self._due():
+                    self._asked, said = time.monotonic(), self._holds()
+                    self.answer = self._ask(replace(have(self.kit), holds=said))
+                    self._said = said
+                    take(self.kit, self.answer)
+                    self._look()
 
     def close(self) -> None:
         self._closed.set()

@@ -40,7 +40,7 @@ def close_average(agent: Agent) -> None:
 
 def part(agent: Agent, *, server_matters: bool) -> list[str]:
     """Tell everybody that nothing more is needed, and stay until nobody needs anything from us: who still does."""
-    last, plan = agent.last_round(agent.name), agent.plan
+    last, plan, agent.pushing.parting = agent.last_round(agent.name), agent.plan, True
     needed, gone = readers(agent), plan.gone_at(last - 1)
     partners = set(agent.partners(agent.epoch)) - gone
     # Who was a neighbour before a change of the roster keeps our last message of then until it hears this.
@@ -63,9 +63,9 @@ def readers(agent: Agent) -> set[str]:
 
 def say_farewell(member: MemberProcess, peer: Peer, round_: int, *, patience: float) -> None:
     """Tell a peer that nothing before `round_` is needed any more."""
-    end, pause = time.monotonic() + patience, 0.05
-    while True:
-        call = peer.ask(Where(member.federation_hash(round_ - 1), round_, 0))
+    end, pause, where = time.monotonic() + patience, 0.05, Where(member.federation_hash(round_ - 1), round_, 0)
+    while not member.pushing.farewell(peer.name, where):
+        call = peer.ask(where)
         try:
             if call.call is not None:
                 list(call.call)

@@ -86,6 +86,10 @@ class Mailroom:
                 self._peers[name] = known = Peer(self.kit, name, address)
             return known
 
+    def knows(self, peer: Peer) -> bool:
+        """Whether a peer is still where it was."""
+        return self._peers.get(peer.name) is peer
+
     @property
     def waiting_for(self) -> str:
         """Whom we have waited for a while."""
@@ -125,15 +129,16 @@ class Mailroom:
         """The message of every peer for one exchange. All are asked at once; each is waited for in turn.
 
         Where we hold `copies` of what they sent in this exchange before, they may tell what changed. Those that have
-        a line to us and are among `pushed` are not asked unless it takes long.
+        a line to us, or may get one, and are among `pushed` are not asked unless it takes long.
         Once they are not `wanted` any more, `Dropped` is raised; `interrupt` makes everybody look.
         """
         patience = self.patience if patience is None else patience
         held = {p: copies[0].held(peer.name, copies[1], layout) if copies else None for p, peer in peers.items()}
-        small = layout is None or layout.size <= SMALL
+        small = self.postbox.in_use if layout is None else layout.size <= SMALL
+        lined = set(pushed) if small else set[str]()
         calls: dict[int, Call | Awaited] = {
             place: self._await(peer, where, layout)
-            if small and peer.name in pushed and self.postbox.expects(peer.name)
+            if peer.name in lined and self.postbox.may_bring(peer.name)
             else self._ask(peer, where, layout, held[place])
             for place, peer in peers.items()
         }
@@ -142,8 +147,8 @@ class Mailroom:
             first = next(iter(calls), None)
             found: dict[int, Received] = {}
             for place, call in calls.items():
-                name, timed = peers[place].name, place == first
-                found[place] = self._one(call, where, layout, limit, began, patience, wanted, held[place], timed=timed)
+                name, how = peers[place].name, {"timed": place == first, "lined": peers[place].name in lined}
+                found[place] = self._one(call, where, layout, limit, began, patience, wanted, held[place], **how)
                 if name in pushed:  # what it sent in this round it made of a state that it has kept
                     self.passed(name, where.round)
             if copies:
@@ -181,6 +186,7 @@ class Mailroom:
         held: HeldCopy | None,
         *,
         timed: bool,
+        lined: bool,
     ) -> Received:
         peer, pause, say_after, trouble = call.peer, 0.05, FIRST_WORD, "it has not got there yet"
         self.asking, self._asking_since = peer.name, began
@@ -197,6 +203,7 @@ class Mailroom:
                 )
 
         while True:
+            failed = False
             try:
                 found = decode(call.chunks(go_on), where, peer.name, layout=layout, limit=limit, held=held)
                 if found is not None:
@@ -213,7 +220,7 @@ class Mailroom:
                 trouble, held = f"its message was refused: {error}", None
                 log.warning("refused a message of %s for round %d: %s", peer.name, where.round, error)
             except Failed as error:
-                trouble = str(error)
+                trouble, failed = str(error), True
                 if error.fatal:
                     raise Stopped(f"{peer.name} refuses us: {trouble}") from None
             finally:
@@ -229,7 +236,9 @@ class Mailroom:
                 self._woken.wait(min(pause, max(0.0, patience - waited)))
             pause = min(1.0, max(0.05, 2 * pause))
             go_on()
-            call = self._ask(peer, where, layout, held)
+            # Who could not be asked may have dialled us meanwhile.
+            over = lined and failed and self.postbox.expects(peer.name)
+            call = self._await(peer, where, layout) if over else self._ask(peer, where, layout, held)
 
     def _watch(self) -> None:
         """Give up calls that bring nothing; a dead connection without a goodbye looks like that."""

@@ -18,8 +18,9 @@ from pisco.federation.runtime.wire_pb2 import Chunk, Header
 MOST = 8
 """Messages of one member that are kept."""
 
-EXPECTED = 2.0
-"""Seconds after which a message that should be pushed is asked for."""
+EXPECTED, AT_FIRST = 2.0, 10.0
+"""Seconds after which a message that should be pushed is asked for; its line may be dialled just now. And where there
+is a line but members may still be starting, each with all that it has to compile."""
 
 
 class PushedMessage(NamedTuple):
@@ -43,6 +44,7 @@ class Postbox:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._lines: dict[str, object] = {}
+        self._met: set[str] = set()  # who has had a line, or none in time
         self._messages: dict[str, dict[tuple[int, int], PushedMessage]] = {}
         self._past: dict[str, tuple[int, int]] = {}
 
@@ -50,6 +52,7 @@ class Postbox:
         """A line brings messages of a member; one before it is over, and what it brought comes again."""
         with self._changed:
             self._lines[name] = line
+            self._met.add(name)
             self._messages.pop(name, None)
             self._changed.notify_all()
 
@@ -67,6 +70,19 @@ class Postbox:
     def expects(self, name: str) -> bool:
         """Whether a member has a line to us."""
         return name in self._lines
+
+    def may_bring(self, name: str) -> bool:
+        """Whether a member has a line to us, or may still get its first one."""
+        return name in self._lines or name not in self._met
+
+    @property
+    def in_use(self) -> bool:
+        """Whether anybody has a line to us: messages are small then."""
+        return bool(self._lines)
+
+    def line(self, name: str) -> Any:
+        """The newest line of a member; None where there is none."""
+        return self._lines.get(name)
 
     def put(self, name: str, at: tuple[int, int], message: PushedMessage) -> None:
         """Keep a message of a round and phase, unless it is of the past; the oldest goes where there are too many."""
@@ -92,7 +108,9 @@ class Postbox:
                     self._messages[name] = {later: each for later, each in kept.items() if later > at}
                     return found
                 left = end - time.monotonic()
-                if left <= 0 or stopped() or name not in self._lines:
+                if left <= 0:
+                    self._met.add(name)  # who has no line by now is asked from now on, until it has
+                if left <= 0 or stopped() or not self.may_bring(name):
                     return None
                 self._changed.wait(left)
 
@@ -116,9 +134,15 @@ class Awaited:
     def chunks(self, go_on: Callable[[], None]) -> Iterator[Any]:
         """The message as one chunk; nothing where it does not come."""
         at = (self.where.round, self.where.phase)
-        found = self.box.take(self.peer.name, at, seconds=EXPECTED, stopped=lambda: self._stopped)
-        if found is None:
-            return
+        end = self.began + (AT_FIRST if self.where.round <= 1 else EXPECTED)
+        while True:
+            found = self.box.take(self.peer.name, at, seconds=EXPECTED, stopped=lambda: self._stopped)
+            left = end - time.monotonic()
+            if found is None and (left <= 0 or self._stopped or not self.box.expects(self.peer.name)):
+                return
+            if found is not None:
+                break
+            go_on()
         self.heard, self.size = time.monotonic(), len(found.data)
         go_on()
         told = {"sender": self.peer.name, "layout": found.layout, "size": self.size}

@@ -75,20 +75,20 @@ class Rows:
 
 
 class Reporter:
-    """Tells the server every second where the agent stands, and the rows that it does not have yet."""
+    """Tells the server every second where the agent stands, and the rows that it does not have yet.
+
+    What stays the same is told once, and again to a server that has started anew; times when they have moved.
+    """
 
     EVERY = 1.0
+    MOVED = 0.2
+    """By how much of what was told."""
 
     def __init__(self, agent: Agent):
         self.agent = agent
         self.held = 0
-        self._sizes = message_sizes(agent.algorithm, agent.programs.params_like, 1)
-        self._columns = [
-            Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
-            for metric in agent.metrics.values()
-        ]
-        paths = jax.tree_util.tree_leaves_with_path(agent.programs.params_like)
-        self._leaves = [jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in paths]
+        self.sizes = message_sizes(agent.algorithm, agent.programs.params_like, 1)
+        self._lacks, self._times = True, {}
         self._met = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -99,9 +99,31 @@ class Reporter:
         while not self._stop.wait(self.EVERY):
             self._send(timeout=10.0)
 
+    def _fixed(self) -> Report:
+        """What stays the same as long as we run."""
+        agent, sizes = self.agent, self.sizes
+        paths = jax.tree_util.tree_leaves_with_path(agent.programs.params_like)
+        return Report(
+            round_bytes=sizes.sent if agent.programs.codecs else sizes.whole,
+            whole_bytes=sizes.whole,
+            start_server_bytes=sizes.start_server,
+            start_gossip_bytes=sizes.start_gossip,
+            columns=[
+                Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
+                for metric in agent.metrics.values()
+            ],
+            leaves=[jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in paths],
+            model_part=agent.programs.model_part,
+        )
+
+    def _moved(self, times: dict[str, float]) -> bool:
+        told = self._times
+        return times.keys() != told.keys() or any(abs(times[k] - told[k]) > self.MOVED * abs(told[k]) for k in times)
+
     def _send(self, timeout: float) -> bool:
         agent = self.agent
         with self._lock:
+            times = agent.timing.told(self.sizes.gradients)
             report = Report(
                 federation=agent.federation_hash(agent.done + 1),
                 round=agent.done,
@@ -111,20 +133,19 @@ class Reporter:
                 # No noise hides what a private site measures on its data: it stays there.
                 rows=agent.history.since(self.held, "epsilon" if agent.hides else None),
                 first=self.held,
-                round_bytes=self._sizes.sent if agent.programs.codecs else self._sizes.whole,
-                whole_bytes=self._sizes.whole,
-                start_server_bytes=self._sizes.start_server,
-                start_gossip_bytes=self._sizes.start_gossip,
-                columns=self._columns,
-                leaves=self._leaves,
-                model_part=agent.programs.model_part,
-                times=agent.timing.told(self._sizes.gradients),
+                times=times if self._lacks or self._moved(times) else {},
                 named=agent.watcher.named,
             )
+            if self._lacks:
+                report.MergeFrom(self._fixed())
             try:
                 began = time.monotonic()
                 receipt = agent.peer(SERVER, agent.done).report(report, timeout)
-                self.held = receipt.rows
+                self.held, self._lacks = receipt.rows, receipt.lacks
+                if report.times:
+                    self._times = times
+                if agent.news is not None:
+                    agent.news.heard(new=receipt.news)
                 agent.mailroom.hear(receipt.troubles, receipt.held_by, receipt.held_why)
                 if self._met:  # the first one also connects
                     agent.timing.answered(SERVER, time.monotonic() - began, 0, 0.0)

@@ -269,6 +269,9 @@ class RolledAgent(Agent):
         """The hash of the rolls until a place; None: not known yet."""
         return self.attendance.hash_at(place, transport.POLL)
 
+    def leaves(self, name: str, where: Where) -> str | None:
+        return "who leaves says so to the server, with its word for the roll"
+
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from answer_rolled(self, super()._pull, name, request, context)
 
@@ -309,6 +312,7 @@ class RolledAgent(Agent):
 
     def _end(self, reporter: reports.Reporter) -> None:
         """All rounds are over: those on the last roll have said so, and nobody needs anything from us."""
+        self.pushing.parting = True
         if self.state is None and self.base is not None:
             self.state = self.base.state
         if self.done == self.plan.rounds and self.state is not None:

@@ -261,6 +261,9 @@ class RolledServer(Server):
     def wanted(self, round_: int) -> bool:
         return round_ == 0 or self.chain.count == round_
 
+    def leaves(self, name: str, where: Where) -> str | None:
+        return "who leaves says so to the server, with its word for the roll"
+
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from answer_rolled(self, super()._pull, name, request, context)
 

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,17 @@ from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER, Epoch
-from pisco.federation.runtime import membership, news, transport
+from pisco.federation.runtime import membership
 from pisco.federation.runtime.codec import MessageLayout, Where
+from pisco.federation.runtime.desk import Desk
 from pisco.federation.runtime.ending import EndModel
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
-from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped, Waited, printable
+from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop, without_gone
 from pisco.federation.runtime.sums import SUMS
-from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.updates import Incoming
-from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
@@ -68,7 +66,7 @@ class Server(MemberProcess):
         self.failure: Stopped | None = None
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
-        self._holds: dict[str, str] = {}  # the hash of the plan that every member acts by
+        self.desk = Desk(self)
         self._averaging: dict[tuple[int, int], str] = {}
         kept = self.found.job.get("layouts", []) if self.found else []
         self._layouts = {(bool(start), phase): MessageLayout.parse(text) for start, phase, text in kept}
@@ -205,7 +203,7 @@ class Server(MemberProcess):
             return
         (epoch, hop), urgent = found, self.plan.urgent
         try:
-            while self.plan.gone_at(self.round_of(round_)) and self._lacking():
+            while self.plan.gone_at(self.round_of(round_)) and self.desk.lacking():
                 # In rounds that all reach us, who has not the plan yet would come to the change without it.
                 if self.mailroom.stopping.wait(membership.SOON):
                     raise Dropped
@@ -309,47 +307,6 @@ class Server(MemberProcess):
                 "coordinator's newest federation.toml there, whose past is ours"
             )
 
-    # Reports
-
-    def _report(self, name: str, request: Report, context: grpc.ServicerContext) -> Receipt:
-        if name not in self.plan.names:
-            self.door.refuse(context, name, "it is not in the roster")
-        if request.federation != self.federation_hash(request.round + 1):
-            self.door.refuse(context, name, "it reports for another federation")
-        objection = self.ledger.why_not(request)
-        if objection is not None:
-            self.door.refuse(context, name, objection)
-        if request.trouble:
-            told = printable(request.trouble)
-            log.warning("%s: %s", name, told)
-            self.ledger.trouble(name, told)
-            return Receipt()
-        if request.samples:
-            mean, missing = self.ledger.count(name, request.samples)
-            return Receipt(mean_samples=mean, missing=", ".join(missing), troubles=self.ledger.troubles())
-        rows, held = self.ledger.note(name, request), self.ledger.holdup()
-        return Receipt(rows=rows, troubles=self.ledger.troubles(), held_by=held.name, held_why=held.why)
-
-    def _overview(self, name: str, request: Question, context: grpc.ServicerContext) -> Overview:
-        if name != SERVER and name not in self.plan.names:
-            self.door.refuse(context, name, "it is not in the roster")
-        return self.ledger.overview()
-
-    def _tell_news(self, name: str, request: news.Notice, context: grpc.ServicerContext) -> news.Notice:
-        if name not in (*self.plan.helpers, *self.plan.names):
-            self.door.refuse(context, name, "it is not in the plan")
-        self.look_for_plan()
-        self._holds[name] = request.holds
-        lacking = ", ".join(self._lacking())
-        return replace(news.newer(self.kit, request), holds="" if lacking else self.plan.hash, lacking=lacking)
-
-    def _lacking(self) -> list[str]:
-        """The members of the round under way who have not taken the newest plan."""
-        k = min(self.reached, self.plan.rounds - 1)
-        needed, floors = set(self.plan.epoch_at(k).names) - self.plan.gone_at(k), self.outbox.floors()
-        going = (name for name in sorted(needed) if floors.get(name, 0) < self.farewell_round(name))
-        return [name for name in going if self._holds.get(name) != self.plan.hash]
-
     def farewell(self, name: str, round_: int) -> None:
         super().farewell(name, round_)
         if (name, round_) in self._parted:
@@ -388,12 +345,7 @@ class Server(MemberProcess):
 
     def methods(self) -> dict[str, Any]:
         """What members may ask for, apart from messages."""
-        own = {
-            transport.REPORT: (self._report, Report),
-            transport.OVERVIEW: (self._overview, Question),
-            transport.NEWS: (self._tell_news, news.Notice),
-        }
-        return own | self.sums.methods()
+        return self.desk.methods() | self.sums.methods()
 
     def pause(self) -> None:
         """Until somebody may be done."""

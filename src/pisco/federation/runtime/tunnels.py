@@ -52,7 +52,7 @@ def tls(kit: Kit, *, server: bool, alpn: str) -> ssl.SSLContext:
     return context
 
 
-def presented(secured: ssl.SSLSocket) -> bytes:
+def presented(secured: ssl.SSLSocket | ssl.SSLObject) -> bytes:
     """The certificate of the other end, as `Kit.identify` reads it."""
     return ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"").encode()
 
@@ -68,6 +68,31 @@ def introduce(kit: Kit, raw: socket.socket, name: str, alpn: str) -> ssl.SSLSock
         (secured or raw).close()
         raise
     return secured
+
+
+def look(kit: Kit, raw: socket.socket, name: str, alpn: str) -> bytes:
+    """The certificate with which a connection is answered, if it is that of the member of that name and not revoked.
+
+    The other end has proved by then that it has the key. Ours is not shown: the connection ends there, and carries
+    nothing that has to be kept from anybody, so keys for it may be short.
+    """
+    context, came, goes = tls(kit, server=False, alpn=alpn), ssl.MemoryBIO(), ssl.MemoryBIO()
+    context.set_ecdh_curve("X25519")
+    secured = context.wrap_bio(came, goes, server_hostname=kit.server_name(name))
+    with raw:
+        while True:
+            try:
+                secured.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(goes.read())
+                piece = raw.recv(1 << 14)
+                if not piece:
+                    raise ConnectionResetError("it hung up") from None
+                came.write(piece)
+    if secured.selected_alpn_protocol() != alpn or kit.identify(presented(secured)) != name:
+        raise Refused(f"what answers in place of {name} is something else")
+    return presented(secured)
 
 
 # Connecting

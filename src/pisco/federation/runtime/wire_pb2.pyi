@@ -57,12 +57,13 @@ class Chunk(_message.Message):
     def __init__(self, header: _Optional[_Union[Header, _Mapping]] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Pushed(_message.Message):
-    __slots__ = ("federation", "round", "phase", "layout", "data", "ping", "pong")
+    __slots__ = ("federation", "round", "phase", "layout", "data", "packed", "ping", "pong")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     LAYOUT_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    PACKED_FIELD_NUMBER: _ClassVar[int]
     PING_FIELD_NUMBER: _ClassVar[int]
     PONG_FIELD_NUMBER: _ClassVar[int]
     federation: bytes
@@ -70,9 +71,10 @@ class Pushed(_message.Message):
     phase: int
     layout: str
     data: bytes
+    packed: bytes
     ping: int
     pong: int
-    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., layout: _Optional[str] = ..., data: _Optional[bytes] = ..., ping: _Optional[int] = ..., pong: _Optional[int] = ...) -> None: ...
+    def __init__(self, federation: _Optional[bytes] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., layout: _Optional[str] = ..., data: _Optional[bytes] = ..., packed: _Optional[bytes] = ..., ping: _Optional[int] = ..., pong: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("federation", "round", "bytes_sent", "bytes_received", "waiting_for", "rows", "first", "round_bytes", "whole_bytes", "start_server_bytes", "start_gossip_bytes", "columns", "trouble", "leaves", "samples", "model_part", "times", "named")
@@ -158,7 +160,7 @@ class Row(_message.Message):
     def __init__(self, round: _Optional[int] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("rows", "troubles", "mean_samples", "missing", "held_by", "held_why")
+    __slots__ = ("rows", "troubles", "mean_samples", "missing", "held_by", "held_why", "lacks", "news")
     class TroublesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -172,13 +174,17 @@ class Receipt(_message.Message):
     MISSING_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     HELD_WHY_FIELD_NUMBER: _ClassVar[int]
+    LACKS_FIELD_NUMBER: _ClassVar[int]
+    NEWS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     troubles: _containers.ScalarMap[str, str]
     mean_samples: float
     missing: str
     held_by: str
     held_why: str
-    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ...) -> None: ...
+    lacks: bool
+    news: bool
+    def __init__(self, rows: _Optional[int] = ..., troubles: _Optional[_Mapping[str, str]] = ..., mean_samples: _Optional[float] = ..., missing: _Optional[str] = ..., held_by: _Optional[str] = ..., held_why: _Optional[str] = ..., lacks: _Optional[bool] = ..., news: _Optional[bool] = ...) -> None: ...
 
 class Question(_message.Message):
     __slots__ = ("federation",)
