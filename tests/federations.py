@@ -247,8 +247,9 @@ class Processes:
     def logs(self):
         return {name: self.log(name)[-500:] for name in self.processes}
 
-    def join(self):
-        for name, process in self.processes.items():
+    def join(self, *names):
+        for name in names or self.processes:
+            process = self.processes[name]
             self.wait(lambda process=process: process.exitcode is not None)
             assert process.exitcode == 0, f"{name} ended with {process.exitcode}: {self.log(name)[-2000:]}"
 

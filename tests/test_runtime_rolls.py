@@ -79,7 +79,7 @@ def test_with_everybody_there_it_is_the_run_that_waits_for_all(tmp_path, x64):
 
 
 def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
-    plan = rolled(4, rounds=30, patience=25.0, deadline=1.0)  # a server may take long to start on a busy machine
+    plan = rolled(4, rounds=30, patience=120.0, deadline=1.0)  # a server may take long to start on a busy machine
     storm = Processes(tmp_path, plan, problem_of)
     stay = ["agent-0", "agent-1", "agent-3"]
     try:
@@ -94,7 +94,9 @@ def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
         storm.wait_for_round("agent-3", 16)
         storm.kill("server")
         storm.start("server")
-        storm.join()
+        storm.join(*stay)
+        told = storm.state("server") / "reports.json"  # it goes on waiting for agent 2
+        storm.wait(lambda: told.exists() and len(json.loads(told.read_text())["rows"].get("agent-0", [])) == 4)
     finally:
         storm.stop()
     own, gap, simulated = again(tmp_path, plan)
@@ -106,7 +108,6 @@ def test_one_gone_for_good_and_one_that_returns(tmp_path, x64):
     np.testing.assert_allclose(simulated.params, np.concatenate(list(own.values())), rtol=0, atol=1e-12)
     present = [roll.present for roll in counted(rolls_of(tmp_path, plan))]
     assert 2 not in present[-1] and any(1 not in each for each in present)  # on a busy machine others may miss a roll
-    assert len(pisco.Result.load(storm.state("server") / "result").history["loss"]) == 4
 
 
 # ------------------------------------------------------------------------------------------- changes of the roster
