@@ -22,7 +22,7 @@ def mean_of(ran, names):
 
 
 def test_with_a_deadline_it_is_the_mean_of_those_in_the_last_round(tmp_path):
-    plan = plan_for(3, rounds=4, closing=True, patience=4.0, **PRESENCE["deadline"])
+    plan = plan_for(3, rounds=4, closing=True, patience=12.0, **PRESENCE["deadline"])
     there = ["agent-0", "agent-2"]
     ran = Running(tmp_path, plan, quadratic_of, only=there)
     ran.join(*there)

@@ -52,7 +52,7 @@ def test_a_private_site_tells_what_it_spent_and_nothing_it_measured(tmp_path):
 
 
 def test_a_budget_ends_the_part_of_a_site_and_its_state_is_kept(tmp_path):
-    plan = plan_of(6, patience=4.0)
+    plan = plan_of(6, patience=60.0)
     two = spent(5.0, 8, 2, 5, 1e-3)  # after two rounds
 
     def site(index, epsilon=1.001 * two):
