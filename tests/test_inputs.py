@@ -194,7 +194,8 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: along({"nme": "adam"}), "the optimizer is {'nme': 'adam'}, expected"),
         (lambda: along({"name": "adam", "mu_dtype": "x"}), r"cannot be made \(TypeError: data type 'x'"),
         (lambda: along({"name": "adam", "b1": [1]}), r"cannot be made \(TypeError: unhashable"),
-        (lambda: along({"name": "adam", "b1": "x"}), r"the optimizer adam\(b1='x'\) fails on this model \(TypeError"),
+        # Newer optax finds out when it is used.
+        (lambda: along({"name": "adam", "b1": "x"}), r"b1='x'\) fails on this model \(TypeError|b1 is 'x', expected a"),
         (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
         (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
         (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),

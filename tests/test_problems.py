@@ -120,7 +120,7 @@ def test_a9a_is_as_the_paper_says():
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=10)
     assert problem.init(jax.random.key(0)).shape == (124,)
     np.testing.assert_array_equal(problem.sizes, 3256)
-    near = 1e-6 if jax.__version_info__ >= (0, 10, 2) else 1e-5  # jax 0.10.0 adds 32,560 terms in another order
+    near = 1e-6 if jax.__version_info__ >= (0, 10, 2) else 1e-4  # jax 0.10.0 adds 32,560 terms one after the other
     np.testing.assert_allclose(problem.objective(jnp.zeros(124)), np.log(2), rtol=near)
 
 

@@ -128,7 +128,7 @@ def test_playback(opened, report):
     words = {}
     for step in range(1, 13):
         page.fill("#frame", str(step))
-        rays = page.evaluate("document.getElementById('graph').data[1].line.color")
+        rays = page.evaluate("document.getElementById('graph').data[1].line.color").replace(" ", "")
         words.setdefault(rays, set()).add(page.text_content("#frame-text").split(":")[1].split(".")[0].strip())
     # The rays to the server show in server rounds and in no other.
     assert words.pop("rgba(0,0,0,0)") == {"a gossip round"} and list(words.values()) == [{"a server round"}]
