@@ -264,7 +264,7 @@ class Poisoned(Running):
 
             def offer(round_, phase, layout, data, readers, *more):
                 arrays = [1000 * array for array in layout.split(data)]
-                honest(round_, phase, layout, layout.join(arrays), readers)
+                honest(round_, phase, layout, layout.join(arrays), readers, *more)
 
             made.offer = offer
         return made
