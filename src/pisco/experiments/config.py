@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from annotated_types import Le
 from pydantic import BeforeValidator, Field, model_validator
 
 from pisco import registry
@@ -95,7 +96,7 @@ class ProblemTable(Choices):
 class RunTable(Table):
     """`[run]`: how long, on which batches, how often measured."""
 
-    rounds: Annotated[Count, Field(le=COUNTS_UP_TO)]
+    rounds: Annotated[Count, Le(COUNTS_UP_TO)]
     batch_size: BatchSize = None
     seed: Seed = 0
     seeds: Annotated[int | list[int] | None, BeforeValidator(_seeds)] = None

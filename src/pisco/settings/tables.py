@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from annotated_types import Ge
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 
 from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
@@ -38,8 +39,9 @@ def _full_batch(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_no_flag)]
-Natural = Annotated[Whole, Field(ge=0)]
-Count = Annotated[Whole, Field(ge=1)]
+# Not pydantic's `Field(ge=1)`: in older versions the default of one table's field became that of another's.
+Natural = Annotated[Whole, Ge(0)]
+Count = Annotated[Whole, Ge(1)]
 Seed = Annotated[Whole, AfterValidator(_seed)]
 BatchSize = Annotated[Count | None, BeforeValidator(_full_batch)]
 
