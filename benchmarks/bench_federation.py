@@ -43,7 +43,7 @@ from pisco.federation.runtime.agent import Agent
 from pisco.federation.kits import Kit
 from pisco.interop.modules import load_problem
 
-kit, module, folder, pause = sys.argv[1:]
+kit, module, folder, pause = [*sys.argv[1:], "0"][:4]
 seen = []
 
 def note(done):
