@@ -94,7 +94,7 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
         for point, result in zip(points, results, strict=True):
             _add_seconds(result, point, found[0].network, sizes, judging.clock)
         facts |= {"share_sent": round(sum(sizes.sent) / max(1, sum(sizes.whole)), 4), "exchanges": len(sizes.sent)}
-        facts |= {"gradients_a_round": sizes.gradients, "vector_bytes": max(sizes.whole, default=0)}
+        facts |= {"gradients_a_round": sizes.gradients}
         entries = [_entry(*each, place) for each in zip(found, tuned, results, strict=True)]
     device = jax.devices()[0].device_kind
     return facts | {"refused": refused, "entries": entries, "seeds": judging.seeds, "device": device}

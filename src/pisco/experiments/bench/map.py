@@ -127,19 +127,19 @@ def predictions(
             finite = {p: price for p, price in prices.items() if math.isfinite(price)}
             if len(finite) < 2:
                 continue
-            expected = {p: _expected(score, ratio, currency) for p, score in zip(prices, mine, strict=True)}
+            expected = {p: _expected(score, ratio) for p, score in zip(prices, mine, strict=True)}
             theory, best = (min(table, key=lambda p: table[p]) for table in (expected, finite))
             found.append(Predicted(at, ratio, theory, best, prices[theory] / finite[best]))  # pyright: ignore
     return found
 
 
-def _expected(score: Score, ratio: float, currency: str) -> float:
+def _expected(score: Score, ratio: float) -> float:
+    """What theory expects p to cost, in exchanges of one vector."""
     p, cell = float(score.server_prob or 0.0), score.cell
     rate = expected_mixing_rate(float(cell["mixing_rate"]), p)
     if rate <= 0:
         return math.inf
-    size = 1 if currency == "messages" else cell["vector_bytes"]
-    gossip, server = 2 * cell["edges"] * size, 2 * cell["agents"] * size * ratio
+    gossip, server = 2 * cell["edges"], 2 * cell["agents"] * ratio
     return large_batch_rounds(1.0, rate, p, 1.0, int(cell["agents"])) * ((1 - p) * gossip + p * server)
 
 

@@ -18,7 +18,7 @@ from pisco.files import atomic_write
 MEASURED = Path(__file__).with_name("measured.json")
 """Cells of the suite `full` that come with the package."""
 
-SETTING = ("task", "network", "setting", "target", "agents", "edges", "mixing_rate", "rounds", "seeds", "vector_bytes")
+SETTING = ("task", "network", "setting", "target", "agents", "edges", "mixing_rate", "rounds", "seeds")
 OF_METHOD = ("method", "refused", "share_sent", "exchanges", "gradients_a_round")
 
 

@@ -24,6 +24,7 @@ from pisco.experiments.paper.study import (
 )
 from pisco.experiments.paper.verdict import Verdict, outcome, up_to
 from pisco.experiments.paper.work import QUIET, Work
+from pisco.experiments.tune import GRID, TUNING_SEEDS
 from pisco.networks.network import Network
 from pisco.problems.cnn import cnn
 from pisco.problems.problem import Problem
@@ -31,14 +32,10 @@ from pisco.statistics import Estimate
 
 PROBABILITIES = {"0": 0.0, "0.2": 0.2, "1/√5": 5**-0.5, "1": 1.0}
 RULE = partial(algorithms.pisco, local_steps=4)
-GRID = (0.016, 0.025, 0.04, 0.063, 0.1)
-TUNING_SEEDS = (100, 101, 102)
-"""A part of the grid and of the tuning seeds of the others: a run takes many seconds of an accelerator."""
-
 ROUNDS_AN_EPOCH = 100
 """50,000 samples over 5 agents × batches of 20 × (T_o + 1) gradients."""
 
-EPOCHS, TUNING_EPOCHS = 14, 4
+EPOCHS, TUNING_EPOCHS = 12, 2
 
 AT_ONCE = 20
 """Runs of one call: hours on a processor, a minute on an accelerator that several processes share."""
