@@ -123,7 +123,7 @@ def _view(
         raise InputError(f"no two of {methods} were measured on one task and network; name others, as in pisco,led")
     if methods is None and len(scores) < len(every):
         note(
-            f"{len(every) - len(scores)} tasks and networks are left out: fewer than a third of the methods ran "
+            f"{len(every) - len(scores)} tasks and networks are left out: fewer than two fifths of the methods ran "
             "there; compare those with --methods, as in --methods pisco,proxskip,led,exact-diffusion"
         )
     {"show": _show, "map": _map, "check": _check}[what](scores, out, by, ratio, as_json)

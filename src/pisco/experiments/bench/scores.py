@@ -106,14 +106,14 @@ def by_setting(cells: Iterable[Mapping[str, Any]]) -> dict[Setting, list[Score]]
 
 
 def whole(scores: Mapping[Setting, Sequence[Score]]) -> dict[Setting, Sequence[Score]]:
-    """Tasks and networks on which at least a third as many methods ran as on the one with the most.
+    """Tasks and networks on which at least two fifths as many methods ran as on the one with the most.
 
     Among a few methods the cheapest says little about the field; `few` compares some by themselves. (Where a network
     falls apart, only those run that reach the server: a bit less than half.)
     """
     methods = {at: len({score.method for score in some}) for at, some in scores.items()}
     most = max(methods.values(), default=0)
-    return {at: some for at, some in scores.items() if 3 * methods[at] >= most}
+    return {at: some for at, some in scores.items() if 5 * methods[at] >= 2 * most}
 
 
 def few(scores: Mapping[Setting, Sequence[Score]], methods: Collection[str]) -> dict[Setting, Sequence[Score]]:
