@@ -229,7 +229,7 @@ FEW = ("pisco", "pisco-compressed", "proxskip", "led", "exact-diffusion")
 
 
 def test_bundled_cells_are_compact_and_of_the_suite(ours):
-    assert store.MEASURED.stat().st_size < 420_000
+    assert store.MEASURED.stat().st_size < 380 * len(store.bundled())
     full = load("full")
     rows = {}
     for cell in store.bundled():
