@@ -115,6 +115,28 @@ def test_what_a_cell_holds_is_what_a_run_sends(measured):
         assert np.allclose(values[~score.missed], there[~np.isnan(there)], rtol=1e-3 if name == "seconds" else 0), name
 
 
+def test_a_method_that_watches_the_loss_has_its_seconds_by_hand(tmp_path):
+    """Gossip-AGA's server rounds follow from losses, so they are the run's; the maxima over them are done by hand."""
+    work = [1.0, 2.0, 4.0, 16.0]
+    clock = f"clock = {{ compute = {work}, latency_gossip = 0.5, latency_server = 3.0 }}"
+    (tmp_path / "s.toml").write_text(clock + TINY.replace("rounds = 24", "rounds = 24\neval_every = 2"))
+    suite = load(tmp_path / "s.toml").with_methods(["gossip-aga"])
+    run_suite(suite, tmp_path, only="*/ring-4/*")
+    (score,) = scores.by_setting(store.read(tmp_path))["small", "ring-4"]
+    network = pisco.Network.ring(4, server=pisco.adaptive(4))
+    rule = pisco.algorithms.dsgd(local_lr=score.local_lr)
+    seen = pisco.run(rule, problem_of(suite.tasks["small"], 4), network, rounds=24, seed=range(3), eval_every=1)
+    counts = seen.history["server_rounds"]
+    assert len(set(np.diff(np.flatnonzero(np.diff(counts[0]))))) > 1, "the period has to change"
+    for seed, end in enumerate(score.spent["round"].astype(int)):
+        times = np.zeros(4)
+        for reached in np.diff(counts[seed])[:end]:
+            times = times + work
+            heard = np.maximum(np.roll(times, 1), np.roll(times, -1)) + 0.5
+            times = np.full(4, times.max() + 6.0) if reached else np.maximum(times, heard)
+        assert score.spent["seconds"][seed] == pytest.approx(times.max(), rel=1e-3)
+
+
 def test_parts_share_the_cells_and_keep_networks_together():
     suite = load("quick")
     parts = [suite.places(part=(k, 4)) for k in (1, 2, 3, 4)]
@@ -148,6 +170,8 @@ def test_the_suites_name_every_method_and_a_task_without_data_is_skipped(tmp_pat
         (('"dsgt"', '"dsgtt"'), "did you mean 'dsgt'"),
         (("gap = 0.2", "gap = 0.2, loss = 2"), "expected one column and its bound"),
         (("[networks.ring-4]", "[networks]\nx = 1\n[networks.ring-4]"), "lacks the tables [networks.…]"),
+        (("seeds = 3", "clock = 'camps'\nseeds = 3"), "unknown clock 'camps'; did you mean 'campus'?"),
+        (("seeds = 3", "clock = { compute = [1, 2] }\nseeds = 3"), "compute has 2 numbers, expected one"),
         (('graph = "ring"', 'graph = "rnig"'), "networks.ring-4: unknown graph 'rnig'; did you mean 'ring'?"),
     ],
 )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pisco.clock import Clock
 from pisco.errors import InputError
 from pisco.experiments.bench.cells import Follow, keep, kept, measure
 from pisco.experiments.bench.suite import Place, Suite
@@ -43,6 +44,8 @@ def run_suite(
     """
     began, places = time.monotonic(), suite.places(only, part)
     graphs = {name: _graph(name, suite.networks[name]) for name in dict.fromkeys(each.network for each in places)}
+    for place in places:
+        Clock.of(place.task.judging.clock).check(graphs[place.network].num_agents)
     problems: dict[tuple[str, int], Problem] = {}
     done = Done([], [], [], {}, 0.0)
     for at, place in enumerate(places):
