@@ -66,7 +66,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     (folder / "tiny.toml").write_text(TINY)
     done = run_suite(load(folder / "tiny.toml"), folder)
-    assert len(done.measured) == 5 and done.refused == ["small/split-4/dsgt"] and not done.skipped
+    assert len(done.measured) == 5 and list(done.refused) == ["small/split-4/dsgt"] and not done.skipped
     return folder
 
 
@@ -211,6 +211,34 @@ def test_your_own_method_is_one_file_and_one_command_and_its_row_appears(measure
     assert again.stdout.startswith("1 measured"), "another text is another method"
 
 
+def test_what_cannot_be_measured_or_shown_says_why(measured, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pisco.cli.bench.use_compilation_cache", lambda: None)
+    suite = str(measured / "tiny.toml")
+    Path("my.py").write_text(OWN.replace("local_lr", "rate"))
+    refused = CliRunner().invoke(app, ["bench", suite, "--only", "*/split-4/dsgt", "--out", "apart"])
+    why = "2 components and the server is never reached"
+    assert refused.exit_code == 0 and re.search(f"refused small/split-4/dsgt: .*{why}", refused.stderr)
+    for line, sentence in {
+        f"{suite} --methods my.py:own --out mine": "algorithm 'my.py:own' has no `local_lr` to tune",
+        "show apart": "every cell there was refused: 4 agents in 2 clusters has " + why,
+        f"show {measured} --ratio inf": "--ratio is inf, expected a finite number at least 0",
+        "show my.py": "my.py is no file of `pisco bench pack`",
+        f"check {measured} --methods pisco,dsgt": "cells of one network alone propose nothing for another",
+        f"page {measured} -o page.txt": "give it a name that ends in .html",
+    }.items():
+        done = CliRunner().invoke(app, ["bench", *line.split()])
+        assert done.exit_code == 2 and sentence in done.stderr, done.output
+
+
+def test_a_table_of_all_that_was_spent(measured, tmp_path):
+    shown = CliRunner().invoke(app, ["bench", "show", str(measured), "--json", "-o", str(tmp_path / "t.csv")])
+    row = next(row for row in json.loads(shown.stdout)["cells"] if row["network"] == "ring-4")
+    for name in ("bytes_server", "bytes_gossip", "messages_server", "messages_gossip", "gradients"):
+        assert row[name]["low"] <= row[name]["value"] <= row[name]["high"]
+        assert f",{name}" in (tmp_path / "t.csv").read_text().splitlines()[0]
+
+
 def test_packing_loses_nothing_and_says_less(measured, tmp_path):
     cells = store.read(measured)
     store.write_packed(cells, tmp_path / "cells.json")
@@ -221,6 +249,7 @@ def test_packing_loses_nothing_and_says_less(measured, tmp_path):
         for ratio in (0.1, 10.0):
             assert [s.price(ratio) for s in some] == [s.price(ratio) for s in after[at]]
     assert (tmp_path / "cells.json").stat().st_size < sum(len(text) for text in texts(measured).values())
+    assert store.read(tmp_path / "cells.json") == back
 
 
 def test_least_squares_knows_its_optimum():

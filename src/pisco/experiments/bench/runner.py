@@ -20,11 +20,11 @@ CELLS = "cells"
 
 
 class Done(NamedTuple):
-    """What a run of a suite did: cells by how they came about, and the tasks that were left out, with the reason."""
+    """What a run of a suite did: cells by how they came about; those refused and the tasks left out with the reason."""
 
     measured: list[str]
     kept: list[str]
-    refused: list[str]
+    refused: dict[str, str]
     skipped: dict[str, str]
     seconds: float
 
@@ -47,7 +47,7 @@ def run_suite(
     for place in places:
         Clock.of(place.task.judging.clock).check(graphs[place.network].num_agents)
     problems: dict[tuple[str, int], Problem] = {}
-    done = Done([], [], [], {}, 0.0)
+    done = Done([], [], {}, {}, 0.0)
     for at, place in enumerate(places):
         if place.task.name in done.skipped:
             continue
@@ -64,7 +64,10 @@ def run_suite(
                 continue
         cell = measure(place, graph, problems[key], started(place, at + 1, len(places)))
         keep(folder / CELLS, place, cell)
-        (done.measured if cell["entries"] else done.refused).append(place.name)
+        if cell["entries"]:
+            done.measured.append(place.name)
+        else:
+            done.refused[place.name] = "; ".join(cell["refused"])
     return done._replace(seconds=time.monotonic() - began)
 
 
