@@ -66,7 +66,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     (folder / "tiny.toml").write_text(TINY)
     done = run_suite(load(folder / "tiny.toml"), folder)
-    assert len(done.measured) == 5 and done.refused == ["small/split-4/dsgt"] and not done.skipped
+    assert len(done.measured) == 5 and list(done.refused) == ["small/split-4/dsgt"] and not done.skipped
     return folder
 
 
@@ -115,6 +115,28 @@ def test_what_a_cell_holds_is_what_a_run_sends(measured):
         assert np.allclose(values[~score.missed], there[~np.isnan(there)], rtol=1e-3 if name == "seconds" else 0), name
 
 
+def test_a_method_that_watches_the_loss_has_its_seconds_by_hand(tmp_path):
+    """Gossip-AGA's server rounds follow from losses, so they are the run's; the maxima over them are done by hand."""
+    work = [1.0, 2.0, 4.0, 16.0]
+    clock = f"clock = {{ compute = {work}, latency_gossip = 0.5, latency_server = 3.0 }}"
+    (tmp_path / "s.toml").write_text(clock + TINY.replace("rounds = 24", "rounds = 24\neval_every = 2"))
+    suite = load(tmp_path / "s.toml").with_methods(["gossip-aga"])
+    run_suite(suite, tmp_path, only="*/ring-4/*")
+    (score,) = scores.by_setting(store.read(tmp_path))["small", "ring-4"]
+    network = pisco.Network.ring(4, server=pisco.adaptive(4))
+    rule = pisco.algorithms.dsgd(local_lr=score.local_lr)
+    seen = pisco.run(rule, problem_of(suite.tasks["small"], 4), network, rounds=24, seed=range(3), eval_every=1)
+    counts = seen.history["server_rounds"]
+    assert len(set(np.diff(np.flatnonzero(np.diff(counts[0]))))) > 1, "the period has to change"
+    for seed, end in enumerate(score.spent["round"].astype(int)):
+        times = np.zeros(4)
+        for reached in np.diff(counts[seed])[:end]:
+            times = times + work
+            heard = np.maximum(np.roll(times, 1), np.roll(times, -1)) + 0.5
+            times = np.full(4, times.max() + 6.0) if reached else np.maximum(times, heard)
+        assert score.spent["seconds"][seed] == pytest.approx(times.max(), rel=1e-3)
+
+
 def test_parts_share_the_cells_and_keep_networks_together():
     suite = load("quick")
     parts = [suite.places(part=(k, 4)) for k in (1, 2, 3, 4)]
@@ -148,6 +170,8 @@ def test_the_suites_name_every_method_and_a_task_without_data_is_skipped(tmp_pat
         (('"dsgt"', '"dsgtt"'), "did you mean 'dsgt'"),
         (("gap = 0.2", "gap = 0.2, loss = 2"), "expected one column and its bound"),
         (("[networks.ring-4]", "[networks]\nx = 1\n[networks.ring-4]"), "lacks the tables [networks.…]"),
+        (("seeds = 3", "clock = 'camps'\nseeds = 3"), "unknown clock 'camps'; did you mean 'campus'?"),
+        (("seeds = 3", "clock = { compute = [1, 2] }\nseeds = 3"), "compute has 2 numbers, expected one"),
         (('graph = "ring"', 'graph = "rnig"'), "networks.ring-4: unknown graph 'rnig'; did you mean 'ring'?"),
     ],
 )
@@ -187,6 +211,34 @@ def test_your_own_method_is_one_file_and_one_command_and_its_row_appears(measure
     assert again.stdout.startswith("1 measured"), "another text is another method"
 
 
+def test_what_cannot_be_measured_or_shown_says_why(measured, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pisco.cli.bench.use_compilation_cache", lambda: None)
+    suite = str(measured / "tiny.toml")
+    Path("my.py").write_text(OWN.replace("local_lr", "rate"))
+    refused = CliRunner().invoke(app, ["bench", suite, "--only", "*/split-4/dsgt", "--out", "apart"])
+    why = "2 components and the server is never reached"
+    assert refused.exit_code == 0 and re.search(f"refused small/split-4/dsgt: .*{why}", refused.stderr)
+    for line, sentence in {
+        f"{suite} --methods my.py:own --out mine": "algorithm 'my.py:own' has no `local_lr` to tune",
+        "show apart": "every cell there was refused: 4 agents in 2 clusters has " + why,
+        f"show {measured} --ratio inf": "--ratio is inf, expected a finite number at least 0",
+        "show my.py": "my.py is no file of `pisco bench pack`",
+        f"check {measured} --methods pisco,dsgt": "cells of one network alone propose nothing for another",
+        f"page {measured} -o page.txt": "give it a name that ends in .html",
+    }.items():
+        done = CliRunner().invoke(app, ["bench", *line.split()])
+        assert done.exit_code == 2 and sentence in done.stderr, done.output
+
+
+def test_a_table_of_all_that_was_spent(measured, tmp_path):
+    shown = CliRunner().invoke(app, ["bench", "show", str(measured), "--json", "-o", str(tmp_path / "t.csv")])
+    row = next(row for row in json.loads(shown.stdout)["cells"] if row["network"] == "ring-4")
+    for name in ("bytes_server", "bytes_gossip", "messages_server", "messages_gossip", "gradients"):
+        assert row[name]["low"] <= row[name]["value"] <= row[name]["high"]
+        assert f",{name}" in (tmp_path / "t.csv").read_text().splitlines()[0]
+
+
 def test_packing_loses_nothing_and_says_less(measured, tmp_path):
     cells = store.read(measured)
     store.write_packed(cells, tmp_path / "cells.json")
@@ -197,6 +249,7 @@ def test_packing_loses_nothing_and_says_less(measured, tmp_path):
         for ratio in (0.1, 10.0):
             assert [s.price(ratio) for s in some] == [s.price(ratio) for s in after[at]]
     assert (tmp_path / "cells.json").stat().st_size < sum(len(text) for text in texts(measured).values())
+    assert store.read(tmp_path / "cells.json") == back
 
 
 def test_least_squares_knows_its_optimum():

@@ -241,3 +241,19 @@ def test_the_benchmark_page_ranks_as_the_tables_do(opened, tmp_path):
         assert first.startswith(ranked[0].score.label)
     page.select_option("#currency", "seconds")
     assert page.is_hidden("#price") and page.locator("#ranking tbody tr").count() == len(ranked)
+
+
+def test_the_benchmark_page_of_few_cells(opened, tmp_path):
+    """A network that refused every method is left out, and what was not counted is not called missed."""
+    known = ("task", "network", "setting", "target", "seeds", "devices", "method", "refused", "entries")
+    found = {(cell["task"], cell["network"], cell["method"]): cell for cell in store.bundled()}
+    timed, other = (found["a9a", "ring-10", method] for method in ("gossip-pga", "dsgt"))
+    refused = {name: value for name, value in found["a9a", "split-10", "dsgt"].items() if name in known}
+    without = other | {"entries": [entry | {"seconds": None} for entry in other["entries"]]}
+    page = opened(bench_page([timed, without, refused], tmp_path / "bench.html"))
+    assert page.locator("#network option").all_text_contents() == ["ring-10"]
+    page.select_option("#currency", "seconds")
+    rows = {row.get_attribute("data-method"): row.inner_text() for row in page.query_selector_all("#ranking tbody tr")}
+    assert "not counted" in rows["dsgt"] and "not" not in rows["gossip-pga"]
+    with pytest.raises(pisco.InputError, match="every cell there was refused"):
+        bench_page([refused], tmp_path / "none.html")

@@ -26,7 +26,8 @@ VIEWS = {
 def bench(
     what: Annotated[str, typer.Argument(help=f"A suite (quick, full, or a TOML file); or {', '.join(VIEWS)}.")],
     cells: Annotated[
-        Path | None, typer.Argument(metavar="[FOLDER]", help="What to look at; the cells of the package without.")
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="Cells to look at, or one file of them; else the package's."),
     ] = None,
     folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of cells to write, or file of a view.")
@@ -60,9 +61,10 @@ def bench(
 
       pisco bench page mine -o bench.html
     """
-    from pisco.errors import InputError, choose
+    from pisco.errors import InputError, check_number, choose
     from pisco.experiments.bench.scores import CURRENCIES
 
+    check_number("--ratio", ratio, low=0)
     choose("currency", by, dict.fromkeys(CURRENCIES))
     if cells is not None and what not in VIEWS:
         raise InputError(f"{cells} is one argument too many for a suite; write --out {cells} for its folder")
@@ -95,6 +97,9 @@ def _measure(name: str, folder: Path, part: str, only: str | None, methods: str 
             raise typer.Exit(130) from None
     for task, why in done.skipped.items():
         note(f"skipped {task}: {why}")
+    for why in dict.fromkeys(done.refused.values()):
+        names = [name for name, other in done.refused.items() if other == why]
+        note(f"refused {names[0]}{f' and {len(names) - 1} more' * (len(names) > 1)}: {why}")
     if as_json:
         say_json(done)
         return
@@ -119,6 +124,9 @@ def _view(
         return
     every = by_setting(found)
     scores = whole(every) if methods is None else few(every, [name.strip() for name in methods.split(",")])
+    if not scores and methods is None:
+        whys = dict.fromkeys(why for each in found for why in each.get("refused", ()))
+        raise InputError(f"every cell there was refused: {'; '.join(whys)}")
     if not scores:
         raise InputError(f"no two of {methods} were measured on one task and network; name others, as in pisco,led")
     if methods is None and len(scores) < len(every):
@@ -131,10 +139,11 @@ def _view(
 
 def _show(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool) -> None:
     from pisco.experiments.bench.map import leaderboard
-    from pisco.experiments.bench.scores import ranking
+    from pisco.experiments.bench.scores import COLUMNS, ranking
     from pisco.files import write_csv
 
     board = leaderboard(scores, ratio, by)
+    more = [name for name in COLUMNS if name != "seconds"] if as_json or out is not None else []
     records = [
         {
             "task": at[0],
@@ -147,6 +156,7 @@ def _show(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool
             "missed": int(each.score.missed.sum()),
             "talks to": each.score.kind,
             "seconds": None if (clock := each.score.seconds()) is None else clock.value,
+            **{name: each.score.sample(name).median for name in more},
         }
         for at, some in scores.items()
         for each in ranking(some, ratio, by)
@@ -218,9 +228,12 @@ def _map(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool)
 
 
 def _check(scores: Scores, out: Path | None, by: str, ratio: float, as_json: bool) -> None:
+    from pisco.errors import InputError
     from pisco.experiments.bench.learned import leave_one_out, summary
 
     rows = summary(leave_one_out(scores, currency=by))
+    if not rows:
+        raise InputError("cells of one network alone propose nothing for another; measure a task on two or more")
     if as_json:
         say_json({"proposals": rows})
         return

@@ -27,6 +27,7 @@ from pisco.experiments.bench.tasks import World, worlds
 from pisco.experiments.tune import TUNING_SEEDS, Tuned, pick
 from pisco.files import atomic_write
 from pisco.networks.network import Network
+from pisco.networks.schedules import watches_loss
 from pisco.problems.problem import Problem
 from pisco.registry import is_reference, label
 from pisco.results import Result
@@ -89,10 +90,13 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
         facts |= {"mixing_rate": float(f"{max(network.mixing_rate, 0.0):.6g}")}
         tuned = [_tune(place, world, problem, progress) for world in found]
         points = [(world.build(each.local_lr), world.network.server) for world, each in zip(found, tuned, strict=True)]
-        results = _sweep(points, place, found[0], problem, range(judging.seeds), progress)
+        # What a schedule decides that watches the loss is known to the run alone, so that one is timed as it runs.
+        timed = watches_loss(network.server) and not network.splits_rounds
+        clock = judging.clock if timed else None
+        results = _sweep(points, place, found[0], problem, range(judging.seeds), progress, clock)
         sizes = _sizes(found[0], problem)
         for point, result in zip(points, results, strict=True):
-            _add_seconds(result, point, found[0].network, sizes, judging.clock)
+            _add_seconds(result, point, network, sizes, judging.clock)
         facts |= {"share_sent": round(sum(sizes.sent) / max(1, sum(sizes.whole)), 4), "exchanges": len(sizes.sent)}
         facts |= {"gradients_a_round": sizes.gradients}
         entries = [_entry(*each, place) for each in zip(found, tuned, results, strict=True)]
@@ -116,7 +120,13 @@ def _sizes(world: World, problem: Problem) -> Any:
 
 
 def _sweep(
-    points: Sequence[Any], place: Place, world: World, problem: Problem, seeds: Sequence[int], progress: Follow
+    points: Sequence[Any],
+    place: Place,
+    world: World,
+    problem: Problem,
+    seeds: Sequence[int],
+    progress: Follow,
+    clock: Any = None,
 ) -> list[Result]:
     """All points with all seeds; on an accelerator in batches of one size: tuning and judging share a program."""
     task, judging = place.task, place.task.judging
@@ -125,7 +135,7 @@ def _sweep(
         both = math.lcm(judging.seeds, judging.tuning_seeds)
         batch = both * math.ceil(len(judging.grid) * judging.tuning_seeds / both) // len(seeds)
     how: dict[str, Any] = {"rounds": task.rounds, "batch_size": task.batch_size, "eval_every": task.eval_every}
-    how |= {"chunk_rounds": task.rounds, "seeds": seeds, "progress": progress}
+    how |= {"chunk_rounds": task.rounds, "seeds": seeds, "progress": progress, "clock": clock}
     found: list[Result] = []
     for begin in range(0, len(points), batch):
         some = list(points[begin : begin + batch])
@@ -140,14 +150,16 @@ def _sweep(
 
 
 def _add_seconds(result: Result, point: Any, network: Network, sizes: Any, clock: str) -> None:
-    """The column of seconds; none where the schedule looks at the loss, which a clock does not know."""
+    """The column of seconds, drawn again from the seeds where the run has not counted them itself.
+
+    None where a schedule decides agent by agent from the loss: who reached the server is not kept of such a run.
+    """
     algorithm, server = point
-    runs = [Run(algorithm, server, seed) for seed in result.seeds]
-    try:
-        watch = Stopwatch(Clock.of(clock), network.with_server(server), runs, sizes)
-        result.history["seconds"] = watch.at(result.column("round")[0].tolist())
-    except InputError:
+    if watches_loss(server):
         return
+    runs = [Run(algorithm, server, seed) for seed in result.seeds]
+    watch = Stopwatch(Clock.of(clock), network.with_server(server), runs, sizes)
+    result.history["seconds"] = watch.at(result.column("round")[0].tolist())
 
 
 def _entry(world: World, tuned: Tuned, result: Result, place: Place) -> dict[str, Any]:

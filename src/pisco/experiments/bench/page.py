@@ -9,7 +9,7 @@ from string import Template
 from typing import Any
 
 from pisco._version import __version__
-from pisco.errors import writing
+from pisco.errors import InputError, writing
 from pisco.experiments.bench.scores import KINDS, MAY_MISS, RATIOS
 from pisco.experiments.bench.store import pack
 from pisco.files import atomic_write
@@ -20,8 +20,14 @@ PARTS = Path(__file__).parent / "page"
 
 def write_page(cells: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Write the page of some cells."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"the benchmark's page is HTML, not {path}; give it a name that ends in .html")
+    ran = {cell["setting"] for cell in cells if cell["entries"]}
+    if not ran:
+        raise InputError("every cell there was refused; there is nothing to rank")
     data = {
-        "packed": pack(cells),
+        # Nothing is known of a network that refused every method.
+        "packed": pack([cell for cell in cells if cell["setting"] in ran]),
         "ratios": RATIOS,
         "mayMiss": MAY_MISS,
         "kinds": dict(zip(KINDS, COLOURS, strict=False)),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pisco.clock import Clock
 from pisco.errors import InputError
 from pisco.experiments.bench.cells import Follow, keep, kept, measure
 from pisco.experiments.bench.suite import Place, Suite
@@ -19,11 +20,11 @@ CELLS = "cells"
 
 
 class Done(NamedTuple):
-    """What a run of a suite did: cells by how they came about, and the tasks that were left out, with the reason."""
+    """What a run of a suite did: cells by how they came about; those refused and the tasks left out with the reason."""
 
     measured: list[str]
     kept: list[str]
-    refused: list[str]
+    refused: dict[str, str]
     skipped: dict[str, str]
     seconds: float
 
@@ -43,8 +44,10 @@ def run_suite(
     """
     began, places = time.monotonic(), suite.places(only, part)
     graphs = {name: _graph(name, suite.networks[name]) for name in dict.fromkeys(each.network for each in places)}
+    for place in places:
+        Clock.of(place.task.judging.clock).check(graphs[place.network].num_agents)
     problems: dict[tuple[str, int], Problem] = {}
-    done = Done([], [], [], {}, 0.0)
+    done = Done([], [], {}, {}, 0.0)
     for at, place in enumerate(places):
         if place.task.name in done.skipped:
             continue
@@ -61,7 +64,10 @@ def run_suite(
                 continue
         cell = measure(place, graph, problems[key], started(place, at + 1, len(places)))
         keep(folder / CELLS, place, cell)
-        (done.measured if cell["entries"] else done.refused).append(place.name)
+        if cell["entries"]:
+            done.measured.append(place.name)
+        else:
+            done.refused[place.name] = "; ".join(cell["refused"])
     return done._replace(seconds=time.monotonic() - began)
 
 

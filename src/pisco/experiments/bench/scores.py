@@ -79,7 +79,7 @@ class Score(NamedTuple):
         return middle(self.paid(ratio, currency)) if self.reached else math.inf
 
     def seconds(self) -> Estimate | None:
-        """By the suite's clock; None where the server's schedule looks at the loss."""
+        """By the suite's clock; None where the cell was measured without."""
         return self.sample("seconds").median if "seconds" in self.spent else None
 
 

@@ -23,17 +23,20 @@ OF_METHOD = ("method", "refused", "share_sent", "exchanges", "gradients_a_round"
 
 
 def read(folder: Path | None = None) -> list[dict[str, Any]]:
-    """The cells of a folder, with ours of the same tasks and networks beside them; ours alone without a folder."""
+    """The cells of a folder or of a packed file, with ours of the same tasks and networks beside; or ours alone."""
     if folder is None:
         return bundled()
     place = folder / CELLS if (folder / CELLS).is_dir() else folder
     cells = []
-    for path in sorted(place.glob("*.json")):
+    for path in [folder] if folder.is_file() else sorted(place.glob("*.json")):
         try:
-            cell = json.loads(path.read_text())
-            cells.append({name: cell[name] for name in ("task", "network", "method", "setting", "entries")} | cell)
+            told = json.loads(path.read_text())
+            for cell in unpack(told) if folder.is_file() else [told]:
+                cells.append({name: cell[name] for name in ("task", "network", "method", "setting", "entries")} | cell)
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path} is no cell of a suite ({type(error).__name__}); delete it") from error
+            what = "no file of `pisco bench pack`" if folder.is_file() else "no cell of a suite"
+            fix = "give another, or a folder" if folder.is_file() else "delete it"
+            raise InputError(f"{path} is {what} ({type(error).__name__}); {fix}") from error
     if not cells:
         raise InputError(f"{folder} holds no cells; `pisco bench SUITE --out {folder}` measures some")
     settings = {cell["setting"] for cell in cells}

@@ -215,7 +215,9 @@ def _known(methods: Any, home: Path = Path()) -> tuple[str, ...]:
     if not isinstance(methods, list | tuple) or len(set(methods)) < len(methods):
         raise InputError(f'methods is {methods!r}, expected "all" or a list of different names')
     for method in methods:
-        _ = ALGORITHMS[move(method, lambda path: home / path.expanduser()) if is_reference(method) else method]
+        row = ALGORITHMS[move(method, lambda path: home / path.expanduser()) if is_reference(method) else method]
+        if "local_lr" not in row.hyperparameters:
+            raise InputError(f"algorithm {label(method)!r} has no `local_lr` to tune; call its step size that")
     return tuple(
         move(method, lambda path: (home / path.expanduser()).resolve()) if is_reference(method) else method
         for method in methods

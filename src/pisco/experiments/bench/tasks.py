@@ -214,8 +214,6 @@ def _groups(table: Mapping[str, Any], agents: int) -> list[int]:
 def _fixed(place: Place, problem: Problem) -> dict[str, Any]:
     """Hyperparameters beside the step size; as many local steps as give the suite's number of gradients a round."""
     known, wanted = ALGORITHMS[place.method].hyperparameters, place.task.judging.gradient_steps
-    if "local_lr" not in known:
-        raise InputError(f"algorithm {label(place.method)!r} has no `local_lr` to tune; call its step size that")
     given = dict(place.options)
     if "local_steps" in known and "local_steps" not in given:
         # PISCO counts the steps before the communication step, the others every gradient step of a round.

@@ -131,7 +131,8 @@
       cell(row, score.method);
       cell(row, score.p === null ? "–" : score.p);
       cell(row, score.kind);
-      cell(row, show(score.cost));
+      const counted = score.counts[currency === "bytes" || currency === "messages" ? "round" : currency];
+      cell(row, counted ? show(score.cost) : "not counted");
       cell(row, score.cost === Infinity ? "–" : (score.cost / best).toFixed(2));
       cell(row, show(median(score.counts.round, score.missed)));
       cell(row, `${score.missed.filter((x) => x).length} of ${group.seeds}`);
