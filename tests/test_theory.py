@@ -204,13 +204,9 @@ def test_nonsense_is_no_order_and_no_bound():
             theory.theorem_1_bound(**facts | {name: 0.0})
     with pytest.raises(pisco.InputError, match="local_steps is -1"):
         theory.theorem_1(smoothness=1, mixing_rate=0.5, server_prob=0.1, local_steps=-1)
-    for setup, p, words in (
-        ((10, 1, 0.3), 1.5, "p is 1.5"),
-        ((10, 1, 0.3), np.nan, "p is nan"),
-        ((0, 1, 0.3), 0, "ag"),
-    ):
+    for agents, p, words in ((10, 1.5, "p is 1.5"), (10, np.nan, "p is nan"), (0, 0.1, "agents is 0")):
         with pytest.raises(pisco.InputError, match=words):
-            theory.complexities(theory.Setup(*setup), p)
+            theory.complexities(theory.Setup(agents, 1, 0.3), p)
 
 
 @partial(jax.jit, static_argnames=("local_steps", "one_exchange"))
