@@ -24,8 +24,9 @@ from pisco.cli.main import app
 from pisco.data import load
 from pisco.engines.run import run
 from pisco.errors import InputError
+from pisco.experiments import demo, tune
 from pisco.experiments.paper import cifar
-from pisco.experiments.paper.a9a import _like_every_round
+from pisco.experiments.paper.a9a import PAPERS_FORM, _like_every_round
 from pisco.experiments.paper.figures import FIGURES
 from pisco.experiments.paper.regression import _bars
 from pisco.experiments.paper.speed_up import mean_gradient, noise_floor
@@ -338,3 +339,57 @@ def test_committed_results_are_small_and_of_these_figures():
         for ending in (".csv", "-settings.json", "-verdicts.json"):
             assert (folder / f"{name}{ending}").is_file()
         assert f"pisco reproduce {name}" in (folder / "index.md").read_text()
+
+
+@pytest.fixture
+def page():
+    """The documented results: the folder, and the lines of its page."""
+    folder = Path(__file__).parents[1] / "docs" / "reproduction"
+    if not folder.is_dir():
+        pytest.skip("only a checkout has the documentation")
+    return folder, (folder / "index.md").read_text().splitlines()
+
+
+def test_verdicts_of_the_page_are_those_of_its_files(page):
+    """Every row that starts with an outcome, the paper's form unnamed; and of each study with one form all of them."""
+    folder, lines = page
+    told, known = {line for line in lines if line.startswith(("| holds", "| does not hold", "| open"))}, set()
+    for name in FIGURES:
+        rows = {
+            f"| {v['outcome']} | {v['claim'].replace(PAPERS_FORM + '; ', '')} | {v['measured']} | {v['why']} |"
+            for v in json.loads((folder / f"{name}-verdicts.json").read_text())
+        }
+        assert rows <= told or name in ("iter-p", "different-p", "table-semi-ml"), (name, rows - told)
+        known |= rows
+    assert told <= known, told - known
+
+
+def test_what_agents_reach_on_the_page_is_what_the_files_have(page):
+    """x̄, the worst agent and the spread of CIFAR-10 and MNIST at the end, in per cent."""
+    folder, lines = page
+    ends = {"cnn": "1200", "different-topology": "600"}
+    checked = 0
+    for name, last in ends.items():
+        with (folder / f"{name}.csv").open() as file:
+            rows = [row for row in csv.DictReader(file) if row["round"] == last and row["protocol"] == "tuned"]
+        for row in rows:
+            if row["p"] == "1":
+                continue
+            found = [100 * float(row[f"{column} median"]) for column in (ACCURACY, WORST, SPREAD)]
+            shown = [line.split(" | ") for line in lines if f"| {row['p']} | {row['local_lr']} | " in line]
+            told = [[float(each.strip(" |")) for each in line[-3:]] for line in shown if len(line) == 6]
+            assert any(np.allclose(each, found, atol=0.051) for each in told), (name, row["p"], found)
+            checked += 1
+    assert checked == 9
+
+
+def test_the_demo_takes_the_steps_that_the_rule_picks(page):
+    """One rule and one grid everywhere: those of `iter-p`."""
+    folder, _ = page
+    (papers,) = (
+        each
+        for name, each in json.loads((folder / "iter-p-settings.json").read_text())["settings"].items()
+        if PAPERS_FORM in name
+    )
+    assert {point.label: point.local_lr for point in demo.POINTS}.items() <= papers["tuned local_lr"].items()
+    assert set(papers["grid"]) == set(tune.GRID) and tuple(papers["tuning_seeds"]) == tune.TUNING_SEEDS

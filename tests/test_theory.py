@@ -177,6 +177,38 @@ def test_bad_input_is_one_sentence():
         theory.theorem_1(smoothness=1, mixing_rate=0.5, server_prob=0.1, local_steps=1, alpha=0.01)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"rounds": 0}, "rounds is 0"),
+        ({"agents": 0}, "agents is 0"),
+        ({"batch_size": -1}, "batch_size is -1"),
+        ({"local_steps": -1}, "local_steps is -1"),
+    ],
+)
+def test_what_the_formulas_divide_by_is_looked_at(given, words):
+    """Each was a ZeroDivisionError, or a number that means nothing."""
+    facts = {"smoothness": 1.0, "noise": 1.0, "gap": 1.0, "agents": 10, "batch_size": 1, "rounds": 100}
+    facts = facts | WHERE | given
+    bound = facts | {"heterogeneity": 1.0, "local_lr": 0.1, "comm_lr": 1.0}
+    for said in (partial(theory.corollary_1, **facts), partial(theory.theorem_1_bound, **bound)):
+        with pytest.raises(pisco.InputError, match=words):
+            said()
+
+
+def test_nonsense_is_no_order_and_no_bound():
+    facts = {"smoothness": 1.0, "noise": 1.0, "gap": 1.0, "agents": 10, "batch_size": 1, "rounds": 100}
+    facts = facts | WHERE | {"heterogeneity": 1.0, "local_lr": 0.1, "comm_lr": 1.0}
+    for name in ("local_lr", "comm_lr"):
+        with pytest.raises(pisco.InputError, match=f"{name} is 0"):
+            theory.theorem_1_bound(**facts | {name: 0.0})
+    with pytest.raises(pisco.InputError, match="local_steps is -1"):
+        theory.theorem_1(smoothness=1, mixing_rate=0.5, server_prob=0.1, local_steps=-1)
+    for agents, p, words in ((10, 1.5, "p is 1.5"), (10, np.nan, "p is nan"), (0, 0.1, "agents is 0")):
+        with pytest.raises(pisco.InputError, match=words):
+            theory.complexities(theory.Setup(agents, 1, 0.3), p)
+
+
 @partial(jax.jit, static_argnames=("local_steps", "one_exchange"))
 def one_round_maps(mixing, curvatures, local_lr, *, local_steps, one_exchange):
     """The linear maps of one round on (x, y) with g = a·x, from the algorithm itself, one for each curvature."""

@@ -44,8 +44,10 @@ def complexities(s: Setup, p: float) -> dict[str, tuple[float, float]]:
     [22, 2002]
     """
     n, steps, rate, sigma, e = s.agents, s.local_steps, s.mixing_rate, s.sigma, s.epsilon
+    check_number("agents", n, low=1, integer=True)
     check_number("local_steps", steps, low=1, integer=True)
     check_number("mixing_rate", rate, low=0, high=1)
+    check_number("p", p, low=0, high=1)
     check_number("epsilon", e, low=0, open_low=True)
     check_number("sigma", sigma, low=0)
 
