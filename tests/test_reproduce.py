@@ -227,6 +227,10 @@ def test_finished_figures_are_kept_and_ctrl_c_is_no_result(tmp_path, monkeypatch
     assert first.stdout.replace("written", "") == second.stdout.replace("kept from before", "")
     pisco(*words)
     assert computed == [True, False], "quick is not the whole"
+    with monkeypatch.context() as other:
+        other.setattr("pisco.experiments.paper.figure.code", lambda: "another grid")
+        pisco(*words)
+    assert computed == [True, False, False], "what other code made is made anew"
 
     def interrupt(quick, work):
         raise KeyboardInterrupt

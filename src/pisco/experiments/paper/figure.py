@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import jax
 import numpy as np
 
 from pisco._version import __version__
+from pisco.experiments import tune
 from pisco.experiments.paper.study import ACCURACY, Cell
 from pisco.experiments.paper.verdict import Verdict
 from pisco.experiments.paper.work import Work
@@ -108,14 +111,21 @@ def markdown(records: Sequence[dict[str, Any]]) -> str:
 
 
 def kept(figure: Figure, folder: Path, *, quick: bool) -> list[Verdict] | None:
-    """The verdicts of a figure that was written before by this version and at this size, if it was."""
+    """The verdicts of a figure that was written before by this code and at this size, if it was."""
     try:
         made = json.loads((folder / f"{figure.name}-settings.json").read_text())
         verdicts = json.loads((folder / f"{figure.name}-verdicts.json").read_text())
-        same = made["pisco"] == __version__ and made["quick"] == quick
+        same = made["code"] == code() and made["quick"] == quick
         return [Verdict(**verdict) for verdict in verdicts] if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+@cache
+def code() -> str:
+    """A mark of what figures are computed by: grids, seeds, rounds and claims are in it."""
+    files = [*sorted(Path(__file__).parent.glob("*.py")), Path(tune.__file__)]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
 def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> Shown:
@@ -129,7 +139,7 @@ def write(figure: Figure, found: Any, folder: Path, *, quick: bool = False) -> S
     else:
         atomic_write(Path(f"{stem}.md"), f"{markdown(shown.records)}\n".encode())
     write_csv(Path(f"{stem}.csv"), shown.records)
-    made = {"figure": figure.name, "quick": quick, "pisco": __version__, "jax": jax.__version__}
+    made = {"figure": figure.name, "quick": quick, "pisco": __version__, "code": code(), "jax": jax.__version__}
     settings = made | {"device": jax.devices()[0].device_kind, "settings": shown.settings}
     verdicts = [verdict._asdict() for verdict in shown.verdicts]
     for name, content in (("verdicts", verdicts), ("settings", settings)):  # with settings, a figure is whole
