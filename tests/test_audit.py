@@ -12,10 +12,12 @@ from pisco.errors import InputError
 from pisco.federation.audit import FILE, AuditLog, read
 from pisco.federation.authority import Authority, read_certificate
 from pisco.federation.kits import refresh
+from pisco.federation.rolls import Chain, Roll, plan_mark
 
 from federations import make_kits, plan_for
 
 pytest.importorskip("grpc")
+from pisco.federation.runtime.rolled import note_roll
 from pisco.federation.runtime.server import Server
 
 
@@ -128,6 +130,19 @@ def test_a_server_notes_what_it_refuses_and_goes_by(tmp_path):
     assert [line.kind for line in found] == ["start", "refusal", "revoked", "plan", "stop"]
     assert found[1].facts == {"line": "refused 10.0.0.1:1: it is nobody"}
     assert found[2].facts == {"serials": [f"{serial:x}"]} and found[3].facts == {"plan": newer.hash, "version": 2}
+
+
+def test_an_expulsion_is_a_line_of_its_own_once(kits, tmp_path):
+    network = {"graph": "complete", "server_prob": 0.3, "guard": "clip"}
+    plan = plan_for(5, network=network, presence="deadline", deadline=5.0, quorum=2)
+    log, chain, mark = AuditLog(tmp_path, kits[0]["server"], durable=False), Chain(plan), plan_mark(plan, 0)
+    for round_, (present, expelled) in enumerate([((0, 1, 2, 3, 4), ()), ((0, 1, 2, 3), (4,)), ((0, 1, 2), (4,))]):
+        before = chain.head
+        chain.add(Roll(round_, 0, mark, present, expelled), plan)
+        note_roll(log, chain, before)
+    found = read(tmp_path / FILE, kits[0]["agent-0"].authority)
+    assert [line.kind for line in found] == ["start", "roll", "roll", "expulsion", "roll"]
+    assert found[3].facts == {"round": 1, "members": [4]}
 
 
 def test_a_full_disk_costs_a_line_and_not_the_chain(kits, tmp_path, monkeypatch):

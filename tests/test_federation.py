@@ -317,8 +317,26 @@ def test_a_member_sees_the_whole_hash_of_its_plan(home):
     assert shown.exit_code == 0 and digest in "".join(shown.stdout.split())
     said = json.loads(command("show", "--kit", kit, "--json").stdout)
     assert said["hash"] == digest and [each["name"] for each in said["certificates"]] == ["agent-0"]
+    assert said["server_sees"] == "every reporter's vectors" and said["guard"] == "none" and said["presence"] == "all"
     (kit / "federation.toml").write_text((kit / "federation.toml").read_text().replace("seed = 0", "seed = 1"))
     assert command("show", "--kit", kit).exit_code == 2
+
+
+def test_a_member_sees_which_protections_it_agrees_to(tmp_path):
+    chosen = [
+        "server_sum=masked",
+        "network.guard=clip",
+        "network.guard_server=false",
+        "presence=deadline",
+        "deadline=9",
+    ]
+    made = command("init", tmp_path / "f", "--agents", 4, *[word for each in chosen for word in ("--set", each)])
+    assert made.exit_code == 0, made.output
+    said = json.loads(command("show", "--dir", tmp_path / "f", "--json").stdout)
+    assert said["server_sees"] == "the sum of masked vectors alone"
+    assert said["guard"].startswith("clip(") and said["guard"].endswith("in gossip alone")
+    assert said["presence"] == "deadline of 9 s, quorum of 3"
+    assert "masked vectors" in command("show", "--dir", tmp_path / "f").stdout
 
 
 def test_strangers_are_refused(home, tmp_path, monkeypatch):

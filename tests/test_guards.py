@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.federation import audit
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
@@ -292,6 +293,9 @@ def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_
     assert "agent-4 sends vectors up to" in caplog.text and "agent-4 is left off" in caplog.text
     assert not any(f"agent-{i} sends" in caplog.text for i in range(4))
     assert bounded(ran)
+    for name in ("server", "agent-0"):
+        noted = [line.facts for line in audit.read(tmp_path / "state" / name / audit.FILE) if line.kind == "expulsion"]
+        assert [each["members"] for each in noted] == [[4]]
 
 
 @pytest.mark.slow

@@ -76,6 +76,7 @@ ORDER = {
     ],
     "pisco.federation.runtime": [
         {"wire_pb2", "keys_pb2", "routes", "cut", "buffers"},
+        {"chunks"},
         {"codec"},
         REST,
         {"member", "asking"},

@@ -12,7 +12,8 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 
 import pisco
-from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode, encode
+from pisco.federation.runtime.chunks import DataChunk
+from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode
 from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
 from federations import Running, free_ports, plan_for, quadratic_of, shared_programs  # noqa: F401
@@ -109,15 +110,42 @@ def test_a_message_comes_back_as_it_was():
 
 def test_who_told_what_it_expects_gets_it_without_a_header():
     (one,) = encode(WHERE, "agent-1", LAYOUT, LAYOUT.join(ARRAYS), known=True)
-    assert not one.HasField("header") and one.ByteSize() == LAYOUT.size + 2
+    sent = Chunk.FromString(one.SerializeToString())
+    assert not sent.HasField("header") and sent.ByteSize() == LAYOUT.size + 2
     found = read([one])
     assert found is not None and found[0] == LAYOUT
     np.testing.assert_array_equal(found[1][0], ARRAYS[0])
-    for bad in (Chunk(data=one.data[:-1]), Chunk(data=one.data + b"x")):
+    for bad in (Chunk(data=sent.data[:-1]), Chunk(data=sent.data + b"x")):
         with pytest.raises(BadMessage, match=f"{LAYOUT.size} bytes"):
             read([bad])
     with pytest.raises(BadMessage, match="another federation"):
         read([one], None)  # who does not know it is told
+
+
+@pytest.mark.parametrize("size", [*range(5), *range(125, 135), *range(16380, 16390), CHUNK - 1, CHUNK])
+def test_large_chunks_are_those_of_protobuf_without_its_copies(size):
+    data = np.random.default_rng(size).bytes(size)
+    wire = DataChunk(memoryview(data)).SerializeToString()
+    assert wire == Chunk(data=data).SerializeToString()
+    found = DataChunk.FromString(wire)
+    assert found.data == data and not found.header.ByteSize()
+    if size == CHUNK:
+        assert isinstance(found.data, memoryview) and found.data.obj is wire
+
+
+@settings(max_examples=300)
+@given(st.one_of(st.binary(max_size=40), st.binary(max_size=140).map(lambda rest: b"\x12" + rest)), st.booleans())
+def test_whatever_comes_is_read_as_protobuf_reads_it(given, lengthen):
+    wire = given[:1] + bytes([len(given[1:])]) + given[1:] if lengthen and len(given) < 120 else given
+
+    def of(kind):
+        try:
+            found = kind.FromString(wire)
+        except DecodeError:
+            return None
+        return found.header, bytes(found.data)
+
+    assert of(DataChunk) == of(Chunk)
 
 
 headers = st.builds(

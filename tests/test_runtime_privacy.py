@@ -47,8 +47,10 @@ def test_a_private_site_tells_what_it_spent_and_nothing_it_measured(tmp_path):
     np.testing.assert_array_equal(server.history["loss"], ran.results["agent-1"].history["loss"])
     (overview,) = [each for each in ran.members["server"].ledger.overview().agents if each.name == "agent-0"]
     assert np.isnan(overview.loss) and overview.times["epsilon"] == server.history["epsilon"][-1]
-    kept = json.loads((tmp_path / "state" / "agent-0" / FILE).read_text())
+    path = tmp_path / "state" / "agent-0" / FILE
+    kept = json.loads(path.read_text())
     assert kept["gradients"] == 7 and kept["last"] == 2
+    assert oct(path.stat().st_mode)[-3:] == "600"  # with its secret the noise could be subtracted
 
 
 def test_a_budget_ends_the_part_of_a_site_and_its_state_is_kept(tmp_path):

@@ -11,17 +11,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+_BINARY = getattr(os, "O_BINARY", 0)  # where files have kinds
 
-def atomic_write(path: Path, *pieces: Any, durable: bool = True) -> None:
+
+def atomic_write(path: Path, *pieces: Any, durable: bool = True, private: bool = False) -> None:
     """Write a file so that a reader, or a kill at any moment, sees the old one or the new one.
 
     Where it need not be `durable`, it does not wait for the disk, and a loss of power may lose it. A link at `path` is
-    replaced, not followed.
+    replaced, not followed. Only its owner can read a `private` one, from the moment that it is made.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # of a process that was killed; or a link that somebody laid out
-        with temporary.open("xb") as file:
+        made = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | _BINARY, 0o600 if private else 0o666)
+        with os.fdopen(made, "wb") as file:
             file.writelines(pieces)
             if durable:
                 file.flush()

@@ -75,7 +75,8 @@ def show(
         for epoch in plan.epochs
     ]
     if as_json:
-        say_json({"name": plan.name, "hash": plan.hash, "epochs": epochs, "certificates": signed})
+        trust = {name.replace(" ", "_"): each for name, each in _trust(plan).items()}
+        say_json({"name": plan.name, "hash": plan.hash, **trust, "epochs": epochs, "certificates": signed})
         return
     _print(plan, epochs, signed)
 
@@ -109,6 +110,14 @@ def _percent(counts: dict[str, float], name: str) -> str:
     return f"{100 * counts[name]:.3g}%" if counts else "by samples"
 
 
+def _trust(plan: Federation) -> dict[str, str]:
+    """What a member agrees to: what the server sees of it, who judges its messages, and whether rounds wait for it."""
+    sees = "the sum of masked vectors alone" if plan.server_sum else "every reporter's vectors"
+    guard = "none" if plan.guard is None else f"{plan.guard!r}{'' if plan.guard.guard_server else ', in gossip alone'}"
+    waits = "all" if plan.deadline is None else f"deadline of {plan.deadline:g} s, quorum of {plan.quorum_at(0)}"
+    return {"server sees": sees, "guard": guard, "presence": waits}
+
+
 def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str, str]]) -> None:
     facts = {
         "hash": plan.hash,
@@ -117,6 +126,7 @@ def _print(plan: Federation, epochs: list[dict[str, Any]], signed: list[dict[str
         "network": f"{plan.network.graph}, {plan.network.weights}, {plan.network.schedule()!r}",
         "rounds": f"{plan.rounds}, batches of {plan.batch_size or 'all'}, seed {plan.seed}, {plan.dtype}",
         "server": plan.server_address,
+        **_trust(plan),
     }
     if plan.relays:
         facts["relays"] = ", ".join(f"{relay.name} at {relay.address}" for relay in plan.relays)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.runtime import transport
+from pisco.federation.runtime.chunks import DataChunk
 from pisco.federation.runtime.codec import SMALL, Arrived, MessageLayout, Where
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
 from pisco.federation.runtime.news import Notice
@@ -32,7 +33,7 @@ class Peer:
         """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
         self.presented, self._showing = certificate, self.kit.certificate
         self.channel = transport.channel(self.kit, self.name, self.way.target, certificate or self.kit.certificate)
-        self._pull = transport.method(self.channel, transport.PULL, Request, Chunk)
+        self._pull = transport.method(self.channel, transport.PULL, Request, DataChunk)
         self._take = transport.method(self.channel, transport.TAKE, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
         self._overview = transport.method(self.channel, transport.OVERVIEW, Question, Overview)

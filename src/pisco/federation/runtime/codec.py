@@ -148,7 +148,7 @@ class Arrived(NamedTuple):
     """A chunk that came in. (A message of protobuf's copies its bytes every time that it is asked for them.)"""
 
     header: Any
-    data: bytes
+    data: Data
 
 
 class HeldCopy(Protocol):
@@ -177,6 +177,7 @@ def encode(
     where: Where, sender: str, layout: MessageLayout, message: Data | Update, *, known: bool = False
 ) -> Iterator[Any]:
     """A message as chunks, the first one with the header, unless the receiver told that it knows what it says."""
+    from pisco.federation.runtime.chunks import DataChunk
     from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
     pieces, data, told = message if isinstance(message, Update) else Update((), message, str(layout))
@@ -184,9 +185,10 @@ def encode(
     header = Header(**where._asdict(), sender=sender, layout=told, size=len(data), pieces=pieces)
     if known and (pieces or data):
         header = Header(size=len(data), pieces=pieces) if pieces else None
-    yield Chunk(header=header, data=bytes(data[:CHUNK]))
-    for start in range(CHUNK, len(data), CHUNK):
-        yield Chunk(data=bytes(data[start : start + CHUNK]))
+    if header is not None:
+        yield Chunk(header=header, data=bytes(data[:CHUNK]))
+    for start in range(CHUNK if header is not None else 0, len(data), CHUNK):
+        yield DataChunk(data[start : start + CHUNK])
 
 
 def decode(

@@ -51,10 +51,13 @@ def rolled_boundary(epoch: Epoch, roll: Roll, joined: Collection[int]) -> Server
 
 
 def note_roll(audit: AuditLog, chain: Chain, before: Roll) -> None:
-    """Note the newest roll; the server's own log of rolls is on disk before, and signed."""
+    """Note the newest roll, and who is expelled by it; the server's own log of rolls is on disk before, and signed."""
     roll, left = chain.head, sorted(set(before.present) - set(chain.head.present))
     facts = {"place": chain.count - 1, "round": roll.round, "attempt": roll.attempt, "present": list(roll.present)}
     audit.add("roll", sure=False, **facts, left_out=left if roll.round == before.round else [], rolls=chain.hash.hex())
+    new = sorted(set(roll.expelled) - set(before.expelled))
+    if new:
+        audit.add("expulsion", round=roll.round, members=new)
 
 
 def crossings(plan: Federation, before: int, k: int) -> bool:

@@ -140,4 +140,4 @@ class Spending:
         return float(self._table[count])
 
     def _write(self) -> None:
-        atomic_write(self.path, json.dumps(self.kept).encode())
+        atomic_write(self.path, json.dumps(self.kept).encode(), private=True)
