@@ -105,7 +105,7 @@ def test_one_channel_a_group_in_single_precision(features):
         return jax.jit(jax.value_and_grad(lambda x, k: jnp.sin(function(x, k)).sum(), (0, 1)))(images, kernel)
 
     native, ours = (
-        everything(each) + (jax.jit(each)(images, kernel),) for each in (convolve, with_fast_convolutions(convolve))
+        (*everything(each), jax.jit(each)(images, kernel)) for each in (convolve, with_fast_convolutions(convolve))
     )
     for a, b in zip(jax.tree.leaves(native), jax.tree.leaves(ours), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-3)
