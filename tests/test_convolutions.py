@@ -92,6 +92,25 @@ def test_in_single_precision_on_a_cpu(which):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("features", [1, 2, 9])
+def test_one_channel_a_group_in_single_precision(features):
+    """One kernel for all images, as in a measurement; 9 is what `conv_general_dilated_patches` asks for."""
+    rng = np.random.default_rng(0)
+    images, kernel = (jnp.asarray(rng.normal(size=s), jnp.float32) for s in ((12, 4, 7, 7), (4 * features, 1, 3, 3)))
+
+    def convolve(x, k):
+        return lax.conv_general_dilated(x, k, (1, 1), "VALID", feature_group_count=4)
+
+    def everything(function):
+        return jax.jit(jax.value_and_grad(lambda x, k: jnp.sin(function(x, k)).sum(), (0, 1)))(images, kernel)
+
+    native, ours = (
+        (*everything(each), jax.jit(each)(images, kernel)) for each in (convolve, with_fast_convolutions(convolve))
+    )
+    for a, b in zip(jax.tree.leaves(native), jax.tree.leaves(ours), strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("axes", [(0, None), (None, 0), (None, None)])
 def test_one_kernel_or_one_batch_for_all(axes, x64):
     convolve, images, kernels = form(*FORMS[2])

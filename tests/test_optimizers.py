@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -202,6 +203,7 @@ def turns_into(made):
     [
         (grows(), "changes its shapes"),
         (optax.adam(0.1), "holds a step size; leave that to local_lr"),
+        (optax.GradientTransformation(lambda _: jax.random.key(0), lambda up, key, _=None: (up, key)), "a random key"),
         (turns_into(lambda updates: {"other": updates}), "makes something else of a direction"),
         (turns_into(lambda updates: 1 / 0), r"fails on this model \(ZeroDivisionError"),
         (optax.scale_by_backtracking_linesearch(5), r"fails on this model \(TypeError: .*value"),

@@ -24,6 +24,17 @@ def test_tokens_give_their_text_back():
     assert len(tokens.encode(TEXTS)[0]) < len(TEXTS[0]) and tokens.encode(TEXTS)[0].dtype == np.uint16
 
 
+def test_tokenizers_refuse_one_text_and_tokens_of_others():
+    for make in (text.characters, lambda texts: text.bpe(texts, 270)):
+        tokens = make(TEXTS)
+        for function, given in ((make, TEXTS[0]), (make, [1]), (tokens.encode, TEXTS[0]), (tokens.encode, 5)):
+            with pytest.raises(InputError, match="expected a list of texts"):
+                function(given)
+        for wrong in (-1, len(tokens.pieces)):
+            with pytest.raises(InputError, match=f"token {wrong} is none of this tokenizer's"):
+                tokens.decode([0, wrong])
+
+
 def test_samples_of_pieces_ask_for_the_next_piece():
     """Pieces are found in what is trained on alone."""
     made = data.text.by_author(

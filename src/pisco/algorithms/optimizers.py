@@ -148,6 +148,11 @@ class Optimizer:
                 f"the optimizer {self.text} fails on this model ({brief(error)}); it is given directions, its memory "
                 "and the parameters, and nothing else"
             ) from error
+        if any(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(memory)):
+            raise InputError(
+                f"the optimizer {self.text} holds a random key, and all agents would draw the same with it; leave it "
+                "out, and let noise be that of pisco.Privacy"
+            )
         if _forms(moves, dtypes=False) != _forms(params, dtypes=False):
             raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; mend it")
         if _forms(memory) != _forms(after):

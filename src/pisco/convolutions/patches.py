@@ -41,6 +41,14 @@ class Form(NamedTuple):
         sizes = zip(self.padded, self.window, self.dilation, self.strides, strict=True)
         return tuple((size - (k - 1) * d - 1) // s + 1 for size, k, d, s in sizes)
 
+    @property
+    def depthwise(self) -> bool:
+        """One channel and one feature a group: sums, no matrix product.
+
+        (Of several features a group XLA's CPU backend, as of jaxlib 0.10.2, compiles such sums wrongly.)
+        """
+        return self.channels == (self.groups, self.groups)
+
     def shape(self, role: int, batch: int) -> tuple[int, ...]:
         if role == KERNEL:
             return (*self.window, self.channels[0] // self.groups, self.channels[1])
@@ -104,7 +112,7 @@ def _product(patches: jax.Array, kernel: jax.Array, form: Form) -> jax.Array:
     seen = _grouped(patches.reshape(agents, math.prod(patches.shape[1:-2]), *patches.shape[-2:]), form)
     if form.groups == 1:  # as matrices: with more axes, XLA's CPU backend is many times slower
         made = _einsum("npx,nxf->npf", _matrix(seen), kernel.reshape(agents, -1, kernel.shape[-1]), form, OUT)
-    elif form.groups == form.channels[0]:  # one channel a group: sums, no matrix product
+    elif form.depthwise:
         made = (seen * _flat(form, kernel)[:, None, :, :, 0]).sum(axis=2).astype(form.dtypes[OUT])
     else:
         made = _einsum("npwgc,nwgcf->npgf", seen, _flat(form, kernel), form, OUT)
@@ -117,7 +125,7 @@ def _kernel_slope(patches: jax.Array, slope: jax.Array, form: Form) -> jax.Array
     slope = _grouped(slope.reshape(agents, math.prod(slope.shape[1:-1]), slope.shape[-1]), form)
     if form.groups == 1:
         made = _einsum("npx,npf->nxf", _matrix(seen), _matrix(slope), form, KERNEL)
-    elif form.groups == form.channels[0]:
+    elif form.depthwise:
         made = (seen * slope[:, :, None]).sum(axis=1).astype(form.dtypes[KERNEL])
     else:
         made = _einsum("npwgc,npgf->nwcgf", seen, slope, form, KERNEL)

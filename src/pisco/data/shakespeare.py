@@ -53,7 +53,7 @@ def load(
         test: share of every role's text that is held out.
         vocabulary: None takes characters; a number takes that many pieces (`pisco.data.text.bpe`) in their place.
     """
-    check_options(length, stride, vocabulary, test)
+    check_options(length, stride, vocabulary, test, roles=roles)
     texts = list(speeches().values())
     parts = [cut(text, test) for text in texts[: None if roles is None else roles]]
     sizes: Any = {"length": length, "stride": stride, "vocabulary": vocabulary}

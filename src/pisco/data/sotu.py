@@ -39,7 +39,7 @@ def load(
         presidents: take this many presidents with the most text; None takes all.
         test: share of every president's speeches, the last, that is held out.
     """
-    check_options(length, stride, vocabulary, test)
+    check_options(length, stride, vocabulary, test, presidents=presidents)
     held = [texts for texts in speeches().values() if len(texts) > 1]
     parts = []
     for texts in held[: None if presidents is None else presidents]:

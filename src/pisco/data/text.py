@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,12 +38,12 @@ def characters(texts: Sequence[str]) -> Tokenizer:
     ...
     pisco.errors.InputError: character 's' is in none of the texts that the tokenizer was made of; give these too
     """
-    codes = np.array(sorted({ord(character) for text in texts for character in set(text)}), np.uint32)
+    codes = np.array(sorted({ord(character) for text in _texts(texts) for character in set(text)}), np.uint32)
     pieces = tuple(map(chr, codes.tolist()))
     dtype = _smallest(len(pieces))
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
-        return [one(text) for text in texts]
+        return [one(text) for text in _texts(texts)]
 
     def one(text: str) -> np.ndarray:
         given = np.frombuffer(text.encode("utf-32-le"), np.uint32)
@@ -56,7 +56,7 @@ def characters(texts: Sequence[str]) -> Tokenizer:
             )
         return places.astype(dtype)
 
-    return Tokenizer(pieces, encode, lambda tokens: "".join(pieces[token] for token in tokens))
+    return Tokenizer(pieces, encode, lambda tokens: "".join(pieces[token] for token in _tokens(tokens, len(pieces))))
 
 
 def bpe(texts: Sequence[str], size: int) -> Tokenizer:
@@ -82,20 +82,38 @@ def bpe(texts: Sequence[str], size: int) -> Tokenizer:
     model.decoder = tokenizers.decoders.ByteLevel()
     trainer: Any = tokenizers.trainers.BpeTrainer
     alphabet = sorted(level.alphabet())
-    model.train_from_iterator(texts, trainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
+    model.train_from_iterator(_texts(texts), trainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False))
     count = model.get_vocab_size()
 
     def encode(texts: Sequence[str]) -> list[np.ndarray]:
-        return [np.array(found.ids, _smallest(count)) for found in model.encode_batch(list(texts))]
+        return [np.array(found.ids, _smallest(count)) for found in model.encode_batch(_texts(texts))]
 
     def decode(tokens: Sequence[int]) -> str:
-        return model.decode([int(token) for token in tokens])
+        return model.decode(_tokens(tokens, count))
 
     return Tokenizer(tuple(decode([token]) for token in range(count)), encode, decode)
 
 
-def check_options(length: Any, stride: Any, vocabulary: Any, test: Any) -> None:
-    """Refuse lengths and sizes that no text could have."""
+def _texts(given: Any) -> list[str]:
+    """Several texts; one alone would be taken for a list of its characters."""
+    texts = [None] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if not all(isinstance(text, str) for text in texts):
+        raise InputError(f"the texts are {str(given)[:40]!r}, expected a list of texts, as in [text]")
+    return texts
+
+
+def _tokens(given: Any, count: int) -> list[int]:
+    tokens = [int(token) for token in given]
+    if wrong := [token for token in tokens if not 0 <= token < count]:
+        raise InputError(f"token {wrong[0]} is none of this tokenizer's, which are 0 to {count - 1}; give its own")
+    return tokens
+
+
+def check_options(length: Any, stride: Any, vocabulary: Any, test: Any, **authors: Any) -> None:
+    """Refuse lengths and sizes that no text could have, and nobody as authors."""
+    for what, wanted in authors.items():
+        if wanted is not None:
+            check_number(what, wanted, low=1, integer=True)
     check_number("length", length, low=1, high=10_000, integer=True)
     if stride is not None:
         check_number("stride", stride, low=1, integer=True)
