@@ -507,6 +507,7 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["change", "remove", "agent-0", "--round", "5000"], "cannot be planned"),
         (["change", "remove", "agent-0"], "give --round"),
         (["change", "cancel", "agent-0"], "no change is planned"),
+        (["change", "delete", "agent-0"], "known: add, cancel, move, remove"),
         (["init", "x", "--set", "presence=deadline"], "give both presence"),
         (["init", "x", "--set", "presence=sometimes"], "presence is 'sometimes'"),
         (["replay", "nowhere", "--kit", "kit"], "there is no kit"),

@@ -113,6 +113,10 @@ def test_rolls_are_shown(tmp_path):
         assert [(each["absent"], each["attempt"]) for each in data["recent"]] == [(["agent-3"], 1), (["agent-3"], 0)]
         assert data["front"] == 2 and [each["called"] for each in data["members"]] == [True] * 4
         assert {each["state"] for each in data["members"]} == {"unheard"}
+        server.ledger.trouble("agent-3", "has 31 features")
+        assert server.ledger.holdup().name == "agent-3"
+        server.call.add(Roll(2, 1, mark, (0, 1, 2)), time.monotonic())
+        assert server.ledger.holdup().name != "agent-3"  # nobody waits for who is not on the roll
     finally:
         server.close()
 

@@ -28,6 +28,7 @@ from pisco.federation.runtime.exporter import MemberMetrics, serve_metrics
 from pisco.federation.runtime.holdup import holdup
 from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.replay import replay
+from pisco.federation.runtime.wire_pb2 import Report
 
 import needs
 from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
@@ -224,8 +225,8 @@ def squares_of(agent):
     return pisco.Problem(loss, np.zeros(2, np.float32), [all_data()[agent]])
 
 
-def shows(home):
-    shown = json.loads(CliRunner().invoke(app, ["federation", "show", "--dir", str(home), "--json"]).output)
+def shows(folder, option="--dir"):
+    shown = json.loads(CliRunner().invoke(app, ["federation", "show", option, str(folder), "--json"]).output)
     return shown["epochs"][-1]["counts"]
 
 
@@ -244,6 +245,7 @@ def test_counts_that_members_tell_weigh_them(tmp_path, presence):
         ran.stop()
     (tmp_path / "kits" / "server" / "state").symlink_to(tmp_path / "state" / "server")  # where `pisco server` has it
     assert shows(tmp_path) == {f"agent-{i}": n / sum(SIZES) for i, n in enumerate(SIZES)}
+    assert shows(tmp_path / "kits" / "server", "--kit") == shows(tmp_path)
     problem = pisco.Problem(loss, np.zeros(2, np.float32), all_data(), weights="samples")
     network = pisco.Network.ring(3, server=pisco.bernoulli(0.3))
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
@@ -285,6 +287,11 @@ def test_who_is_removed_need_not_tell_its_samples(tmp_path, more):
     assert book.count("agent-1", 30) == (20.0, [])
     assert book.count("agent-2", 500) == (20.0, [])  # the others have heard of the mean
     assert Ledger(later, tmp_path).count("agent-0", 10) == (20.0, [])
+    book.trouble("agent-2", "has 31")
+    assert book.troubles() == {"agent-2": "has 31"}
+    for name in ("agent-0", "agent-1"):
+        book.note(name, Report(round=4))
+    assert not book.troubles()  # it is not in any more
 
 
 def test_weights_are_told_or_planned(tmp_path):

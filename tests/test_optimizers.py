@@ -13,6 +13,7 @@ import pisco
 import pisco.experiments
 from pisco.algorithms import build, dsgd, kgt
 from pisco.algorithms import pisco as pisco_rule
+from pisco.algorithms.lasting import Lasting
 from pisco.algorithms.optimizers import Optimizer
 from test_twins import assert_states
 
@@ -74,6 +75,15 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
     for lasting in (False, True):
         rule = build("pisco-adam", local_lr=0.05, local_steps=3, lasting=lasting)
         assert ended(rule) < 1e-20 < 1e-6 < ended(local)
+
+
+def test_nothing_lasts_of_corrections_that_are_none():
+    """Of an agent whose neighbours were all absent so far."""
+    none = jnp.zeros((2, 3))
+    known = Lasting.start(none)
+    for _ in range(4):
+        known = known.seen(none)
+    np.testing.assert_array_equal(known.part(none), none)
 
 
 def test_only_what_lasts_is_corrected():

@@ -50,7 +50,8 @@ class Lasting(NamedTuple):
         noise = (1 - MEMORY) / (1 + MEMORY) * (1 + self.missing) / weight
 
         def shrunk(x: jax.Array, mean: jax.Array, square: jax.Array) -> jax.Array:
-            ratio = _squared(mean) / (weight * jnp.maximum(square, jnp.finfo(x.dtype).tiny))
+            # The product, not the square alone: less than tiny is zero to XLA, and 0/0 for who has been alone so far.
+            ratio = _squared(mean) / jnp.maximum(weight * square, jnp.finfo(x.dtype).tiny)
             share = jnp.where(noise < 0.99, jnp.clip((ratio - noise) / (1 - noise), 0, 1), 0)
             return x * share.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
 

@@ -185,8 +185,10 @@ def change(
       pisco federation change remove agent-3 --now --dir clinic
     """
     from pisco.engines.job import check_needs
+    from pisco.errors import choose
     from pisco.federation import signed
 
+    choose("action", action, dict.fromkeys(("add", "remove", "move", "cancel")))
     plan = open_plan(home)
     if action == "cancel":
         _cancel(home, plan, name)

@@ -64,7 +64,7 @@ def show(
         }
         for each in certificates
     ]
-    told = _told(home) if plan.weigh_by == "samples" else None
+    told = _told(kit or home / KITS / "server") if plan.weigh_by == "samples" else None
     epochs = [
         {
             "round": epoch.start,
@@ -81,8 +81,8 @@ def show(
     _print(plan, epochs, signed)
 
 
-def _told(home: Path) -> dict[str, int]:
-    """The samples that agents told the server of: asked there, else as it has them on this machine's disk."""
+def _told(kit: Path) -> dict[str, int]:
+    """The samples that agents told the server of: asked there, else as its kit has them on this machine's disk."""
     import json
 
     from pisco.errors import InputError
@@ -90,7 +90,6 @@ def _told(home: Path) -> dict[str, int]:
     from pisco.federation.runtime.asking import overview
     from pisco.federation.runtime.ledger import FILE
 
-    kit = home / KITS / "server"
     try:
         return {agent.name: agent.samples for agent in overview(Kit.load(kit), timeout=3.0).agents if agent.samples}
     except InputError:

@@ -9,7 +9,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ class Ledger:
         self._mean = 0.0  # of the founders' samples, once it is known
         self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
+        self._called: Callable[[], Collection[int]] = tuple
         self._saved_at = time.monotonic()
         if self.path.exists():
             kept = json.loads(self.path.read_text())
@@ -72,9 +73,12 @@ class Ledger:
             self._mean = kept.get("mean_samples", 0.0)
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
-    def attend(self, rolls: Callable[[], list[Roll]]) -> None:
-        """Who took part is known by these rolls, one a round; the others are as they last measured themselves."""
-        self._rolls = rolls
+    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int]]) -> None:
+        """Who took part is known by these rolls, one a round; the others are as they last measured themselves.
+
+        `called` gives the indices of those on the newest roll: nobody waits for the others.
+        """
+        self._rolls, self._called = rolls, called
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan, with agents who join later."""
@@ -107,7 +111,8 @@ class Ledger:
     def troubles(self) -> dict[str, str]:
         """Who cannot take part, and why."""
         with self._lock:
-            return {name: each["trouble"] for name, each in self._standing.items() if each.get("trouble")}
+            told = {name: self._standing.get(name, {}).get("trouble") for name in self._going()}
+        return {name: trouble for name, trouble in told.items() if trouble}
 
     def count(self, name: str, samples: int) -> tuple[float, list[str]]:
         """A member tells how many samples it has. The founders' mean, or 0 and those who have not told yet.
@@ -241,9 +246,10 @@ class Ledger:
 
     def holdup(self) -> Holdup:
         """Who holds the run up, as far as is known here."""
-        now, front = time.monotonic(), self.front()
+        now, front, called = time.monotonic(), self.front(), self._called()
         with self._lock:
-            names = self.plan.epoch_at(min(front, self.plan.rounds - 1)).names
+            members = self.plan.epoch_at(min(front, self.plan.rounds - 1)).members
+            names = [member.name for member in members if not called or member.index in called]
             standing = {name: dict(each) for name, each in self._standing.items()}
             silence = {name: now - at for name, at in self._contact.items()}
         going = [name for name in names if standing.get(name, {}).get("round", 0) < self.plan.rounds]

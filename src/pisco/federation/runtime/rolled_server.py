@@ -45,7 +45,7 @@ class RolledServer(Server):
         self.signature = b""
         self._calls: dict[int, object] = {}  # the newest question of every member
         self._said, self._began = 0.0, time.monotonic()
-        self.ledger.attend(self.attended)
+        self.ledger.attend(self.attended, lambda: self.chain.head.present)
 
     @property
     def chain(self) -> Any:
