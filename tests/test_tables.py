@@ -50,6 +50,8 @@ def test_quotes_and_compressed_files(tmp_path):
         ("1,2\n3,4\n", {}, "expected the names of the columns"),
         ("a,a\n3,4\n", {}, "two columns 'a'"),
         ("a\n3\n", {}, "no column beside the label 'a'"),
+        ("a;label\n1,5;x\n", {}, "separated by ';'; separate them with commas"),
+        ("a\tlabel\n1\tx\n", {}, "are separated by"),
         ("age,city,outcome\n1,2,3\n", {"label": "outcom"}, "has no column 'outcom'; did you mean 'outcome'?"),
         ("age,city,outcome\n1,2,3\n", {"drop": ["town"]}, "has no column 'town'"),
         ("age,city,outcome\n1,2,3\n", {"drop": "age"}, "expected a list of columns"),

@@ -108,6 +108,9 @@ def _csv(path: Path) -> Columns:
     if len(rows) < 2:
         raise InputError(f"{path} has no samples; give a line of column names, then one line a sample")
     names = [name.strip() for name in rows[0][1]]
+    other = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
+    if other is not None:
+        raise InputError(f"the columns of {path} are separated by {other!r}; separate them with commas")
     _check_names(path, names)
     for number, row in rows[1:]:
         if len(row) != len(names):
