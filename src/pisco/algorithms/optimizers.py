@@ -148,7 +148,7 @@ class Optimizer:
                 f"the optimizer {self.text} fails on this model ({brief(error)}); it is given directions, its memory "
                 "and the parameters, and nothing else"
             ) from error
-        if any(jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(memory)):
+        if any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(memory)):
             raise InputError(
                 f"the optimizer {self.text} holds a random key, and all agents would draw the same with it; leave it "
                 "out, and let noise be that of pisco.Privacy"

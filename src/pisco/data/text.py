@@ -96,10 +96,10 @@ def bpe(texts: Sequence[str], size: int) -> Tokenizer:
 
 def _texts(given: Any) -> list[str]:
     """Several texts; one alone would be taken for a list of its characters."""
-    texts = [None] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [None]
     if not all(isinstance(text, str) for text in texts):
         raise InputError(f"the texts are {str(given)[:40]!r}, expected a list of texts, as in [text]")
-    return texts
+    return [str(text) for text in texts]
 
 
 def _tokens(given: Any, count: int) -> list[int]:
