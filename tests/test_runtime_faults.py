@@ -106,7 +106,7 @@ def test_rows_of_who_is_gone_for_good_may_be_lost(tmp_path):
     book = Ledger(plan_for(2, rounds=3), tmp_path)
     book.note("agent-0", Report(rows=[Row(round=k, values={"loss": 2.0}) for k in range(4)]))
     assert "loss" not in book.result().history  # where nobody may miss a round, all are waited for
-    book.attend(lambda: [Roll(k, 0, book.plan.hash, (0,)) for k in range(3)])
+    book.attend(lambda: [Roll(k, 0, book.plan.hash, (0,)) for k in range(3)], lambda: (0,))
     np.testing.assert_array_equal(book.result().history["loss"], [2.0] * 4)
 
 
