@@ -38,7 +38,7 @@ ORDER = {
         {"__main__"},
     ],
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
-    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts", "poison"}],
+    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
     "pisco.problems": [
         {"sampling", "arrays", "trouble"},
