@@ -20,7 +20,7 @@ ORDER = {
         {"_version", "display", "errors", "files", "statistics"},
         {"registry", "memory", "parts"},
         {"types", "tree"},
-        {"algorithms", "networks", "data", "convolutions", "privacy", "accounting"},
+        {"algorithms", "networks", "data", "convolutions", "privacy"},
         {"metrics"},
         {"problems"},
         {"costs", "theory", "settings"},
