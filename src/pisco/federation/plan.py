@@ -237,10 +237,15 @@ class Federation(Table):
         """Who exchanges with an agent in a gossip round."""
         return self.epoch_at(round_index).neighbours(name)
 
+    @functools.cached_property
+    def indices(self) -> dict[str, int]:
+        """The index of every agent that is ever a member, founders first."""
+        return {member.name: member.index for epoch in self.epochs for member in epoch.members}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every agent that is ever a member, founders first."""
-        return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch.names))
+        return tuple(self.indices)
 
     @property
     def helpers(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -60,6 +61,18 @@ def host_of(address: str) -> str:
     ('::1', 'a.example.org')
     """
     return address.rpartition(":")[0].strip("[]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, seen from itself.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("a.example.org")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _positive(number: float) -> float:
