@@ -17,7 +17,7 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "display", "errors", "files", "statistics"},
+        {"_version", "display", "errors", "files", "jaxprs", "statistics"},
         {"registry", "memory", "parts"},
         {"types", "tree"},
         {"algorithms", "networks", "data", "convolutions", "privacy"},

@@ -5,7 +5,6 @@ Scalars are cast to each leaf's dtype, so a step size never changes the precisio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -92,12 +91,3 @@ def spread(tree: Tree) -> jax.Array:
 def num_bytes(tree: Tree) -> int:
     """Bytes of all leaves, from their shapes alone."""
     return sum(leaf.size * jnp.dtype(leaf.dtype).itemsize for leaf in jax.tree.leaves(tree))
-
-
-def loop_inputs(params: Mapping[str, Any], given: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """The constants, the carry and the rows of a traced `scan`: jax 0.10 keeps their numbers, jax 0.11 a tree."""
-    if "ft_in" in params:
-        consts, carry, rows = params["ft_in"].update(given).unpack()
-        return list(consts), list(carry), list(rows)
-    first, second = params["num_consts"], params["num_consts"] + params["num_carry"]
-    return list(given[:first]), list(given[first:second]), list(given[second:])
