@@ -22,8 +22,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import pisco
+from pisco.attacks.poison import ATTACKS
 from pisco.networks.graphs import GRAPHS
-from pisco.networks.poison import ATTACKS
 
 AGENTS, ATTACKERS = 8, (5, 2, 0)
 """Who attacks: the first, or the first few."""

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.attacks.poison import drift
 from pisco.federation import audit
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
 from pisco.federation.runtime import reports
@@ -17,7 +18,6 @@ from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.roll_call import RollCall
 from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.networks.apart import sketch
-from pisco.networks.poison import drift
 from pisco.networks.rounds import draw_round
 from pisco.networks.summing import refuse_masks
 from pisco.networks.watch import Evidence, Names

@@ -17,10 +17,10 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "display", "errors", "files", "statistics"},
+        {"_version", "display", "errors", "files", "jaxprs", "statistics"},
         {"registry", "memory", "parts"},
         {"types", "tree"},
-        {"algorithms", "networks", "data", "convolutions", "privacy", "accounting"},
+        {"algorithms", "networks", "data", "convolutions", "privacy"},
         {"metrics"},
         {"problems"},
         {"costs", "theory", "settings"},
@@ -38,7 +38,7 @@ ORDER = {
         {"__main__"},
     ],
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
-    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts", "poison"}],
+    "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
     "pisco.problems": [
         {"sampling", "arrays", "trouble"},

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import pisco
-from pisco import accounting
 from pisco.costs import message_sizes
 from pisco.engines.job import seed_key, streams
 from pisco.experiments import load
-from pisco.privacy import NOISE_STREAM
+from pisco.privacy import accounting
+from pisco.privacy.gradients import NOISE_STREAM
 from pisco.problems import gradient as seam
 from pisco.problems.sampling import batch_indices
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import pisco
-from pisco.accounting import spent
 from pisco.cli.agent import _privacy
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.spending import FILE, Spending
+from pisco.privacy.accounting import spent
 
 from federations import Running, make_kits, plan_for, shared_programs  # noqa: F401
 

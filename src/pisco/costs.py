@@ -7,10 +7,12 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.extend import core
 
 from pisco.errors import InputError, check_number
+from pisco.jaxprs import loop_inputs
 from pisco.networks.rounds import Links, RoundMix, Told
-from pisco.tree import loop_inputs, num_bytes
+from pisco.tree import num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
 
@@ -158,8 +160,7 @@ def _work(jaxpr: Any) -> list[int]:
         if name in ("_gradient", "_exchange"):
             work = [*work[:-1], work[-1] + 1] if name == "_gradient" else [*work, 0]
             continue
-        inner = [getattr(each, "jaxpr", each) for each in jax.tree.leaves(list(step.params.values()))]
-        first, *more = max((_work(each) for each in inner if hasattr(each, "eqns")), key=sum, default=[0])
+        first, *more = max(map(_work, core.jaxprs_in_params(step.params)), key=sum, default=[0])
         work = [*work[:-1], work[-1] + first * step.params.get("length", 1), *more]
     return work
 
@@ -174,12 +175,10 @@ def _shares_key(jaxpr: Any, outer: Container[Any] = ()) -> bool:
                 return True
             used.add(key)
             continue
-        for each in jax.tree.leaves(list(step.params.values())):
-            inner = getattr(each, "jaxpr", each)
-            if hasattr(inner, "eqns"):
-                fixed = loop_inputs(step.params, inner.invars)[0] if "length" in step.params else ()
-                if _shares_key(inner, set(fixed)):
-                    return True
+        for inner in core.jaxprs_in_params(step.params):
+            fixed = loop_inputs(step.params, inner.invars)[0] if "length" in step.params else ()
+            if _shares_key(inner, set(fixed)):
+                return True
     return False
 
 

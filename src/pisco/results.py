@@ -21,7 +21,7 @@ from pisco.display import card
 from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 from pisco.metrics import AGENTS, COST, METRICS, TRAINING, Metric
-from pisco.parts import whole
+from pisco.parts import names_of, whole
 from pisco.targets import PAID, SHOWN, Target, Targets, reached
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ class Result:
         """Write a folder: `result.json` (with `config`), `history.npz`, `params.npz` and, if known, `agents.npz`."""
         with writing(path):
             folder = Path(path)
-        leaves = jax.tree_util.tree_leaves_with_path(self.params)
-        named = {jax.tree_util.keystr(path, simple=True, separator="/") or ".": leaf for path, leaf in leaves}
+        named = dict(zip(names_of(self.params), jax.tree.leaves(self.params), strict=True))
         summary = {name: getattr(self, name) for name in AS_THEY_ARE} | {
             "seconds": round(self.seconds, 3),
             "config": None if config is None else dict(config),

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.algorithms.registry import build
+from pisco.attacks.poison import poisoned
 from pisco.costs import message_sizes
 from pisco.engines.evaluate import innermost
 from pisco.errors import InputError
 from pisco.federation.runtime.cut import Stages, exchange
 from pisco.networks.placement import Everybody
-from pisco.networks.poison import poisoned
 from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
 from pisco.types import Algorithm, StartMix

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-from jax import lax
-
 from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number
-from pisco.tree import add, descend, subtract
+from pisco.tree import add, descend, repeat, subtract
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
 
@@ -70,13 +67,12 @@ def dsgd(
         return DsgdState(params, direction.start(params), outer.start(params))
 
     def one_round(state: DsgdState, key: Key, grad: Grad, mix: Mix) -> DsgdState:
-        def local_step(local: tuple[Params, Any], key: Key) -> tuple[tuple[Params, Any], None]:
+        def local_step(local: tuple[Params, Any], key: Key) -> tuple[Params, Any]:
             params, memory = local
             move, memory = direction.update(grad(params, key), memory, params)
-            return (descend(params, local_lr, move), memory), None
+            return descend(params, local_lr, move), memory
 
-        start = (state.params, state.local_memory)
-        (end, memory), _ = lax.scan(local_step, start, jax.random.split(key, local_steps))
+        end, memory = repeat(local_step, (state.params, state.local_memory), key, local_steps)
         moved, outer_memory = outer.move(state.params, end, comm_lr, state.outer_memory)
         params, seen = mix((state.params if combine_first else moved, direction.sent(memory)))
         params = add(params, subtract(moved, state.params)) if combine_first else params

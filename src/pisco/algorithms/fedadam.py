@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from pisco.errors import check_number
-from pisco.tree import add, descend, lerp, subtract, zeros_like
+from pisco.tree import add, descend, lerp, repeat, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
@@ -68,10 +67,10 @@ def fedadam(
         return FedadamState(params, zeros_like(params), second)
 
     def one_round(state: FedadamState, key: Key, grad: Grad, mix: Mix) -> FedadamState:
-        def local_step(y: Params, key: Key) -> tuple[Params, None]:
-            return descend(y, local_lr, grad(y, key)), None
+        def local_step(y: Params, key: Key) -> Params:
+            return descend(y, local_lr, grad(y, key))
 
-        y, _ = lax.scan(local_step, state.params, jax.random.split(key, local_steps))
+        y = repeat(local_step, state.params, key, local_steps)
         change = mix(subtract(y, state.params))
         first = lerp(change, state.first, first_decay)
         second = lerp(jax.tree.map(jnp.square, change), state.second, second_decay)

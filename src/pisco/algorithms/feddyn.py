@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-from jax import lax
-
 from pisco.errors import check_number
-from pisco.tree import add, descend, scale, subtract, where_agents, zeros_like
+from pisco.tree import add, descend, repeat, scale, subtract, where_agents, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
@@ -57,10 +54,10 @@ def feddyn(*, local_lr: float, local_steps: int, prox: float = 0.1) -> Pair:
     def one_round(state: FeddynState, key: Key, grad: Grad, mix: Mix) -> FeddynState:
         x, own, shared = state
 
-        def local_step(y: Params, key: Key) -> tuple[Params, None]:
-            return descend(y, local_lr, add(subtract(grad(y, key), own), subtract(y, x), prox)), None
+        def local_step(y: Params, key: Key) -> Params:
+            return descend(y, local_lr, add(subtract(grad(y, key), own), subtract(y, x), prox))
 
-        y, _ = lax.scan(local_step, x, jax.random.split(key, local_steps))
+        y = repeat(local_step, x, key, local_steps)
         moved = subtract(y, x)
         mean_moved = mix(moved)
         shared = add(shared, mean_moved, -prox * mix.share)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-from jax import lax
-
 from pisco.errors import check_number
-from pisco.tree import add, descend, lerp, subtract
+from pisco.tree import add, descend, lerp, repeat, subtract
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
 
@@ -52,10 +49,10 @@ def fedprox(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, prox: fl
         return FedproxState(params)
 
     def one_round(state: FedproxState, key: Key, grad: Grad, mix: Mix) -> FedproxState:
-        def local_step(y: Params, key: Key) -> tuple[Params, None]:
-            return descend(y, local_lr, add(grad(y, key), subtract(y, state.params), prox)), None
+        def local_step(y: Params, key: Key) -> Params:
+            return descend(y, local_lr, add(grad(y, key), subtract(y, state.params), prox))
 
-        y, _ = lax.scan(local_step, state.params, jax.random.split(key, local_steps))
+        y = repeat(local_step, state.params, key, local_steps)
         return FedproxState(mix(lerp(state.params, y, comm_lr)))
 
     return Pair(init, one_round, rebase=lambda state: state)  # nothing in it is about the others

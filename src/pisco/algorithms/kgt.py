@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
-from jax import lax
-
 from pisco.algorithms.lasting import Lasting
 from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number, choose
-from pisco.tree import add, descend, scale, subtract, zeros_like
+from pisco.tree import add, descend, repeat, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
@@ -91,16 +88,16 @@ def kgt(
     def one_round(state: KgtState, key: Key, grad: Grad, mix: Mix) -> KgtState:
         correction = state.steady.part(state.correction) if lasting else state.correction
 
-        def local_step(carry: Any, key: Key) -> tuple[Any, None]:
+        def local_step(carry: Any, key: Key) -> Any:
             params, _, total, memory = carry
             corrected = add(grad(params, key), correction)
             move, memory = direction.update(corrected, memory, params)
             total = None if plain else add(total, corrected)  # plain steps say it themselves
-            return (descend(params, local_lr, move), corrected, total, memory), None
+            return descend(params, local_lr, move), corrected, total, memory
 
         total = None if plain else zeros_like(state.correction)
         begin = (state.params, correction, total, state.local_memory)
-        (end, last, total, memory), _ = lax.scan(local_step, begin, jax.random.split(key, local_steps))
+        end, last, total, memory = repeat(local_step, begin, key, local_steps)
         mean = (
             scale(subtract(state.params, end), 1 / (local_steps * local_lr)) if plain else scale(total, 1 / local_steps)
         )

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
-from jax import lax
-
 from pisco.errors import check_number
-from pisco.tree import add, descend, lerp, subtract, zeros_like
+from pisco.tree import add, descend, lerp, repeat, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
 
@@ -55,11 +52,11 @@ def led(*, local_lr: float, local_steps: int, lazy: bool = False) -> Pair:
         return LedState(params, zeros_like(params))
 
     def one_round(state: LedState, key: Key, grad: Grad, mix: Mix) -> LedState:
-        def local_step(params: Params, key: Key) -> tuple[Params, None]:
+        def local_step(params: Params, key: Key) -> Params:
             stepped = descend(params, local_lr, grad(params, key))
-            return descend(stepped, 1 / local_steps, state.correction), None
+            return descend(stepped, 1 / local_steps, state.correction)
 
-        moved, _ = lax.scan(local_step, state.params, jax.random.split(key, local_steps))
+        moved = repeat(local_step, state.params, key, local_steps)
         params = lerp(moved, mix(moved), 0.5) if lazy else mix(moved)
         return LedState(params, add(state.correction, subtract(moved, params)))
 

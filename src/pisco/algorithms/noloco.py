@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import jax
-from jax import lax
-
 from pisco.algorithms.optimizers import PLAIN, Optimizer
 from pisco.errors import check_number
-from pisco.tree import add, descend, scale, subtract, zeros_like
+from pisco.tree import add, descend, repeat, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
 
@@ -68,13 +65,12 @@ def noloco(
         return NolocoState(params, zeros_like(params), direction.start(params))
 
     def one_round(state: NolocoState, key: Key, grad: Grad, mix: Mix) -> NolocoState:
-        def local_step(local: tuple[Params, Any], key: Key) -> tuple[tuple[Params, Any], None]:
+        def local_step(local: tuple[Params, Any], key: Key) -> tuple[Params, Any]:
             params, memory = local
             move, memory = direction.update(grad(params, key), memory, params)
-            return (descend(params, local_lr, move), memory), None
+            return descend(params, local_lr, move), memory
 
-        start = (state.params, state.local_memory)
-        (end, memory), _ = lax.scan(local_step, start, jax.random.split(key, local_steps))
+        end, memory = repeat(local_step, (state.params, state.local_memory), key, local_steps)
         partners, change, seen = mix((state.params, subtract(end, state.params), direction.sent(memory)))
         velocity = add(scale(state.velocity, momentum), change, comm_lr)
         velocity = add(velocity, subtract(partners, state.params), consensus_lr)

@@ -1,1 +1,1 @@
-"""What somebody who sees an agent's messages can learn of its samples: to show what privacy buys, and on what."""
+"""Attacks to try protections on: what an agent's messages tell of its samples, and agents that send poison."""

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.attacks.observed import Observed
-from pisco.privacy import clipped
+from pisco.privacy.gradients import clipped
 from pisco.problems.problem import Problem
 from pisco.tree import squared_norm
 from pisco.types import Params

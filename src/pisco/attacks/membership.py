@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.attacks.observed import Observed
-from pisco.privacy import clipped
+from pisco.privacy.gradients import clipped
 from pisco.problems.stream import everything
 
 CANDIDATES, FEWEST = 400, 50

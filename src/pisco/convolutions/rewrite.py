@@ -12,6 +12,7 @@ from jax.extend import core
 
 from pisco.convolutions.patches import OUT, Form
 from pisco.convolutions.primitive import convolution
+from pisco.jaxprs import holds, run_alone
 
 
 def with_fast_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -30,7 +31,7 @@ def with_fast_convolutions(function: Callable[..., Any]) -> Callable[..., Any]:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return function(*arguments)  # somebody looks at concrete values, step by step
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-        if not _has_convolutions(closed.jaxpr):
+        if not has_convolutions(closed.jaxpr):
             return function(*arguments)
         leaves = core.jaxpr_as_fun(_replaced(closed))(*jax.tree.leaves(arguments))
         return jax.tree.unflatten(jax.tree.structure(shape), leaves)
@@ -85,16 +86,8 @@ def _replaced(closed: core.ClosedJaxpr) -> core.ClosedJaxpr:
                 images, kernel = map(read, equation.invars)
                 made = _convolve(images, kernel, equation.params)
             if made is None:
-                variables = list(dict.fromkeys(atom for atom in equation.invars if isinstance(atom, core.Var)))
                 inside = {name: _inside(value) for name, value in equation.params.items()}
-                alone = jaxpr.replace(
-                    constvars=[],
-                    invars=variables,
-                    outvars=equation.outvars,
-                    eqns=[equation.replace(params=inside)],
-                    debug_info=jaxpr.debug_info.with_unknown_names(),
-                )
-                outs = core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*map(read, variables))
+                outs = run_alone(jaxpr, equation.replace(params=inside), read)
             else:
                 outs = [made]
             known.update(zip(equation.outvars, outs, strict=True))
@@ -110,20 +103,14 @@ def _inside(value: Any) -> Any:
     """A parameter of an equation, where it is or holds a jaxpr with convolutions."""
     if type(value) in (tuple, list):
         return type(value)(_inside(part) for part in value)
-    if isinstance(value, core.ClosedJaxpr) and _has_convolutions(value.jaxpr):
+    if isinstance(value, core.ClosedJaxpr) and has_convolutions(value.jaxpr):
         return _replaced(value)
-    if isinstance(value, core.Jaxpr) and not value.constvars and _has_convolutions(value):
+    if isinstance(value, core.Jaxpr) and not value.constvars and has_convolutions(value):
         made = _replaced(core.ClosedJaxpr(value, ()))
         return value if made.consts else made.jaxpr
     return value
 
 
-def has_convolutions(program: core.ClosedJaxpr) -> bool:
+def has_convolutions(jaxpr: core.Jaxpr) -> bool:
     """Whether any are in a traced program."""
-    return _has_convolutions(program.jaxpr)
-
-
-def _has_convolutions(jaxpr: core.Jaxpr) -> bool:
-    if any(equation.primitive is lax.conv_general_dilated_p for equation in jaxpr.eqns):
-        return True
-    return any(_has_convolutions(inner) for equation in jaxpr.eqns for inner in core.jaxprs_in_params(equation.params))
+    return holds(jaxpr, lax.conv_general_dilated_p)

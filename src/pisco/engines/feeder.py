@@ -20,11 +20,11 @@ from jax.extend import core
 
 from pisco.engines.job import Carry, Job, next_segment, seed_key, streams
 from pisco.errors import InputError
+from pisco.jaxprs import holds, loop_inputs, run_alone
 from pisco.networks.rounds import RoundMix, Told
 from pisco.problems.gradient import BUFFERS_STREAM
 from pisco.problems.sampling import batch_indices
 from pisco.problems.stream import STREAM_BYTES, Stream
-from pisco.tree import loop_inputs
 from pisco.types import Algorithm
 
 _mark = core.Primitive("mark")
@@ -71,15 +71,8 @@ def _run(jaxpr: Any, consts: Any, arguments: Any) -> tuple[list[Any], list[jax.A
         if equation.primitive is _mark:
             keys.append(jax.random.key_data(given[0])[None])
             made = given[1:]
-        elif not any(_marks(each) for each in core.jaxprs_in_params(equation.params)):
-            alone = jaxpr.replace(
-                constvars=[],
-                invars=list(dict.fromkeys(atom for atom in equation.invars if isinstance(atom, core.Var))),
-                outvars=equation.outvars,
-                eqns=[equation],
-                debug_info=jaxpr.debug_info.with_unknown_names(),
-            )
-            made = core.jaxpr_as_fun(core.ClosedJaxpr(alone, ()))(*(known[atom] for atom in alone.invars))
+        elif not any(holds(each, _mark) for each in core.jaxprs_in_params(equation.params)):
+            made = run_alone(jaxpr, equation, read)
         elif equation.primitive.name == "scan":
             made, within = _scan(equation.params, inner, given)
             keys.append(within)
@@ -103,13 +96,6 @@ def _scan(params: Any, inner: Any, given: list[Any]) -> tuple[list[Any], jax.Arr
 
     carry, (rows, keys) = lax.scan(body, carry, rows, params["length"], params["reverse"])
     return [*carry, *rows], keys.reshape(-1, 2)
-
-
-def _marks(jaxpr: Any) -> bool:
-    return any(
-        equation.primitive is _mark or any(_marks(each) for each in core.jaxprs_in_params(equation.params))
-        for equation in jaxpr.eqns
-    )
 
 
 @partial(jax.jit, static_argnames=("state", "size", "renews"))

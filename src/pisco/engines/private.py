@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.accounting import curve, most, noise_for, spent
 from pisco.costs import MessageSizes
 from pisco.engines.job import Job, attendance
 from pisco.errors import InputError
+from pisco.privacy.accounting import curve, most, noise_for, spent
 
 
 class _Alike(NamedTuple):

@@ -26,6 +26,12 @@ def now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
+def stamp(path: str | Path) -> tuple[int, int]:
+    """What tells whether a file is still the one that was read."""
+    found = os.stat(path)  # noqa: PTH116  (asked at every request: pathlib is not free)
+    return found.st_mtime_ns, found.st_ino
+
+
 def new_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """A private key in a new file of mode 600; an existing file is never overwritten."""
     key = ec.generate_private_key(ec.SECP256R1())

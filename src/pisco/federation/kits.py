@@ -18,7 +18,6 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from pisco.errors import InputError
 from pisco.federation import authority as ca
@@ -91,7 +90,7 @@ class Kit:
         trusted, signer = b"".join(map(ca.pem, bundle)), signers.verifying_key(folder, bundle[0])
         if not keyfiles.check_signed(certificate, trusted):
             raise InputError(f"the certificate in {folder} is not signed by its ca.pem; ask for a new kit")
-        if _public(key.public_key()) != _public(certificate.public_key()):
+        if key.public_key() != certificate.public_key():
             raise InputError(f"the key in {folder} is not the one its certificate is for; ask for a new kit")
         try:
             name = member_of(certificate, plan)
@@ -137,8 +136,7 @@ class Kit:
         A list that is broken, gone or older leaves the last good one in force; past a restart too, see `remember`.
         """
         try:
-            stat = os.stat(self._list)  # noqa: PTH116  (asked at every request: pathlib is not free)
-            stamp = (stat.st_mtime_ns, stat.st_ino)
+            stamp = keyfiles.stamp(self._list)
             if stamp != self._stamp:
                 listed = ca.read_revoked(Path(self._list), self.signer)
                 if self._listed is None or listed.last_update_utc >= self._listed:
@@ -191,8 +189,7 @@ class Kit:
     def look_for_certificate(self) -> None:
         """Take a renewed certificate that lies in the kit now: of the same name, for the same key, and in force."""
         try:
-            found = os.stat(self._own)  # noqa: PTH116  (asked at every request: pathlib is not free)
-            stamp = (found.st_mtime_ns, found.st_ino)
+            stamp = keyfiles.stamp(self._own)
             if stamp == self._own_stamp:
                 return
             self._own_stamp = stamp
@@ -200,7 +197,7 @@ class Kit:
             if new == old:
                 return
             problem = "" if self.identify(ca.pem(new)) == self.name else "names another member"
-            if not problem and _public(new.public_key()) != _public(old.public_key()):
+            if not problem and new.public_key() != old.public_key():
                 problem = "is for another key, which needs a restart"
         except (OSError, InputError, Refused) as error:
             problem = str(error)
@@ -214,8 +211,7 @@ class Kit:
         """The plan, read again when the file has changed; one that cannot be taken leaves the last one in force."""
         self.look_for_certificate()
         try:
-            found = (self.folder / PLAN).stat()
-            stamp = (found.st_mtime_ns, found.st_ino)
+            stamp = keyfiles.stamp(self.folder / PLAN)
             if stamp != self._plan_stamp:
                 self._plan_stamp = stamp
                 self.federation = self.newer_plan()
@@ -376,7 +372,3 @@ def _host(plan: Federation, name: str) -> str:
 def _missing(folder: Path, file: str) -> str:
     brought = (folder / signers.PUBLIC).is_file() and file in (ca.KEY, ca.CERTIFICATE)
     return "put yours there, of your authority" if brought else "ask the coordinator for a whole one"
-
-
-def _public(key: object) -> bytes:
-    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]

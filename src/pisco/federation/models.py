@@ -13,6 +13,7 @@ import numpy as np
 from pisco.errors import InputError, choose, writing
 from pisco.federation.plan import Federation
 from pisco.files import atomic_write
+from pisco.parts import names_of
 from pisco.results import Result
 
 Named = dict[str, np.ndarray]
@@ -61,7 +62,7 @@ def named(result: Result) -> Named:
     >>> named(Result({"w": np.array([[1.0, 2.0], [3.0, 4.0]])}, {"round": np.array([0])}, (0,), {}))
     {'w': array([2., 3.])}
     """
-    leaves = jax.tree_util.tree_leaves_with_path(result.params)
+    leaves = jax.tree.leaves(result.params)
     if not leaves:
         raise InputError(
             f"the result of {result.label!r} holds no parameters: agents keep theirs; export an agent's result, plan "
@@ -69,10 +70,9 @@ def named(result: Result) -> Named:
         )
     if result.stacked:
         raise InputError(f"the result holds {len(result.seeds)} seeds, and a model comes from one; run one seed")
-    names = [jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in leaves]
     return {
         name.replace("/", ".") if name != "." else "params": np.asarray(leaf).mean(axis=0).astype(leaf.dtype)
-        for name, (_, leaf) in zip(names, leaves, strict=True)
+        for name, leaf in zip(names_of(result.params), leaves, strict=True)
     }
 
 

@@ -29,12 +29,11 @@ from pydantic import Field, model_validator
 
 from pisco.algorithms.compressed import compressed
 from pisco.algorithms.compressors import Cast
-from pisco.errors import InputError, suggest
+from pisco.errors import InputError
 from pisco.federation import consistency, masking
 from pisco.federation.changes import changed, epochs_of, stored, without_last
 from pisco.federation.contract import Contract
 from pisco.federation.roster import (
-    OUTBOUND,
     SERVER,
     Address,
     Change,
@@ -45,6 +44,7 @@ from pisco.federation.roster import (
     RelayPoint,
     Seconds,
     Triple,
+    founders,
 )
 from pisco.federation.shared_problem import SharedProblemTable, one_agent
 from pisco.files import atomic_write
@@ -155,44 +155,19 @@ class Federation(Table):
             of another authority.
           settings: the other fields.
         """
-        if isinstance(agents, int):
-            agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
-        roster: list[dict[str, Any]] = [
-            {"name": each, "index": i} | ({"reach": at} if at == OUTBOUND else {"address": at})
-            for i, (each, at) in enumerate(agents.items())
-        ]
-        server_address = server_address or f"{host}:{port}"
-        if relays is None and any("reach" in member for member in roster):
-            beside, _, number = server_address.rpartition(":")
-            relays = {SERVER: f"{beside}:{int(number) - 1}"}
-        named = dict(certificates or {})
-        for member in roster:
-            member |= {"certificate": named.pop(member["name"])} if member["name"] in named else {}
-        points = [{"name": each, "address": at} for each, at in (relays or {}).items()]
-        for point in points:
-            point |= {"certificate": named.pop(point["name"])} if point["name"] in named.keys() - {SERVER} else {}
-        settings |= {"server_certificate": named.pop(SERVER)} if SERVER in named else {}
-        for each in named:
-            raise InputError(f"the certificate of {each!r} has no member; {suggest(each, [*agents, SERVER])}")
-        for member in roster if agent_weights else ():
-            member["weight"] = (agent_weights or {}).get(str(member["name"]))
-        for each in agent_weights or ():
-            if each not in agents:
-                raise InputError(f"the weight of {each!r} has no agent; {suggest(each, agents)}")
+        who = founders(agents, host, port, server_address, relays, agent_weights or {}, certificates or {})
         tables = {
             "name": name,
             "rounds": rounds,
-            "server_address": server_address,
-            "relays": points or None,
             "algorithm": dict(algorithm),
             "problem": None if problem is None else dict(problem),
-            "network": {**(network or {}), "agents": len(roster)},
-            "roster": roster,
+            "network": {**(network or {}), "agents": len(who["roster"])},
             **settings,
+            **who,
         }
         tables = options.moved(tables, lambda path: path.expanduser().resolve())
         links = checked(NetworkTable, tables["network"], "the network")
-        tables |= stored(links.build(), range(len(roster)))
+        tables |= stored(links.build(), range(links.agents))
         files = options.files(tables)
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):
@@ -262,10 +237,15 @@ class Federation(Table):
         """Who exchanges with an agent in a gossip round."""
         return self.epoch_at(round_index).neighbours(name)
 
+    @functools.cached_property
+    def indices(self) -> dict[str, int]:
+        """The index of every agent that is ever a member, founders first."""
+        return {member.name: member.index for epoch in self.epochs for member in epoch.members}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every agent that is ever a member, founders first."""
-        return tuple(dict.fromkeys(name for epoch in self.epochs for name in epoch.names))
+        return tuple(self.indices)
 
     @property
     def helpers(self) -> tuple[str, ...]:

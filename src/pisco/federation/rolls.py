@@ -75,9 +75,8 @@ def plan_mark(plan: Federation, round_: int) -> str:
 
 def may_expel(plan: Federation, round_: int, expelled: Sequence[int]) -> bool:
     """Whether the plan's guard leaves members off, and these are a minority of them."""
-    known = {member.index for epoch in plan.epochs for member in epoch.members}
     members = {member.index for member in plan.epoch_at(round_).members}
-    fits = set(expelled) <= known and list(expelled) == sorted(set(expelled))
+    fits = set(expelled) <= {*plan.indices.values()} and list(expelled) == sorted(set(expelled))
     return (
         plan.guard is not None and plan.guard.reports > 0 and fits and 2 * len(members & set(expelled)) < len(members)
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -59,6 +61,18 @@ def host_of(address: str) -> str:
     ('::1', 'a.example.org')
     """
     return address.rpartition(":")[0].strip("[]")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, seen from itself.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.2"), is_loopback("a.example.org")
+    (True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _positive(number: float) -> float:
@@ -214,3 +228,43 @@ def check_relays(relays: list[RelayPoint], server_address: str, epochs: tuple[Ep
                 "give each its own"
             )
         taken[relay.address] = f"the relay {relay.name!r}"
+
+
+def founders(
+    agents: int | Mapping[str, str],
+    host: str,
+    port: int,
+    server_address: str | None,
+    relays: Mapping[str, str] | None,
+    weights: Mapping[str, float],
+    certificates: Mapping[str, str],
+) -> dict[str, Any]:
+    """The tables of a new plan that say who takes part and where, from what `Federation.create` is given."""
+    if isinstance(agents, int):
+        agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
+    server_address = server_address or f"{host}:{port}"
+    if relays is None and OUTBOUND in agents.values():
+        beside, _, number = server_address.rpartition(":")
+        relays = {SERVER: f"{beside}:{int(number) - 1}"}
+    relays = relays or {}
+    for each in certificates:
+        if each not in (SERVER, *agents, *relays):
+            raise InputError(f"the certificate of {each!r} has no member; {suggest(each, [*agents, SERVER])}")
+    for each in weights:
+        if each not in agents:
+            raise InputError(f"the weight of {each!r} has no agent; {suggest(each, agents)}")
+
+    def shown(name: str) -> dict[str, str]:
+        return {"certificate": certificates[name]} if name in certificates else {}
+
+    made: dict[str, Any] = {"server_address": server_address}
+    made["roster"] = [
+        {"name": each, "index": i}
+        | ({"reach": at} if at == OUTBOUND else {"address": at})
+        | ({"weight": weights.get(each)} if weights else {})
+        | shown(each)
+        for i, (each, at) in enumerate(agents.items())
+    ]
+    points = [{"name": each, "address": at} | (shown(each) if each != SERVER else {}) for each, at in relays.items()]
+    made["relays"] = points or None
+    return made | ({"server_certificate": certificates[SERVER]} if SERVER in certificates else {})

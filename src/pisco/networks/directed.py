@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.errors import InputError, check_number
-from pisco.networks.graph import Graph, count
-from pisco.networks.spectral import as_csr
+from pisco.networks.graph import Graph, circle, count
+from pisco.networks.spectral import as_csr, check_sums
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
@@ -41,7 +41,7 @@ def random_digraph(agents: int, prob: float, seed: int = 0) -> Graph:
     there = np.random.default_rng(seed).uniform(size=(n, n)) < prob
     there[np.arange(n), (np.arange(n) + 1) % n] = True
     np.fill_diagonal(there, False)
-    return Graph(n, np.argwhere(there), f"random digraph of {n}, prob {prob:g}, seed {seed}", _circle(n), one_way=True)
+    return Graph(n, np.argwhere(there), f"random digraph of {n}, prob {prob:g}, seed {seed}", circle(n), one_way=True)
 
 
 def in_out(graph: Graph) -> tuple[csr_array, csr_array]:
@@ -69,7 +69,7 @@ def is_pair(weights: Any) -> bool:
     )
 
 
-def check_pair(weights: tuple[Any, Any], graph: Graph | None, *, tolerance: float = 1e-8) -> tuple[Any, Any]:
+def check_pair(weights: tuple[Any, Any], graph: Graph | None) -> tuple[Any, Any]:
     """Two matrices, if they can be used: finite, non-negative, columns of the first and rows of the second sum to one.
 
     Entry (i, j) weighs what agent i sends to agent j; in papers' terms the first is Rᵀ and the second Cᵀ.
@@ -79,6 +79,7 @@ def check_pair(weights: tuple[Any, Any], graph: Graph | None, *, tolerance: floa
     if push.shape != pull.shape or (graph is not None and graph.num_agents != n):
         agents = "" if graph is None else f" and {graph.name} has {graph.num_agents} agents"
         raise InputError(f"`weights` to pull are {pull.shape} and to push {push.shape}{agents}; make all the same size")
+    usual = "leave `weights` out for a usual pair"
     for matrix, axis, what in (
         (pull, 0, "column {} of the weights to pull"),
         (push, 1, "row {} of the weights to push"),
@@ -87,13 +88,7 @@ def check_pair(weights: tuple[Any, Any], graph: Graph | None, *, tolerance: floa
             raise InputError(
                 "`weights` to pull and to push must be finite and not negative; leave them out for a usual pair"
             )
-        sums = np.asarray(matrix.sum(axis=axis)).ravel()
-        wrong = np.abs(sums - 1) > tolerance
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise InputError(
-                f"{what.format(at)} sums to {sums[at]:.10g}, expected 1; leave `weights` out for a usual pair"
-            )
+        check_sums(matrix, axis, what, usual)
         _check_arcs(matrix, graph)
     return pull, push
 
@@ -122,12 +117,7 @@ def _check_arcs(matrix: csr_array, graph: Graph | None) -> None:
 def _one_way(n: int, steps: list[int], name: str) -> Graph:
     agents = np.arange(n)
     arcs = [np.stack([agents, (agents + step) % n], axis=1) for step in steps]
-    return Graph(n, np.concatenate(arcs) if arcs else [], name, _circle(n), one_way=True)
-
-
-def _circle(n: int) -> np.ndarray:
-    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    return Graph(n, np.concatenate(arcs) if arcs else [], name, circle(n), one_way=True)
 
 
 def _shaped(each: Any) -> Any:

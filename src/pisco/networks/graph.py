@@ -147,6 +147,12 @@ def count(name: str, value: Any, low: int = 1) -> int:
     return int(value)
 
 
+def circle(n: int) -> np.ndarray:
+    """So many places on a circle, the first on top."""
+    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+
 def make_room(agents: int, degree: float, edge_bytes: int = 200) -> int:
     """As many agents, refused where this machine cannot hold their graph with its weights; nothing is built yet."""
     edges = agents * degree / 2

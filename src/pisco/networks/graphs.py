@@ -20,7 +20,7 @@ import numpy as np
 from pisco.errors import InputError, check_number, choose
 from pisco.networks.directed import directed_exponential, directed_ring, random_digraph
 from pisco.networks.files import GRAPH_FILES, read_graph
-from pisco.networks.graph import Graph, count, from_adjacency, from_edges, from_networkx, make_room
+from pisco.networks.graph import Graph, circle, count, from_adjacency, from_edges, from_networkx, make_room
 from pisco.registry import Registry
 
 __all__ = [
@@ -51,11 +51,6 @@ PAIRS_UP_TO = 300_000
 """Agents of a random graph that draws for every pair: some minutes."""
 
 
-def _circle(n: int) -> np.ndarray:
-    angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
-    return np.stack([np.cos(angle), np.sin(angle)], axis=1)
-
-
 def _link(i: np.ndarray, j: np.ndarray) -> np.ndarray:
     """Pairs (i, j), those with i = j left out: what a wrap-around makes of one or two agents."""
     return np.stack([i, j], axis=1)[i != j]
@@ -71,7 +66,7 @@ def ring(agents: int) -> Graph:
         return path(n)
     i = np.arange(make_room(n, 2))
     extremes = (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2)
-    return Graph(n, _link(i, (i + 1) % n), f"ring of {n}", _circle(n), extremes)
+    return Graph(n, _link(i, (i + 1) % n), f"ring of {n}", circle(n), extremes)
 
 
 def path(agents: int) -> Graph:
@@ -87,7 +82,7 @@ def complete(agents: int) -> Graph:
     """Every pair linked: λ₂ = λ_max = n, so one gossip round is an exact average."""
     n = count("agents", agents)
     edges = np.stack(np.triu_indices(make_room(n, n), 1), axis=1)
-    return Graph(n, edges, f"complete graph of {n}", _circle(n), (float(n), float(n)) if n > 1 else None)
+    return Graph(n, edges, f"complete graph of {n}", circle(n), (float(n), float(n)) if n > 1 else None)
 
 
 def star(agents: int) -> Graph:
@@ -96,7 +91,7 @@ def star(agents: int) -> Graph:
     if n <= 2:
         return path(n)
     leaves = np.arange(1, make_room(n, 2))
-    positions = np.vstack([np.zeros((1, 2)), _circle(n - 1)])
+    positions = np.vstack([np.zeros((1, 2)), circle(n - 1)])
     return Graph(n, _link(np.zeros_like(leaves), leaves), f"star of {n}", positions, (1.0, float(n)))
 
 
@@ -145,7 +140,7 @@ def exponential(agents: int) -> Graph:
     n = count("agents", agents)
     i = np.arange(make_room(n, 2 * math.log2(n)))
     hops = [_link(i, (i + (1 << k)) % n) for k in range((n - 1).bit_length())]
-    return Graph(n, _stack(hops), f"exponential graph of {n}", _circle(n))
+    return Graph(n, _stack(hops), f"exponential graph of {n}", circle(n))
 
 
 def _stack(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -189,7 +184,7 @@ def clusters(
         edges.append(np.stack([starts[left] + counts[left] - 1 - k, starts[right] + k], axis=1))
     # Each cluster on its own small circle, all of them on a large one, ends facing inwards.
     radius = 0.8 * math.sin(math.pi / many) if many > 1 else 1.0
-    centres = _circle(many) * (many > 1)
+    centres = circle(many) * (many > 1)
     positions = []
     for c, members in enumerate(counts):
         angle = 1.5 * np.pi - 2 * np.pi * (c / many + (np.arange(members) + 0.5) / members)
@@ -247,7 +242,7 @@ def small_world(agents: int, neighbours: int = 4, rewire: float = 0.1, seed: int
         raise InputError(f"neighbours is {neighbours}, expected an even number below n = {n}")
     drawn = nx.watts_strogatz_graph(make_room(n, neighbours, edge_bytes=700), neighbours, rewire, seed=seed)
     name = f"small world({n}, {neighbours}, {rewire:g}) of seed {seed}"
-    return Graph(n, list(drawn.edges), name, _circle(n))
+    return Graph(n, list(drawn.edges), name, circle(n))
 
 
 def random_regular(agents: int, degree: int = 4, seed: int = 0) -> Graph:

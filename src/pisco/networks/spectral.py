@@ -149,6 +149,15 @@ def as_csr(weights: Any) -> csr_array:
     return matrix
 
 
+def check_sums(matrix: csr_array, axis: int, what: str, fix: str, tolerance: float = 1e-8) -> None:
+    """Refuse rows or columns that do not sum to one; `what` names the one at {}."""
+    sums = np.asarray(matrix.sum(axis=axis)).ravel()
+    wrong = np.abs(sums - 1) > tolerance
+    if wrong.any():
+        at = int(wrong.argmax())
+        raise InputError(f"{what.format(at)} sums to {sums[at]:.10g}, expected 1; {fix}")
+
+
 def _symmetric(weights: Any) -> csr_array:
     matrix = as_csr(weights)
     if not _is_symmetric(matrix):

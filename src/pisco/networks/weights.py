@@ -20,7 +20,7 @@ from pisco.errors import InputError
 from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
 from pisco.networks.files import MATRIX_FILES, read_matrix
 from pisco.networks.graph import Graph
-from pisco.networks.spectral import as_csr, laplacian, laplacian_extremes
+from pisco.networks.spectral import as_csr, check_sums, laplacian, laplacian_extremes
 from pisco.registry import Registry
 
 if TYPE_CHECKING:
@@ -102,15 +102,8 @@ def check(weights: Any, graph: Graph | None = None, *, tolerance: float = 1e-8) 
         raise InputError(
             f"`weights`[{entries.row[at]}, {entries.col[at]}] is {entries.data[at]}, expected a finite number"
         )
-    for axis, what in ((1, "row"), (0, "column")):
-        sums = np.asarray(matrix.sum(axis=axis)).ravel()
-        wrong = np.abs(sums - 1) > tolerance
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise InputError(
-                f"{what} {at} of `weights` sums to {sums[at]:.10g}, expected 1; "
-                "`weights.metropolis(graph)` builds a valid one"
-            )
+    for axis, what in ((1, "row {} of `weights`"), (0, "column {} of `weights`")):
+        check_sums(matrix, axis, what, "`weights.metropolis(graph)` builds a valid one", tolerance)
     if graph is not None:
         _check_support(matrix, graph, n)
     return matrix

@@ -63,7 +63,7 @@ def check_loss(problem: Problem) -> tuple[bool, bool]:
         raise InputError("loss returns several things, expected one loss a sample or their mean; name buffers in parts")
     if shape not in ((), (PROBE,)):
         raise InputError(f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean")
-    return shape == (PROBE,), has_convolutions(program)
+    return shape == (PROBE,), has_convolutions(program.jaxpr)
 
 
 def check_transform(problem: Problem) -> None:

@@ -16,7 +16,7 @@ from jax import lax
 
 from pisco.errors import InputError
 from pisco.networks.placement import EVERYBODY, Placement
-from pisco.privacy import NOISE_STREAM, clipped, with_noise
+from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
 from pisco.tree import num_bytes

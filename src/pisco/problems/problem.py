@@ -17,7 +17,7 @@ from pisco.display import card
 from pisco.errors import InputError, check_number, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
-from pisco.privacy import Privacy, Protection
+from pisco.privacy.gradients import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.blocks import weighted_total
 from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers

@@ -139,10 +139,7 @@ class Stream:
         if self.shapes is None:
             return made
         found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made)
-        if jax.tree.structure(found) != jax.tree.structure(self.shapes) or not all(
-            a.shape == b.shape and a.dtype == b.dtype
-            for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(self.shapes), strict=True)
-        ):
+        if jax.tree.flatten(found) != jax.tree.flatten(self.shapes):
             raise InputError(
                 f"{whose} give {_told(found)} at samples {own.min()} to {own.max()}, and gave "
                 f"{_told(self.shapes)} before; give all samples one shape and dtype"

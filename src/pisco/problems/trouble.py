@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -49,14 +49,9 @@ class Trouble:
             self._defers = False
 
 
-@contextmanager
-def deferring(trouble: Trouble | None) -> Iterator[Callable[[], InputError | None]]:
+def deferring(trouble: Trouble | None) -> AbstractContextManager[Callable[[], InputError | None]]:
     """The same, where a problem's programs may call nobody."""
-    if trouble is None:
-        yield lambda: None
-        return
-    with trouble.deferring() as met:
-        yield met
+    return nullcontext(lambda: None) if trouble is None else trouble.deferring()
 
 
 @contextmanager

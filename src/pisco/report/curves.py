@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pisco.networks.drawing import layout, segments
 from pisco.networks.graph import Graph
+from pisco.report.drawing import layout, segments
 from pisco.report.panels import HUGE, failures_last
 from pisco.report.plots import labels_of
 from pisco.results import measured

@@ -6,7 +6,6 @@ into text, never into markup. Nothing is put together unless a page asks, and th
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import threading
 import time
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pisco._version import __version__
 from pisco.errors import InputError
-from pisco.federation.roster import check_address, host_of
+from pisco.federation.roster import check_address, host_of, is_loopback
 from pisco.federation.runtime.holdup import QUIET
 from pisco.federation.runtime.timing import COMPUTE
 from pisco.report.html import encode, part
@@ -164,7 +163,7 @@ def serve_page(server: Server, address: str | None) -> Iterator[None]:
         yield
         return
     host, port = host_of(check_address(address)), int(address.rpartition(":")[2])
-    if host != "localhost" and not _loopback(host):
+    if not is_loopback(host):
         raise InputError(
             f"--page {address} is not of this machine's loopback, and the page asks nobody who they are; give "
             f"127.0.0.1:{port}, and look from elsewhere through a tunnel (ssh -L {port}:127.0.0.1:{port} HOST)"
@@ -183,13 +182,6 @@ def serve_page(server: Server, address: str | None) -> Iterator[None]:
             time.sleep(0.05)
         time.sleep(0.1 if page.fetched else 0.0)  # what it asked for is under way
         answering.close()
-
-
-def _loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _finite(value: float | None) -> float | None:

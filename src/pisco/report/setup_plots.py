@@ -10,8 +10,8 @@ import numpy as np
 
 from pisco.data.partition import label_counts
 from pisco.errors import InputError
-from pisco.networks.drawing import layout, segments
 from pisco.networks.graph import Graph
+from pisco.report.drawing import layout, segments
 from pisco.report.panels import Agents, Bars, Heat, LinkLines, Panel
 from pisco.report.picture import draw, draw_panel, save
 

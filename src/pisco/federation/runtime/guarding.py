@@ -16,7 +16,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.federation.runtime.routes import GossipHop, ServerHop, gossip, mean, weigh
+from pisco.federation.runtime.routes import GossipHop, ServerHop, average, gossip, mean, weigh
 from pisco.networks.apart import sketch, split
 from pisco.networks.guards import Guard
 from pisco.networks.watch import SETTLED
@@ -124,7 +124,7 @@ class Watcher:
     ) -> list[np.ndarray]:
         """The server's average, guarded; where members have `told` their moves, these end every message."""
         if self.guard is None or not self.guard.guard_server:
-            return mean(arrays, hop.reporters) if hop.weights is None else weigh(arrays, hop.weights)
+            return average(arrays, hop)
         if not told:  # parameters, before somebody joins or at the end: no exchange of a round
             return guarded_mean(self.guard, arrays, hop.reporters, {}, set())[0]
         struck = self._enter(round_, names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pisco.errors import InputError
+from pisco.federation import keyfiles
 from pisco.federation.audit import AuditLog
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
@@ -156,8 +156,7 @@ class MemberProcess(ABC):
             new, self._revoked = revoked - self._revoked, revoked
             self.audit.add("revoked", serials=[f"{serial:x}" for serial in sorted(new)])
         try:
-            found = os.stat(self._plan_path)  # noqa: PTH116  (asked at every request: pathlib is not free)
-            stamp = (found.st_mtime_ns, found.st_ino)
+            stamp = keyfiles.stamp(self._plan_path)
         except OSError:
             return
         if stamp == self._plan_stamp:

@@ -28,6 +28,7 @@ from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, g
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.updates import Compressing, compress
 from pisco.networks.guards import Guard
+from pisco.networks.presence import Masks
 from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
@@ -79,10 +80,9 @@ def everybody(plan: Federation) -> list[Roll]:
 
 def _needed(plan: Federation, name: str, rolls: Sequence[Roll]) -> bool:
     """Whether an agent took part in a round, or in an exchange before the first."""
-    index = next(m.index for e in plan.epochs for m in e.members if m.name == name)
     sizes = message_sizes(plan.build_algorithm(), jax.ShapeDtypeStruct((1, 1), "float32"), 1)
     at_start = name in plan.epochs[0].names and bool(sizes.start_kinds)
-    return at_start or any(index in roll.present for roll in rolls)
+    return at_start or any(plan.indices[name] in roll.present for roll in rolls)
 
 
 def scan(
@@ -98,7 +98,7 @@ def scan(
         raise InputError(f"{objection}, which `scan` does not know; leave it out")
     epoch, own = plan.epoch_at(0), list(weighed(plan, problems, mean_samples).values())
     masks = np.stack([roll_mask(epoch, roll) for roll in counted(rolls)])
-    network = plan.network_of(epoch, _rows(masks) if plan.presence == "deadline" else None)
+    network = plan.network_of(epoch, Masks(masks) if plan.presence == "deadline" else None)
     settings = {"rounds": len(masks), "batch_size": plan.batch_size, "seed": plan.seed} | options
     return run(plan.build_algorithm(), together(own), network, **settings)
 
@@ -142,12 +142,6 @@ def together(problems: Sequence[Problem]) -> Problem:
     )
 
 
-def _rows(masks: np.ndarray) -> Any:
-    from pisco.networks.presence import Masks
-
-    return Masks(masks)
-
-
 class _Again:
     """Everybody's programs and states, taken from exchange to exchange together."""
 
@@ -160,8 +154,7 @@ class _Again:
         self.programs: dict[str, Programs] = {}
         own = weighed(plan, problems, mean_samples)
         for name in own:
-            index = next(m.index for e in plan.epochs for m in e.members if m.name == name)
-            self.programs[name] = Programs(self.algorithm, own[name], plan.batch_size, self.keys, index)
+            self.programs[name] = Programs(self.algorithm, own[name], plan.batch_size, self.keys, plan.indices[name])
         self.enter(plan.epochs[0])
 
     def enter(self, epoch: Epoch) -> None:

@@ -79,7 +79,7 @@ class RolledServer(Server):
         if request.leaving:
             self.farewell(name, self.farewell_round(name))
             return Rolls()
-        index = next(m.index for e in self.plan.epochs for m in e.members if m.name == name)
+        index = self.plan.indices[name]
         with self._work:
             objection = self._why_not_heard(index, request)
             if objection is None:
@@ -114,7 +114,7 @@ class RolledServer(Server):
         return None
 
     def _word(self, request: Ready) -> Word:
-        places = {m.name: m.index for e in self.plan.epochs for m in e.members} | {SERVER: -1}
+        places = self.plan.indices | {SERVER: -1}
         seconds = request.seconds if math.isfinite(request.seconds) else 0.0
         waits_for = places.get(request.waits_for)
         return Word(request.known, request.done, request.ready, request.plan, max(0.0, seconds), waits_for)

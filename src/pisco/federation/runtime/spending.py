@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.accounting import curve, most, noise_for, spent
 from pisco.costs import message_sizes
 from pisco.errors import InputError
 from pisco.federation.runtime.peers import Stopped
 from pisco.files import atomic_write
+from pisco.privacy.accounting import curve, most, noise_for, spent
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
 

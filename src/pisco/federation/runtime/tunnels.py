@@ -10,7 +10,6 @@ import base64
 import contextlib
 import errno
 import functools
-import ipaddress
 import itertools
 import socket
 import ssl
@@ -18,13 +17,13 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from urllib.parse import unquote, urlsplit
 
 from pisco.errors import InputError
 from pisco.federation import authority as ca
 from pisco.federation.kits import Kit, Refused
-from pisco.federation.roster import OUTBOUND, RelayPoint, host_of
+from pisco.federation.roster import OUTBOUND, RelayPoint, host_of, is_loopback
 from pisco.federation.runtime.lines import hear, plain, say
 from pisco.federation.runtime.splicing import hang_up, splice
 
@@ -57,16 +56,23 @@ def presented(secured: ssl.SSLSocket | ssl.SSLObject) -> bytes:
     return ssl.DER_cert_to_PEM_cert(secured.getpeercert(True) or b"").encode()
 
 
+@contextlib.contextmanager
+def _closed_on_error(raw: socket.socket) -> Iterator[None]:
+    """A connection is closed where something goes wrong with it."""
+    try:
+        yield
+    except BaseException:
+        raw.close()
+        raise
+
+
 def introduce(kit: Kit, raw: socket.socket, name: str, alpn: str) -> ssl.SSLSocket:
     """TLS over a connection, if the other end is the member of that name and not revoked."""
-    secured = None
-    try:
+    with _closed_on_error(raw):
         secured = tls(kit, server=False, alpn=alpn).wrap_socket(raw, server_hostname=kit.server_name(name))
+    with _closed_on_error(secured):
         if secured.selected_alpn_protocol() != alpn or kit.identify(presented(secured)) != name:
             raise Refused(f"what answers in place of {name} is something else")
-    except BaseException:
-        (secured or raw).close()
-        raise
     return secured
 
 
@@ -112,15 +118,9 @@ def proxy_for(kit: Kit, host: str) -> str | None:
     if kit.proxy is not None:
         return kit.proxy
     found = urllib.request.getproxies_environment()
-    if "https" not in found or _loopback(host) or urllib.request.proxy_bypass(host):
+    if "https" not in found or is_loopback(host) or urllib.request.proxy_bypass(host):
         return None
     return check_proxy(found["https"])
-
-
-def _loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def connect(kit: Kit, address: str) -> socket.socket:
@@ -132,7 +132,7 @@ def connect(kit: Kit, address: str) -> socket.socket:
     parts = urlsplit(proxy)
     assert parts.hostname is not None  # `check_proxy` has seen it
     raw = tuned(socket.create_connection((parts.hostname, parts.port or 80), timeout=TIMEOUT))
-    try:
+    with _closed_on_error(raw):
         asked = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n"
         if parts.username is not None:
             who = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
@@ -147,9 +147,6 @@ def connect(kit: Kit, address: str) -> socket.socket:
         status = head.split(b"\r\n")[0].decode("ascii", "replace")
         if not status.startswith("HTTP/1.") or status.split(" ")[1:2] != ["200"]:
             raise OSError(errno.ECONNREFUSED, f"the proxy {parts.hostname} answers {plain(status) or 'nothing'}")
-    except BaseException:
-        raw.close()
-        raise
     return raw
 
 
@@ -186,12 +183,9 @@ def here(address: str) -> socket.socket:
     """A connection to a listener of this machine's own: a private address, or host:port."""
     if is_private(address):
         raw = socket.socket(socket.AF_UNIX)
-        try:
+        with _closed_on_error(raw):
             raw.settimeout(TIMEOUT)
             raw.connect(address.removeprefix(_UNIX))
-        except BaseException:
-            raw.close()
-            raise
         return raw
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host_of(address), host_of(address))
     return tuned(socket.create_connection((host, int(address.rpartition(":")[2])), timeout=TIMEOUT))
@@ -241,25 +235,19 @@ def knock(kit: Kit, relay: RelayPoint, *words: str) -> ssl.SSLSocket:
     """Ask a relay for something; what it answers is for the caller to hear."""
     own = kit.own_relay if relay.name == kit.name else None
     secured = introduce(kit, connect(kit, relay.address) if own is None else here(own), relay.name, ALPN)
-    try:
+    with _closed_on_error(secured):
         say(secured, *words)
-    except BaseException:
-        secured.close()
-        raise
     return secured
 
 
 def agreed(secured: ssl.SSLSocket) -> socket.socket:
     """The plain connection that is left once the relay says that somebody is at its other end."""
-    try:
+    with _closed_on_error(secured):
         answer = hear(secured)
         if answer != "ok":
             raise OSError(errno.EHOSTUNREACH, plain(answer.removeprefix("no ")))
         secured.settimeout(TIMEOUT)
         return secured.unwrap()
-    except BaseException:
-        secured.close()
-        raise
 
 
 _failed: dict[str, float] = {}

@@ -17,6 +17,7 @@ sampling with replacement has no accountant yet. Full batches are the Gaussian m
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -67,13 +68,7 @@ def noise_for(epsilon: float, samples: int, batch_size: int | None, evaluations:
 
 def most(fits: Callable[[int], bool], high: int) -> int:
     """The largest count up to `high` that fits, where all smaller ones fit too; 0 where none does."""
-    if fits(high):
-        return high
-    low = 0
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    return high if fits(high) else bisect_left(range(1, high), True, key=lambda count: not fits(count))
 
 
 def curve(noise: float, samples: int, batch_size: int | None, counts: Any, delta: float) -> np.ndarray:
