@@ -16,7 +16,10 @@ def as_arrays(what: str, tree: Any) -> Any:
     """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits."""
 
     def leaf(path: Any, value: Any) -> jax.Array:
-        where, array = what + jax.tree_util.keystr(path), np.asarray(value)
+        where = what + jax.tree_util.keystr(path)
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise InputError(f"{where} holds random keys, expected numbers; leave them out, as a loss is given a key")
+        array = np.asarray(value)
         if array.dtype.kind in "OSUMm":
             raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
         kept = jax.dtypes.canonicalize_dtype(array.dtype)

@@ -20,7 +20,7 @@ from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.blocks import weighted_total
-from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
+from pisco.problems.checks import check_loss, check_metrics, check_start, check_transform, without_buffers
 from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
@@ -101,6 +101,7 @@ class Problem:
         arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(init))
         self.draws_start = callable(init) and not arrays  # a module may be a tree of arrays and callable
         self.start = init if self.draws_start else as_arrays("the start", init)
+        check_start(self.start, self.draws_start)
         self.kinds, self.frozen = None, None
         if parts is not None:
             self._divide(parts)
