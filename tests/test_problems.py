@@ -17,6 +17,7 @@ from pisco.problems.blocks import weighted_total
 from pisco.problems.cnn import _copied, _gathered, convolve
 from pisco.problems.gradient import gradient
 from pisco.problems.sampling import batch_indices
+from pisco.tree import squared_norm
 
 from worlds import Quadratics
 
@@ -333,3 +334,10 @@ def test_a_loss_from_elsewhere_is_asked_for_whole_batches_of_agents_of_unequal_s
     assert min(asked) >= 4  # training on all samples, too
     np.testing.assert_allclose(got.params, expected.params, rtol=1e-5)
     np.testing.assert_allclose(got.history["loss"], expected.history["loss"], rtol=1e-5)
+
+
+def test_squares_of_half_precision_have_all_their_digits():
+    """(The tests' quick compiler knows no float16, whose squares end at 65504.)"""
+    entry = float(jnp.bfloat16(1.3))
+    found = squared_norm({"a": jnp.full(1000, 1.3, jnp.bfloat16), "b": jnp.full((), 1.3, jnp.bfloat16)})
+    assert found.dtype == jnp.float32 and float(found) == pytest.approx(1001 * entry**2, rel=1e-5)

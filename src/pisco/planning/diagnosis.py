@@ -117,7 +117,7 @@ def diagnose(
         )
     if problem.personal:
         raise InputError(
-            f"agents keep leaves of their own ({problem.kinds}), and what is measured is a model that all of them share; "
+            f"agents keep leaves of their own ({problem.kinds}), and what is measured is a model that all share; "
             "diagnose the problem without parts, or compare runs"
         )
     optimizer = Optimizer.read(direction)

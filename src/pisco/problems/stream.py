@@ -176,6 +176,7 @@ class Stream:
         found = [self.ahead.get((int(first), int(second))) for first, second in words]
         if any(each is None for each in found):
             return self._rows(rows, training=True)
+        agents = np.minimum(agents, len(self.sizes) - 1)  # devices that hold fewer agents than others are filled up
         if len({id(each) for each in found}) == 1:
             every = np.array_equal(agents, np.arange(jax.tree.leaves(found[0])[0].shape[0]))
             made = found[0] if every else jax.tree.map(lambda leaf: leaf[agents], found[0])

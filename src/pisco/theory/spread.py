@@ -53,8 +53,8 @@ def gradient_spread(
     """σ²/b, ζ² and what becomes of them at `params`, from `batches` mini-batches of every agent, one after the other.
 
     Hessian products are on about `samples` samples of all agents together. Memory: two gradients an agent, however
-    large the data. Without a batch size there is no noise but that of `pisco.Privacy`, which counts. With the `scale` of
-    `adam_scale` it is what Adam meets.
+    large the data. Without a batch size there is no noise but that of `pisco.Privacy`, which counts. With the `scale`
+    of `adam_scale` it is what Adam meets.
 
     >>> import pisco
     >>> gradient_spread(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [2.0]]), jnp.ones(1))[:3]
