@@ -43,6 +43,11 @@ def as_arrays(what: str, tree: Any) -> Any:
 def refuse_items(what: str, tree: Any) -> None:
     """Refuse a leaf that hands out items but is no array: NumPy would ask it for more of them without an end."""
     for leaf in jax.tree.leaves(tree):
+        if hasattr(leaf, "__iter__") and not (hasattr(leaf, "__getitem__") or hasattr(leaf, "__array__")):
+            raise InputError(
+                f"{what} holds a {type(leaf).__name__}, which hands out batches of its own, and samples are asked for "
+                "by number; give the data set behind it"
+            )
         if hasattr(leaf, "__getitem__") and not hasattr(leaf, "__array__") and not isinstance(leaf, Sequence):
             raise InputError(
                 f"{what} holds a {type(leaf).__name__}, which is no array; give arrays, or as data a list with one "
