@@ -52,6 +52,28 @@ def uneven(agents, **options):
     )
 
 
+class Items:
+    """Samples that are handed out one by one."""
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows["y"])
+
+    def __getitem__(self, index):
+        return {name: values[index] for name, values in self.rows.items()}
+
+
+def streamed(agents):
+    """The same as `uneven` with samples that stay where they are."""
+    plain = uneven(agents)
+    ends = np.cumsum(plain.sizes)
+    own = [slice(end - size, end) for end, size in zip(ends, np.asarray(plain.sizes), strict=True)]
+    data = [Items({name: np.asarray(values)[rows] for name, values in plain.data.items()}) for rows in own]
+    return pisco.Problem(plain.loss, plain.start, data, test=plain.test, metrics=plain.metrics)
+
+
 def personal(agents):
     """The same with a leaf of every agent's own, one that is frozen, and a buffer."""
 
@@ -136,6 +158,7 @@ NETWORKS = {
     "adaptive": on(ring(9, server=pisco.adaptive(2))),
     "custom": on(ring(9, server=lambda key, k: k % 4 == 1)),
     "personal": on(ring(10, server=COIN), problem=personal),
+    "streamed": on(ring(10, server=COIN), problem=streamed),
     "poisoned": on(poisoned_ring(server=COIN)),
     "poisoned, per agent": on(poisoned_ring(server=pisco.per_agent(np.linspace(0, 1, 9)))),
     "private": on(ring(10, server=COIN), problem=lambda n: uneven(n, privacy=pisco.Privacy(clip=0.5, noise=1.0))),

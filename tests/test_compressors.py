@@ -72,6 +72,17 @@ def test_keeping_more_than_there_is_is_refused():
         pisco.run(rule, problem, pisco.Network.ring(3), rounds=1)
 
 
+def test_quantised_halves_are_right_on_average():
+    """bfloat16 has no digits for a level and a fraction of one."""
+    given = jnp.asarray(100 * np.random.default_rng(0).normal(size=300), jnp.bfloat16)
+    q = Quantize(4, unbiased=True)
+    drawn = [np.asarray(q(given, jax.random.key(seed)), float) for seed in range(50)]
+    error = (np.mean(drawn, axis=0) - np.asarray(given, float)) * np.sign(np.asarray(given, float))
+    assert abs(error.mean()) < 0.5  # of about 80
+    sent = q.decode(q.encode(given, jax.random.key(1)), given, jax.random.key(1))
+    np.testing.assert_array_equal(np.asarray(sent, float), drawn[1])
+
+
 CODECS = [*ALL, TopK(count=1), RandomK(0.3, unbiased=True), Quantize(2), Quantize(16)]
 
 

@@ -110,6 +110,11 @@ def test_what_is_measured_is_what_a_small_problem_has():
     assert np.mean([each.heterogeneity for each in few]) == pytest.approx(whole.heterogeneity, rel=0.4)
     assert drawn.noise / 2 * 2 / 3 > 0.4 * whole.heterogeneity
     assert 0 < drawn.noise_energy < np.linalg.norm(mean, 2) * 3 * drawn.noise
+    # Noise that hides samples is noise: (σC/b)² for each of two entries, also where batches are all samples.
+    for size, count in ((5, 5), (None, 400)):
+        private = problem.private(pisco.Privacy(clip=100, noise=0.01 * count))
+        hidden = gradient_spread(private, point, batch_size=size, batches=400)
+        assert hidden.noise == pytest.approx(2 + (drawn.noise if size else 0), rel=0.15)
 
 
 def test_through_adam_all_is_measured_in_its_scale():
@@ -167,5 +172,8 @@ def test_what_cannot_be_judged_is_refused():
         estimate(host.problem(outside, outside))
     rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
     assert check_step(rule, host.problem(outside, outside), pisco.Network.ring(2), rounds=10) is None
+    heads = pisco.Problem(lambda x, b, key: (b - x["w"] - x["h"]) ** 2, {"w": 0.0, "h": 0.0}, np.ones((2, 3)))
+    with pytest.raises(InputError, match=r"leaves of their own \(local: h\)"):
+        diagnose(heads.parted({"local": "h"}), pisco.Network.ring(2), rounds=10)
     with pytest.raises(InputError, match="rounds is 0"):
         diagnose(problem, pisco.Network.ring(2), rounds=0)

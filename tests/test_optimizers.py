@@ -213,6 +213,8 @@ def turns_into(made):
     [
         (grows(), "changes its shapes"),
         (optax.adam(0.1), "holds a step size; leave that to local_lr"),
+        (optax.MultiSteps(optax.sgd(0.1), 9), "holds a step size; leave that to local_lr"),
+        (optax.masked(optax.sgd(0.1), lambda model: jax.tree.map(lambda x: x.ndim == 1, model)), "holds a step size"),
         (optax.GradientTransformation(lambda _: jax.random.key(0), lambda up, key, _=None: (up, key)), "a random key"),
         (turns_into(lambda updates: {"other": updates}), "makes something else of a direction"),
         (turns_into(lambda updates: 1 / 0), r"fails on this model \(ZeroDivisionError"),
@@ -235,6 +237,16 @@ def test_what_is_told_of_an_optimizer_is_the_same_in_every_process():
     assert repr(dsgd(local_lr=0.1)) == "dsgd(local_lr=0.1, comm_lr=1.0, local_steps=1, combine_first=False)"
     assert "direction=Optimizer(trace(None, 0.8, False))" in repr(dsgd(local_lr=0.1, direction=optax.trace(0.8)))
     assert Optimizer.read(["clip", "adam"]) is Optimizer.read(["clip", "adam"])
+
+    def of_parts(decay):
+        return Optimizer.read(optax.multi_transform({"a": optax.trace(decay), "b": optax.identity()}, "a")).text
+
+    assert of_parts(0.8) == of_parts(0.8) != of_parts(0.9)
+
+    def schedule(count):
+        return 1.0 if count is None else schedule(None)
+
+    assert "(…)" in Optimizer.read(optax.scale_by_schedule(schedule)).text
 
 
 def test_an_experiment_file_names_optimizers(tmp_path):

@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 
 import pisco
 from pisco.errors import InputError
+from pisco.interop import host
 from pisco.problems.blocks import weighted_total
 from pisco.problems.cnn import _copied, _gathered, convolve
 from pisco.problems.gradient import gradient
 from pisco.problems.sampling import batch_indices
+from pisco.tree import squared_norm
 
 from worlds import Quadratics
 
@@ -221,7 +223,7 @@ def test_cnn_trains_inside_the_scan(narrow):
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_blockwise_sums_do_not_depend_on_the_block(block, total):
     values = jnp.arange(total, dtype=jnp.float32)
-    assert float(weighted_total(lambda batch: batch, values, jnp.ones(total), block)) == total * (total - 1) / 2
+    assert float(weighted_total(jnp.vdot, values, jnp.ones(total), block)) == total * (total - 1) / 2
 
 
 def test_agents_with_fewer_samples_than_are_measured_count_alike(x64):
@@ -301,3 +303,41 @@ def test_agents_in_groups(monkeypatch):
     state = 4 * 5 * 40 * 4  # X, Y, G and the next G
     sizes = [made.group_size(wide, 100, stack, state + room) for room in (0, 30_000, math.inf)]
     assert sizes[0] == 1 < sizes[1] < 5 == sizes[2], sizes
+
+
+def test_a_loss_from_elsewhere_is_asked_for_whole_batches_of_agents_of_unequal_sizes():
+    """One sample at a time would be a call each, and a gradient as large as the model for each of them."""
+    rng, asked = np.random.default_rng(0), []
+    data = [{"a": rng.normal(size=(size, 3)), "y": rng.normal(size=size)} for size in (4, 9, 6)]
+
+    def own(given):
+        def value(params, rows):
+            asked.append(len(rows))
+            return float(np.mean((given["a"][rows] @ params - given["y"][rows]) ** 2))
+
+        def gradient(params, rows, seed):
+            rest = given["a"][rows] @ params - given["y"][rows]
+            return value(params, rows), (2 * rest @ given["a"][rows] / len(rows)).astype(params.dtype)
+
+        return host.Local(lambda seed: np.ones(3, np.float32), gradient, value, len(given["y"]))
+
+    theirs = host.problem(*map(own, data)).weighted("samples")
+    ours = pisco.Problem(
+        lambda x, batch, key: (batch["a"] @ x - batch["y"]) ** 2, np.ones(3, np.float32), data, weights="samples"
+    )
+    asked.clear()
+    np.testing.assert_allclose(theirs.objective(jnp.ones(3)), ours.objective(jnp.ones(3)), rtol=1e-6)
+    assert asked == [4, 9, 6]
+    rule, net = pisco.algorithms.pisco(local_lr=0.05, local_steps=1), pisco.Network.ring(3)
+    asked.clear()
+    got, expected = (pisco.run(rule, each, net, rounds=3) for each in (theirs, ours))
+    assert min(asked) >= 4  # training on all samples, too
+    np.testing.assert_allclose(got.params, expected.params, rtol=1e-5)
+    np.testing.assert_allclose(got.history["loss"], expected.history["loss"], rtol=1e-5)
+
+
+def test_squares_of_half_precision_have_all_their_digits():
+    """(The tests' quick compiler knows no float16, whose squares end at 65504.)"""
+    entry = float(jnp.bfloat16(1.3))
+    found = squared_norm({"a": jnp.full(1000, 1.3, jnp.bfloat16), "b": jnp.full((), 1.3, jnp.bfloat16)})
+    assert found.dtype == jnp.float32 and float(found) == pytest.approx(1001 * entry**2, rel=1e-5)

@@ -53,12 +53,12 @@ def assert_close(found, cases):
     assert max(worst.values()) <= 1e-12, {case: error for case, error in worst.items() if error > 1e-12}
 
 
-CUT = ["pisco-compressed", "tt-hf", "per agent", "one peer", "adaptive", "absent", "personal", "poisoned"]
+CUT = ["pisco-compressed", "tt-hf", "per agent", "one peer", "adaptive", "absent", "personal", "streamed", "poisoned"]
 """Rows and networks that together pass every kind of communication."""
 
 
 def test_some_of_the_cut_equals_scan_on_several_devices():
-    some = ["pisco-compressed", "absent"]
+    some = ["pisco-compressed", "absent", "streamed"]
     assert_close(run_cases(some, [4]), some)
 
 

@@ -61,6 +61,16 @@ class Fewer(Many):
         return super().__getitems__(rows)[1:]
 
 
+class Batches:
+    """A loader, such as PyTorch's: no sample can be asked for by its number."""
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        yield {name: array[0] for name, array in ARRAYS.items()}
+
+
 def on_disk(folder):
     for name, array in ARRAYS.items():
         np.save(folder / f"{name}.npy", array)
@@ -158,10 +168,15 @@ def other(sample):
     return sample | {"a": np.zeros(4, np.float32)}
 
 
+def not_finite(sample):
+    return sample | {"a": np.array([0.0, np.nan, 0.0], np.float32)}
+
+
 WRONG = [
     (shorter, r"agent 1's data fail at samples \d+ to \d+ of 12 \(IndexError: list index out of range\)"),
     (broken, r"agent 1's data fail .*the disk is gone"),
     (other, r"agent 1's data (give float32\(4,\), .* and gave float32\(3,\)|fail .* must have the same shape)"),
+    (not_finite, r"agent 1's data hold NaN or infinity at sample \d+; give"),
 ]
 
 
@@ -222,6 +237,7 @@ def test_a_loader_that_fails_at_once_and_other_nonsense():
         ([Samples(0, lambda sample: None)], "a sample of the data holds no numbers"),
         ([Samples(0, lambda sample: sample | {"y": 2**40})], "samples hold 1099511627776, which int32 cannot"),
         ([Fewer(0)], "0 samples came where 1 were asked for"),
+        ([Batches()], "data holds a Batches, which hands out batches of its own"),
         ([Rows({"y": []}), Samples(0)], "agent 0's data have no samples"),
     ):
         with pytest.raises(pisco.InputError, match=sentence):

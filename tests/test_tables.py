@@ -52,6 +52,7 @@ def test_quotes_and_compressed_files(tmp_path):
         ("a\n3\n", {}, "no column beside the label 'a'"),
         ("a;label\n1,5;x\n", {}, "separated by ';'; separate them with commas"),
         ("a\tlabel\n1\tx\n", {}, "are separated by"),
+        (",a,label\n0,1,x\n1,2,y\n", {}, "column 1 of"),
         ("age,city,outcome\n1,2,3\n", {"label": "outcom"}, "has no column 'outcom'; did you mean 'outcome'?"),
         ("age,city,outcome\n1,2,3\n", {"drop": ["town"]}, "has no column 'town'"),
         ("age,city,outcome\n1,2,3\n", {"drop": "age"}, "expected a list of columns"),

@@ -19,6 +19,10 @@ def _like(scalar: Any, leaf: jax.Array) -> jax.Array:
     return jnp.asarray(scalar, dtype=leaf.dtype)
 
 
+def _wide(leaf: jax.Array) -> Any:
+    return jnp.promote_types(leaf.dtype, jnp.float32)
+
+
 def descend(params: Tree, lr: Any, direction: Tree) -> Tree:
     """`params − lr·direction`.
 
@@ -79,8 +83,9 @@ def mean_over_agents(tree: Tree) -> Tree:
 
 
 def squared_norm(tree: Tree) -> jax.Array:
-    """The squared Euclidean norm of all leaves together."""
-    return sum((jnp.vdot(x, x) for x in jax.tree.leaves(tree)), start=jnp.zeros(()))
+    """The squared Euclidean norm of all leaves together, in float32 at least: a square is soon beyond float16."""
+    squares = (jnp.vdot(x, x, preferred_element_type=_wide(x)) for x in jax.tree.leaves(tree))
+    return sum(squares, start=jnp.zeros(()))
 
 
 def spread(tree: Tree) -> jax.Array:

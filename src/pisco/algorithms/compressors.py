@@ -163,8 +163,9 @@ class Quantize:
     def __call__(self, tree: Any, key: Key) -> Any:
         flat, unflatten = ravel_pytree(tree)
         norm, rounded = _rounded(flat, key, 2 ** (self.bits - 1))
-        factor = jnp.asarray(self._factor(flat.size), flat.dtype)
-        return unflatten(factor * norm / 2 ** (self.bits - 1) * jnp.sign(flat) * rounded)
+        factor = jnp.asarray(self._factor(flat.size), rounded.dtype)
+        made = factor * norm.astype(rounded.dtype) / 2 ** (self.bits - 1) * jnp.sign(flat) * rounded
+        return unflatten(made.astype(flat.dtype))
 
     def _factor(self, length: int) -> float:
         levels = 2 ** (self.bits - 1)
@@ -182,12 +183,12 @@ class Quantize:
         return norm.tobytes() + pack(signed, self.bits + 1)
 
     def decode(self, data: bytes, like: Any, key: Key) -> Any:
-        size, number = length(like), dtype(like).type
-        norm = np.frombuffer(data, number, 1)[0]
+        size, held = length(like), dtype(like)
+        norm, number = np.frombuffer(data, held, 1)[0], jnp.promote_types(held, jnp.float32).type
         if norm < 0:
             raise ValueError(f"its norm is {norm}")
         signed = unpack(memoryview(data)[norm.nbytes :], size, self.bits + 1)
-        step = number(self._factor(size)) * norm / number(2 ** (self.bits - 1))
+        step = number(self._factor(size)) * number(norm) / number(2 ** (self.bits - 1))
         return shaped(np.where(signed & 1, -step, step) * (signed >> 1).astype(number), like)
 
 
@@ -265,9 +266,11 @@ def _largest(flat: jax.Array, kept: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=2)
 def _rounded(flat: jax.Array, key: Key, levels: int) -> tuple[jax.Array, jax.Array]:
-    norm = jnp.linalg.norm(flat)
-    safe = jnp.where(norm > 0, norm, 1)
-    return norm, jnp.floor(levels * jnp.abs(flat) / safe + jax.random.uniform(key, flat.shape, flat.dtype))
+    # Half precision has neither the range of a square nor the digits of a level and a fraction.
+    wide = flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
+    norm = jnp.linalg.norm(wide).astype(flat.dtype)
+    safe = jnp.where(norm > 0, norm, 1).astype(wide.dtype)
+    return norm, jnp.floor(levels * jnp.abs(wide) / safe + jax.random.uniform(key, wide.shape, wide.dtype))
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -9,6 +9,7 @@ Optimizer(clip, adam)
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,6 +77,9 @@ def shared_adam(*, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8) -> Opt
     return Optimizer(rule=optax.scale_by_adam(b1, b2, eps), shared=("nu",))
 
 
+PROBED = 100
+"""Steps of an optimizer that are tried at most, to see which way it goes."""
+
 OPTIMIZERS = Registry[Callable[..., Any]](
     "optimizer",
     "pisco.optimizers",
@@ -134,12 +138,14 @@ class Optimizer:
         """Every agent's memory before the first step."""
         if self.rule is None:
             return ()
-        if (_probe(self, 1.0) or 0.0) < 0:
+        rule, params = self.rule, only(params, TRAINED)
+        # Small leaves: what an optimizer does to a leaf may depend on its path and its axes, hardly on their lengths.
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct([min(size, 2) for size in x.shape[1:]], x.dtype), params)
+        if any(along < 0 for along in _probe(self, 1.0, like)):
             raise InputError(
                 f"the optimizer {self.text} turns the direction round: it holds a step size; leave that to local_lr or "
                 "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
             )
-        rule, params = self.rule, only(params, TRAINED)
         try:
             memory = jax.vmap(rule.init)(params)
             moves, after = jax.eval_shape(lambda: jax.vmap(rule.update)(params, memory, params))
@@ -190,8 +196,9 @@ class Optimizer:
     @property
     def normalises(self) -> bool:
         """Whether the size of a direction hardly matters, as for Adam: then its noise is not averaged out."""
-        small, large = (_probe(self, size) for size in (1e-3, 2e-3))
-        return small is not None and large is not None and abs(large) < 1.5 * abs(small)
+        number = jax.ShapeDtypeStruct((), jnp.result_type(float))
+        found = [along for size in (1e-3, 2e-3) for along in _probe(self, size, number)]
+        return len(found) == 2 and abs(found[1]) < 1.5 * abs(found[0])
 
     def __repr__(self) -> str:
         return f"Optimizer({self.text})" if self.text else "None"
@@ -241,26 +248,45 @@ def _forms(tree: Any, *, dtypes: bool = True) -> Any:
     return jax.tree.structure(tree), leaves
 
 
-def _probe(made: Optimizer, size: float) -> float | None:
-    """Where the second step along the same direction goes, of a model of one number; None if it takes no such model."""
+def _probe(made: Optimizer, size: float, like: Params) -> list[float]:
+    """How far every leaf goes in the second step along the same direction; nothing if the model is not to its liking.
+
+    One that gathers the directions of several steps, and stands still meanwhile, gets up to PROBED of them.
+    """
     try:
         with jax.ensure_compile_time_eval():
-            ones = jnp.ones(())
-            memory, move = made.rule.init(ones), ones
-            for _ in range(2):
-                move, memory = made.rule.update(size * ones, memory, ones)
-            return float(move)
+            ones = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), like)
+            direction = jax.tree.map(lambda x: size * x, ones)
+            memory, update, moves, steps = made.rule.init(ones), made.rule.update, [0.0], 0
+            while steps < 2 or (not any(moves) and steps < PROBED):
+                update = jax.jit(update) if steps == 2 else update  # compiled for a long wait alone
+                move, memory = update(direction, memory, ones)
+                moves, steps = [float(jnp.sum(x)) for x in jax.tree.leaves(move)], steps + 1
+            return moves
     except Exception:
-        return None
+        return []
 
 
-def _described(part: Any) -> str:
+def _described(part: Any, inside: tuple[int, ...] = ()) -> str:
     """What tells one transformation from another in every process: its functions, and the numbers they hold."""
+    if id(part) in inside:
+        return "…"  # a function that knows itself
+    told = functools.partial(_described, inside=(*inside, id(part)))
+    if isinstance(part, Mapping):
+        return ", ".join(f"{key}: {told(value)}" for key, value in part.items())
+    if isinstance(part, tuple | list):
+        return ", ".join(map(told, part))
+    if isinstance(part, functools.partial):
+        return ", ".join(filter(None, map(told, (part.func, part.args, part.keywords))))
     if not callable(part):
         return repr(part) if isinstance(part, int | float | str | bool | None) else type(part).__name__
     name = getattr(part, "__qualname__", type(part).__qualname__).split(".")[0]
     cells = getattr(part, "__closure__", None) or ()
-    held = [cell.cell_contents for cell in cells]
-    inner = [_described(each) for each in held if not isinstance(each, tuple | list)]
-    inner += [_described(each) for many in held if isinstance(many, tuple | list) for each in many]
+    held = [cell.cell_contents for cell in cells if cell != _EMPTY]
+    inner = [told(each) for each in held if not isinstance(each, tuple | list)]
+    inner += [told(each) for many in held if isinstance(many, tuple | list) for each in many]
     return f"{name}({', '.join(inner)})" if inner else name
+
+
+_EMPTY = types.CellType()
+"""A closure's variable that is not set yet."""

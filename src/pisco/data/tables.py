@@ -53,6 +53,11 @@ def load_table(path: str | Path, label: str | None = None, drop: Sequence[str] |
     features = [name for name in names if name != label and name not in drop]
     if not features:
         raise InputError(f"{path} has no column beside the label {label!r}; add columns of numbers")
+    if "" in features:
+        raise InputError(
+            f"column {names.index('') + 1} of {path} has no name, like the row numbers that pandas writes; name it, or "
+            'leave it out with drop = [""] (or index=False in pandas)'
+        )
     for name in features:
         _check_numbers(path, name, columns[name])
     labels, classes = _labels(path, label, columns[label])

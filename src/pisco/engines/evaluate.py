@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
@@ -126,7 +127,8 @@ def agent_errors(state: State) -> dict[str, Any]:
     leaves = jax.tree.leaves(only(innermost(state).params))
     if leaves[0].shape[0] > AGENTS_UP_TO:
         return {}
-    apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in leaves]
+    wide = [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in leaves]
+    apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in wide]
     return {AGENT_ERRORS: sum(apart[1:], start=apart[0])}
 
 

@@ -6,7 +6,7 @@ agent and the round alone, in every engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -123,24 +123,29 @@ class _HostLoss:
 
     def __call__(self, params: Params, batch: Any, key: Key | None) -> Any:
         words = None if key is None else jax.random.key_data(key)
-        mean = _mean_loss(self, params, batch["agent"], batch["row"], words)
+        mean = _total_loss(self, params, batch["agent"], batch["row"], words, None)
         if words is None or not self.agents[0].buffers:
             return mean
         like = {each: self.shapes[each] for each in self.agents[0].buffers}
         return mean, self.ask(self.renewed, like, jax.lax.stop_gradient(params), batch["agent"], batch["row"], words)
 
-    def ask(self, function: Callable[..., Any], like: Any, params: Params, agent: Any, row: Any, words: Any) -> Any:
+    def weighted(self, params: Params, batch: Any, weights: jax.Array, key: Key | None) -> jax.Array:
+        """Σ weights·losses: single samples would be a call each, and a gradient as large as the model for each."""
+        words = None if key is None else jax.random.key_data(key)
+        return _total_loss(self, params, batch["agent"], batch["row"], words, weights)
+
+    def ask(self, function: Callable[..., Any], like: Any, params: Params, *given: Any) -> Any:
         """Inside a program: `function` of all this, computed on the host."""
 
-        def asked(params: Params, agent: Any, row: Any, words: Any) -> Any:
+        def asked(params: Params, agent: Any, row: Any, words: Any, *weights: Any) -> Any:
             owner = np.asarray(agent)
             try:
-                return function(jax.tree.map(np.asarray, params), owner, np.asarray(row), words)
+                return function(jax.tree.map(np.asarray, params), owner, np.asarray(row), words, *weights)
             except Exception as error:
                 self._fails(error, np.unique(owner).tolist(), training=words is not None)
             return jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), like)
 
-        return jax.pure_callback(asked, like, params, agent, row, words, vmap_method="sequential")
+        return jax.pure_callback(asked, like, params, *given, vmap_method="sequential")
 
     def write(self, context: Any, out: Any, params: Params, agent: Any, row: Any, words: Any) -> None:
         """Called by a program on a GPU, with the device's own memory: loss and gradient of one agent's batch."""
@@ -165,21 +170,22 @@ class _HostLoss:
         made = own.renew(params, row, _seed(words))
         return {each: self._checked(value, self.shapes[each]) for each, value in made.items()}
 
-    def value(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> np.ndarray:
-        """The mean over samples that may belong to several agents."""
-        total = 0.0
-        for index in np.unique(owner):
-            mine = row[owner == index]
-            total += float(self.agents[index].loss(params, mine)) * len(mine)
-        return np.asarray(total / len(row), _dtype(self.shapes))
+    def value(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any, weights: Any) -> np.ndarray:
+        """The mean over samples that may belong to several agents, or their sum with weights."""
+        total, whole = 0.0, len(row) if weights is None else 1
+        for index, mine, mass in _groups(owner, row, weights):
+            total += float(self.agents[index].loss(params, mine)) * mass
+        return np.asarray(total / whole, _dtype(self.shapes))
 
-    def value_and_gradient(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> tuple[Any, Params]:
+    def value_and_gradient(
+        self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any, weights: Any
+    ) -> tuple[Any, Params]:
         seed = None if words is None and self.agents[0].buffers else _seed(words)
         total, slope = 0.0, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
-        for index in np.unique(owner):
-            mine = row[owner == index]
+        whole = len(row) if weights is None else 1
+        for index, mine, mass in _groups(owner, row, weights):
             value, gradient = self.agents[index].gradient(params, mine, seed)
-            share = len(mine) / len(row)
+            share = mass / whole
             total += share * float(value)
             if share == 1.0:  # one agent's batch: its gradient as it is, to the last bit
                 slope = jax.tree.map(self._checked, gradient, self.shapes)
@@ -202,18 +208,31 @@ class _HostLoss:
         return array
 
 
+def _groups(owner: np.ndarray, row: np.ndarray, weights: Any) -> Iterator[tuple[int, np.ndarray, float]]:
+    """An agent, samples of it that weigh the same, and what they weigh together (1 each unless given)."""
+    given = np.ones(len(row)) if weights is None else np.asarray(weights, float)
+    for index in np.unique(owner):
+        for weight in np.unique(given[owner == index]):
+            mine = row[(owner == index) & (given == weight)]
+            if weight:  # others fill up a block
+                yield int(index), mine, float(weight) * len(mine)
+
+
 @partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _mean_loss(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> jax.Array:
+def _total_loss(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any, weights: Any) -> jax.Array:
+    """The mean, or the sum with weights."""
     out = jax.ShapeDtypeStruct((), _dtype(host.shapes))
-    return host.ask(host.value, out, params, agent, row, words)
+    return host.ask(host.value, out, params, agent, row, words, weights)
 
 
-def _forward(host: _HostLoss, params: Params, agent: Any, row: Any, words: Any) -> tuple[jax.Array, Params]:
+def _forward(
+    host: _HostLoss, params: Params, agent: Any, row: Any, words: Any, weights: Any
+) -> tuple[jax.Array, Params]:
     out = (jax.ShapeDtypeStruct((), _dtype(host.shapes)), host.shapes)
-    if words is not None and _shares_a_gpu(host.agents):
+    if words is not None and weights is None and _shares_a_gpu(host.agents):
         signed = jax.lax.bitcast_convert_type(words, jnp.int32)  # not every framework has others
         return buffer_callback(host.write, out, vmap_method="sequential")(params, agent, row, signed)
-    return host.ask(host.value_and_gradient, out, params, agent, row, words)
+    return host.ask(host.value_and_gradient, out, params, agent, row, words, weights)
 
 
 def _shares_a_gpu(agents: Sequence[Local]) -> bool:
@@ -221,11 +240,11 @@ def _shares_a_gpu(agents: Sequence[Local]) -> bool:
     return on_gpu and all(each.resident is not None for each in agents)
 
 
-def _backward(host: _HostLoss, gradient: Params, slope: jax.Array) -> tuple[Params, None, None, None]:
-    return jax.tree.map(lambda leaf: slope.astype(leaf.dtype) * leaf, gradient), None, None, None
+def _backward(host: _HostLoss, gradient: Params, slope: jax.Array) -> tuple[Params, None, None, None, None]:
+    return jax.tree.map(lambda leaf: slope.astype(leaf.dtype) * leaf, gradient), None, None, None, None
 
 
-_mean_loss.defvjp(_forward, _backward)
+_total_loss.defvjp(_forward, _backward)
 
 
 def _dtype(shapes: Any) -> Any:

@@ -115,6 +115,11 @@ def diagnose(
         raise InputError(
             f"the problem has {problem.num_agents} agents and the network {network.num_agents}; match them"
         )
+    if problem.personal:
+        raise InputError(
+            f"agents keep leaves of their own ({problem.kinds}), and what is measured is a model that all share; "
+            "diagnose the problem without parts, or compare runs"
+        )
     optimizer = Optimizer.read(direction)
     through = optimizer.text if optimizer.normalises else ""
     # A tracker of the newest gradient carries too much noise for an optimizer that normalises.

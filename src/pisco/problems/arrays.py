@@ -16,7 +16,10 @@ def as_arrays(what: str, tree: Any) -> Any:
     """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits."""
 
     def leaf(path: Any, value: Any) -> jax.Array:
-        where, array = what + jax.tree_util.keystr(path), np.asarray(value)
+        where = what + jax.tree_util.keystr(path)
+        if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
+            raise InputError(f"{where} holds random keys, expected numbers; leave them out, as a loss is given a key")
+        array = np.asarray(value)
         if array.dtype.kind in "OSUMm":
             raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -40,6 +43,11 @@ def as_arrays(what: str, tree: Any) -> Any:
 def refuse_items(what: str, tree: Any) -> None:
     """Refuse a leaf that hands out items but is no array: NumPy would ask it for more of them without an end."""
     for leaf in jax.tree.leaves(tree):
+        if hasattr(leaf, "__iter__") and not (hasattr(leaf, "__getitem__") or hasattr(leaf, "__array__")):
+            raise InputError(
+                f"{what} holds a {type(leaf).__name__}, which hands out batches of its own, and samples are asked for "
+                "by number; give the data set behind it"
+            )
         if hasattr(leaf, "__getitem__") and not hasattr(leaf, "__array__") and not isinstance(leaf, Sequence):
             raise InputError(
                 f"{what} holds a {type(leaf).__name__}, which is no array; give arrays, or as data a list with one "

@@ -12,19 +12,21 @@ from jax import lax
 from pisco.problems.stream import STREAM_BYTES, StreamRows, everything, piece
 
 
-def weighted_total(values: Callable[[Any], jax.Array], data: Any, weights: jax.Array, at_once: int) -> jax.Array:
-    """Σ weights·values(data), so many samples at a time; the last block overlaps with weight zero."""
+def weighted_total(
+    summed: Callable[[Any, jax.Array], jax.Array], data: Any, weights: jax.Array, at_once: int
+) -> jax.Array:
+    """summed(data, weights), a sum over samples, so many at a time; the last block overlaps with weight zero."""
     total = weights.shape[0]
     block = min(at_once, total)
     if block == total:
-        return jnp.vdot(weights, values(everything(data)).astype(weights.dtype))
+        return summed(everything(data), weights)
 
     def one(start):
         begin = jnp.minimum(start, total - block)
         batch = piece(data, begin, block)
         w = lax.dynamic_slice_in_dim(weights, begin, block)
         fresh = begin + jnp.arange(block) >= start
-        return jnp.vdot(jnp.where(fresh, w, 0), values(batch).astype(w.dtype))
+        return summed(batch, jnp.where(fresh, w, 0))
 
     # Checkpointed: the backward pass recomputes a block instead of keeping all of them.
     return lax.map(jax.checkpoint(one), jnp.arange(0, total, block)).sum()

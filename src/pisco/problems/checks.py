@@ -35,6 +35,18 @@ def without_buffers(out: Any) -> Any:
     return out[0] if isinstance(out, tuple) and len(out) == 2 else out
 
 
+def check_start(start: Any, draws: bool) -> None:
+    """Refuse a start without numbers, or a function that cannot draw one."""
+    try:
+        found = jax.eval_shape(start, jax.random.key(0)) if draws else start
+    except Exception as error:
+        raise InputError(
+            f"the start cannot be drawn: init(key) fails ({brief(error)}); let it return a pytree of arrays alone"
+        ) from error
+    if not jax.tree.leaves(found):
+        raise InputError(f"the start is {found!r:.60}, which holds no numbers; give a pytree of arrays")
+
+
 def check_loss(problem: Problem) -> tuple[bool, bool]:
     """Whether the loss is given per sample, and whether it has convolutions; refuses one that cannot be used."""
     params = jax.eval_shape(problem.init, jax.random.key(0))
@@ -63,6 +75,8 @@ def check_loss(problem: Problem) -> tuple[bool, bool]:
         raise InputError("loss returns several things, expected one loss a sample or their mean; name buffers in parts")
     if shape not in ((), (PROBE,)):
         raise InputError(f"loss returns shape {shape} for {PROBE} samples, expected one loss a sample or their mean")
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        raise InputError(f"loss returns {out.dtype}, which has no gradient; return floats")
     return shape == (PROBE,), has_convolutions(program.jaxpr)
 
 

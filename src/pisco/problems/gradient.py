@@ -17,7 +17,7 @@ from jax import lax
 from pisco.errors import InputError
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
-from pisco.problems.problem import Problem
+from pisco.problems.problem import Problem, WeightedLoss
 from pisco.problems.sampling import batch_indices
 from pisco.tree import num_bytes
 from pisco.types import Grad, Key, Params
@@ -117,6 +117,8 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
         if batch_size is not None or problem.min_size == most:
             return problem.batch_loss(params, _batch(problem, batch_size, key, agent, at), own_key)
         batch, held = _all_of_one(problem, key, agent, at)
+        if isinstance(problem.loss, WeightedLoss):
+            return problem.weighted_loss(params, batch, jnp.where(held, 1 / jnp.asarray(size, float), 0), own_key)
         losses = problem.sample_losses(params, batch, own_key)
         return jnp.where(held, losses, 0).sum() / size.astype(losses.dtype)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.blocks import weighted_total
-from pisco.problems.checks import check_loss, check_metrics, check_transform, without_buffers
+from pisco.problems.checks import check_loss, check_metrics, check_start, check_transform, without_buffers
 from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
@@ -30,6 +30,13 @@ TRANSFORM_STREAM = 2**32 - 1
 
 Batch = Any
 Loss = Callable[[Params, Batch, Key | None], jax.Array]
+
+
+@runtime_checkable
+class WeightedLoss(Protocol):
+    """A loss that also gives Σ weights·losses of a batch, for one to whom single samples are dear."""
+
+    def weighted(self, params: Params, batch: Batch, weights: jax.Array, key: Key | None, /) -> jax.Array: ...
 
 
 @jax.tree_util.register_pytree_node_class
@@ -94,6 +101,7 @@ class Problem:
         arrays = any(isinstance(leaf, jax.Array | np.ndarray) for leaf in jax.tree.leaves(init))
         self.draws_start = callable(init) and not arrays  # a module may be a tree of arrays and callable
         self.start = init if self.draws_start else as_arrays("the start", init)
+        check_start(self.start, self.draws_start)
         self.kinds, self.frozen = None, None
         if parts is not None:
             self._divide(parts)
@@ -233,6 +241,13 @@ class Problem:
         alone = jax.tree.map(lambda leaf: leaf[:, None], batch)
         return jax.vmap(lambda sample: self.losses(params, sample, key))(alone)
 
+    def weighted_loss(self, params: Params, batch: Batch, weights: jax.Array, key: Key | None = None) -> jax.Array:
+        """Σ weights·losses over a batch, without the losses of single samples where the loss can do without."""
+        if isinstance(self.loss, WeightedLoss):
+            own = self.loss.weighted(self.whole(params), self.transformed(batch, key), weights, key)
+            return own.astype(weights.dtype)
+        return jnp.vdot(weights, self.sample_losses(params, batch, key).astype(weights.dtype))
+
     def objective(self, params: Params) -> jax.Array:
         """f at one parameter vector, over every agent's samples (or the first `eval_samples` of each)."""
         if self.eval_samples is not None:
@@ -242,7 +257,7 @@ class Problem:
             some = self.take(rows)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
-            return weighted_total(partial(self.sample_losses, params), some, weights.reshape(-1), self.eval_batch)
+            return weighted_total(partial(self.weighted_loss, params), some, weights.reshape(-1), self.eval_batch)
         alike = self.min_size == self.max_size and self.scales is None
         if alike and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, everything(self._all()))
@@ -250,7 +265,7 @@ class Problem:
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         weights = weights if self.scales is None else weights * self.scales[agent_of]
-        return weighted_total(partial(self.sample_losses, params), self._all(), weights, self.eval_batch)
+        return weighted_total(partial(self.weighted_loss, params), self._all(), weights, self.eval_batch)
 
     def _all(self) -> Any:
         return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
@@ -266,8 +281,8 @@ class Problem:
             rows = self.offsets[agent] + jnp.minimum(slots, size - 1)
             share = jnp.where(agent < self.num_agents, 1.0, 0.0) / (self.num_agents * jnp.asarray(size, float))
             share = share if self.scales is None else share * self.scales[agent]
-            values = partial(self.sample_losses, local.filled(params))
-            return weighted_total(values, self.take(rows), jnp.where(slots < size, share, 0.0), self.eval_batch)
+            summed = partial(self.weighted_loss, local.filled(params))
+            return weighted_total(summed, self.take(rows), jnp.where(slots < size, share, 0.0), self.eval_batch)
 
         # Checkpointed: the backward pass keeps the activations of one agent at a time.
         return lax.map(jax.checkpoint(one), (params.keep((LOCAL, LOCAL_BUFFERS)), agents)).sum()

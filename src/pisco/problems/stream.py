@@ -136,6 +136,9 @@ class Stream:
             raise InputError(
                 f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} ({brief(error)}); fix them"
             ) from error
+        for leaf in jax.tree.leaves(made):
+            if (bad := _first_not_finite(leaf)) is not None:
+                raise InputError(f"{whose} hold NaN or infinity at sample {own[bad]}; give finite numbers alone")
         if self.shapes is None:
             return made
         found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made)
@@ -173,6 +176,7 @@ class Stream:
         found = [self.ahead.get((int(first), int(second))) for first, second in words]
         if any(each is None for each in found):
             return self._rows(rows, training=True)
+        agents = np.minimum(agents, len(self.sizes) - 1)  # devices that hold fewer agents than others are filled up
         if len({id(each) for each in found}) == 1:
             every = np.array_equal(agents, np.arange(jax.tree.leaves(found[0])[0].shape[0]))
             made = found[0] if every else jax.tree.map(lambda leaf: leaf[agents], found[0])
@@ -224,6 +228,17 @@ def _canonical(array: np.ndarray) -> np.ndarray:
     if array.dtype.kind in "iu" and kept.dtype != array.dtype and (kept != array).any():
         raise InputError(f"samples hold {array[kept != array].flat[0]}, which {kept.dtype} cannot; number them anew")
     return kept
+
+
+def _first_not_finite(leaf: np.ndarray) -> int | None:
+    """The first row with NaN or infinity."""
+    if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(leaf.sum()):  # much quicker than to look at every number
+            return None
+    rows = np.isfinite(leaf).reshape(len(leaf), -1).all(axis=1)
+    return None if rows.all() else int(np.argmin(rows))
 
 
 def _told(shapes: Any) -> str:

@@ -239,7 +239,7 @@ def _facts(
         weights = weights if problem.scales is None else weights * problem.scales[agent]
         rows = problem.offsets[agent] + jnp.minimum(slots, size - 1)
         return weighted_total(
-            partial(problem.sample_losses, unflatten(x)), problem.take(rows), weights, problem.eval_batch
+            partial(problem.weighted_loss, unflatten(x)), problem.take(rows), weights, problem.eval_batch
         )
 
     first = power(objective, flat, key, 25)

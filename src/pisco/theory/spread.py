@@ -12,7 +12,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from pisco.errors import check_number
-from pisco.problems.gradient import agent_loss
+from pisco.problems.gradient import agent_gradient, agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.problems.trouble import heeded
@@ -53,7 +53,8 @@ def gradient_spread(
     """σ²/b, ζ² and what becomes of them at `params`, from `batches` mini-batches of every agent, one after the other.
 
     Hessian products are on about `samples` samples of all agents together. Memory: two gradients an agent, however
-    large the data. Without a batch size there is no noise. With the `scale` of `adam_scale` it is what Adam meets.
+    large the data. Without a batch size there is no noise but that of `pisco.Privacy`, which counts. With the `scale`
+    of `adam_scale` it is what Adam meets.
 
     >>> import pisco
     >>> gradient_spread(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [2.0]]), jnp.ones(1))[:3]
@@ -89,15 +90,34 @@ def adam_scale(
     def squares(problem: Problem, flat: jax.Array, key: jax.Array) -> jax.Array:
         def one(total, given):
             agent, key = given
-            gradient = jax.grad(lambda x: agent_loss(problem, batch_size)(unflatten(x), key, agent))(flat)
-            return total + gradient**2, None
+            return total + drawn_gradient(problem, flat, unflatten, batch_size, key, agent) ** 2, None
 
-        many = batches if batch_size else 1
+        many = batches if draws(problem, batch_size) else 1
         agents, keys = jnp.tile(jnp.arange(problem.num_agents), many), jax.random.split(key, many * problem.num_agents)
         return lax.scan(one, jnp.zeros_like(flat), (agents, keys))[0] / (many * problem.num_agents)
 
     v = squares(subsample(problem, samples, test=False, seed=seed), flat, jax.random.key(seed))
     return (jnp.sqrt(v) + 1e-3 * jnp.sqrt(v.mean()) + 1e-30) ** -0.5  # entries without a gradient stay still
+
+
+def draws(problem: Problem, batch_size: int | None) -> bool:
+    """Whether an agent's gradients differ from one call to the next."""
+    return batch_size is not None or problem.privacy is not None
+
+
+def drawn_gradient(
+    problem: Problem,
+    flat: jax.Array,
+    unflatten: Callable[[jax.Array], Any],
+    size: int | None,
+    key: jax.Array,
+    agent: jax.Array,
+) -> jax.Array:
+    """One gradient as an agent makes it: of a batch, and clipped and with noise where it is private."""
+    if problem.privacy is None:
+        return jax.grad(lambda x: agent_loss(problem, size)(unflatten(x), key, agent))(flat)
+    params, back = jax.vjp(unflatten, flat)
+    return back(agent_gradient(problem, size)(params, key, agent))[0]
 
 
 @partial(jax.jit, static_argnames=("unflatten", "size", "share", "pairs"))
@@ -117,12 +137,12 @@ def _spread(
 
     def own(agent):
         def pair(carry, keys):
-            first, second = (gradient(agent, k, size)(flat) for k in (keys[0], keys[1]))
+            first, second = (drawn_gradient(problem, flat, unflatten, size, k, agent) for k in (keys[0], keys[1]))
             noise = (first - second) / jnp.sqrt(2.0).astype(flat.dtype)
             return (carry[0] + first + second, carry[1] + jnp.sum(noise**2), noise), None
 
         zero, none = jnp.zeros_like(flat), jnp.zeros((), flat.dtype)
-        if size is None:
+        if not draws(problem, size):
             return gradient(agent, key, size)(flat), none, zero
         (total, square, noise), _ = lax.scan(pair, (zero, none, zero), jax.random.split(key, (pairs, 2)))
         return total / (2 * pairs), square / pairs, noise
