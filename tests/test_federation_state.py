@@ -7,6 +7,7 @@ import os
 import re
 import stat
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -14,19 +15,24 @@ import pytest
 
 from pisco.cli.agent import speaking
 from pisco.errors import InputError
-from pisco.federation import kits
+from pisco.federation import kits, signed
 from pisco.federation.plan import Federation
+from pisco.federation.rolls import check_signature, plan_mark
 from pisco.files import atomic_write
 
 from federations import make_kits, plan_for
 from waiting import wait_until
 
 pytest.importorskip("grpc")
+from pisco.federation.runtime import ledger, member
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.outbox import Outbox
 from pisco.federation.runtime.peers import Received
+from pisco.federation.runtime.roll_call import Word
+from pisco.federation.runtime.rolled_server import RolledServer
 from pisco.federation.runtime.server import Server
 from pisco.federation.runtime.store import Store
+from pisco.federation.runtime.wire_pb2 import Report
 
 
 @contextlib.contextmanager
@@ -105,10 +111,6 @@ def test_an_average_that_a_full_disk_refused_is_made_again(server, monkeypatch):
     layout, data = MessageLayout((("float32", (1, 2)),)), [np.ones((1, 2), np.float32)]
     monkeypatch.setattr(server.mailroom, "pull", lambda peers, *_, **__: dict.fromkeys(peers, Received(layout, data)))
     save = server.store.save
-
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     monkeypatch.setattr(server.store, "save", full)
     server.asked("agent-0", 1, 0)
     wait_until(lambda: not server._averaging)
@@ -116,6 +118,62 @@ def test_an_average_that_a_full_disk_refused_is_made_again(server, monkeypatch):
     monkeypatch.setattr(server.store, "save", save)
     server.asked("agent-0", 1, 0)
     assert server.outbox.take("agent-0", 1, 0, seconds=20) is not None
+
+
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_roll_that_a_full_disk_refused_is_called_again(tmp_path, monkeypatch):
+    """Nobody hears of it meanwhile: what members are told is what is on disk, with its own signature."""
+    plan = plan_for(2, rounds=4, presence="deadline", deadline=60.0, quorum=2)
+    server = RolledServer(make_kits(tmp_path, plan, ["server"])["server"], tmp_path / "state")
+    try:
+        for index in range(2):
+            server.call.hear(index, Word(ready=True, plan=plan_mark(plan, 0)), time.monotonic())
+        server.pause()
+        (first,) = server.file.rolls
+        for index in range(2):
+            server.call.hear(index, Word(1, 1, ready=True, plan=plan_mark(plan, 1)), time.monotonic())
+        add = server.file.add
+        monkeypatch.setattr(server.file, "add", full)
+        server.pause()
+        told = server._answer_with(0)
+        assert server.file.rolls == [first] and len(told.rolls) == 1
+        check_signature(server.kit.certificate, server.chain.hash, told.signature)
+        monkeypatch.setattr(server.file, "add", add)
+        server.pause()
+        assert [roll.round for roll in server.file.rolls] == [0, 1]
+    finally:
+        server.close()
+
+
+def test_a_server_on_a_full_disk_ends_all_the_same(server, monkeypatch):
+    """What still answers would keep its process from ending, and whoever starts it again would never come to it."""
+    monkeypatch.setattr(server.ledger, "save", full)
+    server.mailroom.stop()
+    with pytest.raises(OSError, match="No space"):
+        server.run()
+    assert server.outbox.closed and server._listening.stop(grace=0).is_set()
+
+
+def test_reports_that_a_full_disk_refused_are_kept_in_memory(server, monkeypatch, caplog):
+    monkeypatch.setattr(server.ledger, "save", full)
+    monkeypatch.setattr(ledger, "SAVE_EVERY", -1.0)
+    assert server.ledger.note("agent-0", Report(round=2)) == 0
+    assert server.ledger.overview().agents[0].round == 1 and "cannot keep what members report" in caplog.text
+
+
+def test_a_plan_that_a_full_disk_refused_is_taken_later(server, tmp_path, monkeypatch):
+    later = server.plan.change(2, "remove", "agent-1")
+    monkeypatch.setattr(member, "LATER", 0.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(kits, "atomic_write", full)
+        signed.save(tmp_path, later, server.kit.folder / kits.PLAN)
+        server.look_for_plan()
+    assert server.plan.hash != later.hash and server.kit.version == 1  # what it tells others is what it goes by
+    server.look_for_plan()
+    assert server.plan.hash == later.hash and server.kit.version == 2
 
 
 def test_farewells_by_the_hundred_are_kept_once(server):

@@ -141,7 +141,7 @@ class Kit:
             stamp = (stat.st_mtime_ns, stat.st_ino)
             if stamp != self._stamp:
                 listed = ca.read_revoked(Path(self._list), self.signer)
-                if self._listed is None or listed.last_update_utc >= self._listed:
+                if self._in_force(listed):
                     self._revoked = frozenset(each.serial_number for each in listed)
                     self._listed = listed.last_update_utc
                     if self._memory is not None:
@@ -154,6 +154,10 @@ class Kit:
                 raise
         return self._revoked
 
+    def _in_force(self, listed: x509.CertificateRevocationList) -> bool:
+        """Whether a list is not older than the one seen before: they are dated in whole seconds, and only grow."""
+        return self._listed is None or (listed.last_update_utc, len(listed)) >= (self._listed, len(self._revoked))
+
     @property
     def listed(self) -> float:
         """When the list of revoked certificates that is in force was signed, in seconds."""
@@ -165,7 +169,7 @@ class Kit:
         memory = folder / ca.REVOKED
         if memory.exists():
             listed = ca.read_revoked(memory, self.signer)
-            if self._listed is None or listed.last_update_utc > self._listed:
+            if self._in_force(listed):
                 self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
         self._memory, self._stamp = memory, None
         _ = self.revoked
@@ -183,9 +187,9 @@ class Kit:
         version = signed.check(self.folder / PLAN, plan, self.signer)
         if version < self.version:
             raise InputError(f"it is version {version}, and version {self.version} is in force")
-        self.version = version
         if self._memory is not None:
             atomic_write(self._memory.with_name("plan.version"), str(version).encode())
+        self.version = version
         return plan
 
     def look_for_certificate(self) -> None:

@@ -189,7 +189,10 @@ class Ledger:
         for suspect, far in fresh.items():
             log.warning("%s names %s: its vectors are up to %.3g times as far off as usual", name, suspect, far)
         if due:
-            self.save()
+            try:
+                self.save()
+            except OSError as error:  # what is lost with a kill is reported again
+                log.warning("cannot keep what members report: %s; it is tried again", error)
         return count
 
     def save(self) -> None:
