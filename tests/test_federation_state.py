@@ -5,6 +5,7 @@ import errno
 import logging
 import os
 import re
+import resource
 import stat
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 
 from pisco.cli.agent import speaking
 from pisco.errors import InputError
-from pisco.federation import kits, signed
+from pisco.federation import keyfiles, kits, signed
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import check_signature, plan_mark
 from pisco.files import atomic_write
@@ -24,8 +25,9 @@ from federations import make_kits, plan_for
 from waiting import wait_until
 
 pytest.importorskip("grpc")
-from pisco.federation.runtime import ledger, member
+from pisco.federation.runtime import keyring, ledger, member
 from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.outbox import Outbox
 from pisco.federation.runtime.peers import Received
 from pisco.federation.runtime.roll_call import Word
@@ -174,6 +176,59 @@ def test_a_plan_that_a_full_disk_refused_is_taken_later(server, tmp_path, monkey
     assert server.plan.hash != later.hash and server.kit.version == 1  # what it tells others is what it goes by
     server.look_for_plan()
     assert server.plan.hash == later.hash and server.kit.version == 2
+
+
+@contextlib.contextmanager
+def no_room():
+    """A disk that takes new names and not one byte."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_half_a_key_is_not_in_the_way_of_a_whole_one(tmp_path):
+    with no_room():
+        keyring.own_key(tmp_path / "mask.key")
+    made = keyring.own_key(tmp_path / "mask.key")
+    assert keyring.own_key(tmp_path / "mask.key").private_bytes_raw() == made.private_bytes_raw()
+    assert (tmp_path / "mask.key").stat().st_mode & 0o777 == 0o600
+    with no_room():
+        keyfiles.new_key(tmp_path / "key.pem")
+    keyfiles.new_key(tmp_path / "key.pem")
+    keyfiles.read_key(tmp_path / "key.pem")
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"rows": {"agen', b"\xff\xfe"])
+def test_files_that_are_damaged_are_named(tmp_path, damage):
+    """One sentence with what to do: a start that fails otherwise is tried again for ever by a service manager."""
+    plan = plan_for(3, rounds=4, server_sum="masked")
+    kit = make_kits(tmp_path, plan, ["server"])["server"]
+    for name, open_it in {
+        "reports.json": lambda path: Ledger(plan, path.parent),
+        "mask-board.json": lambda path: keyring.KeyBoard(None, path.parent),
+        "mask-keys.json": lambda path: keyring.Seen(path),
+        "plan.version": lambda path: kit.remember(path.parent),
+    }.items():
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "state" / name).write_bytes(damage)
+        with pytest.raises(InputError, match=f"{name} is damaged; "):
+            open_it(tmp_path / "state" / name)
+
+
+def test_a_server_without_its_log_of_rolls_does_not_start(tmp_path):
+    """With an empty one it would refuse everybody, and they would stop for good."""
+    plan = plan_for(2, rounds=4, presence="deadline", deadline=60.0, quorum=2)
+    kit = make_kits(tmp_path, plan, ["server"])["server"]
+    server = RolledServer(kit, tmp_path / "state")
+    server._save()
+    server.close()
+    (tmp_path / "state" / "rolls.jsonl").unlink()
+    with pytest.raises(InputError, match=r"no rolls\.jsonl"):
+        RolledServer(kit, tmp_path / "state")
 
 
 def test_farewells_by_the_hundred_are_kept_once(server):

@@ -106,8 +106,26 @@ def test_rows_of_who_is_gone_for_good_may_be_lost(tmp_path):
     book = Ledger(plan_for(2, rounds=3), tmp_path)
     book.note("agent-0", Report(rows=[Row(round=k, values={"loss": 2.0}) for k in range(4)]))
     assert "loss" not in book.result().history  # where nobody may miss a round, all are waited for
-    book.attend(lambda: [Roll(k, 0, book.plan.hash, (0,)) for k in range(3)])
+    book.attend(lambda: [Roll(k, 0, book.plan.hash, (0,)) for k in range(3)], lambda: (0,))
     np.testing.assert_array_equal(book.result().history["loss"], [2.0] * 4)
+
+
+def test_nobody_holds_up_what_is_over(tmp_path):
+    """The last roll, that of the round after the last, calls nobody; before the first one everybody is waited for."""
+    book = Ledger(plan_for(2, rounds=3), tmp_path)
+    book.note("agent-0", Report(round=3))
+    for called, held in ((None, "agent-1"), ((), "")):
+        book.attend(list, lambda called=called: called)
+        assert book.holdup().name == held
+
+
+def test_a_member_cannot_fill_the_log_with_its_troubles(tmp_path, caplog):
+    book = Ledger(plan_for(3, rounds=3), tmp_path)
+    for number in range(50):
+        book.trouble("agent-0", f"has {number} features" + "!" * number)
+        book.note("agent-1", Report(named={"agent-2": 9.0} if number % 2 else {}))
+    assert [record.message[:20] for record in caplog.records] == ["agent-0: has 0 featu", "agent-1 names agent-"]
+    assert book.troubles()["agent-0"].startswith("has 49")
 
 
 def test_what_agents_say_of_their_metrics_is_kept_and_is_safe_to_print(tmp_path):

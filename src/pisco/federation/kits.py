@@ -26,7 +26,7 @@ from pisco.federation import keyfiles, signed, signers
 from pisco.federation.naming import Refused, check_purposes, member_of, number
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
-from pisco.files import atomic_write
+from pisco.files import atomic_write, read_json
 
 log = logging.getLogger("pisco.federation")
 
@@ -174,9 +174,14 @@ class Kit:
         self._memory, self._stamp = memory, None
         _ = self.revoked
         seen = folder / "plan.version"
-        if seen.exists() and int(seen.read_text()) > self.version:
+        before = (
+            read_json(seen, "bring it back from a copy, or write the newest plan's version there")
+            if seen.exists()
+            else 0
+        )
+        if before > self.version:
             raise InputError(
-                f"the plan in {self.folder} is version {self.version}, and version {seen.read_text()} was in force "
+                f"the plan in {self.folder} is version {self.version}, and version {before} was in force "
                 "here; copy the coordinator's newest federation.toml there"
             )
         atomic_write(seen, str(self.version).encode())

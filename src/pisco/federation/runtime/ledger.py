@@ -15,18 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from pisco.costs import MessageSizes, cumulative_costs
-from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.holdup import Holdup, holdup
-from pisco.federation.runtime.routes import Routes
+from pisco.federation.runtime.traffic import costs
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
-from pisco.files import atomic_write
+from pisco.files import atomic_write, read_json
 from pisco.metrics import Metric, by_column
-from pisco.networks.rounds import Links
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
@@ -55,15 +52,17 @@ class Ledger:
         self._sizes: dict[str, dict[str, list[int]]] = {}
         self._columns: dict[str, Metric] = {}
         self._contact: dict[str, float] = {}
+        self._complained: dict[str, float] = {}  # when the log said last that somebody cannot take part
+        self._namings: set[tuple[str, str]] = set()  # who named whom, as the log has it
         self._told_fixed: set[str] = set()  # who told this process what stays the same
         self._samples: dict[str, int] = {}
         self._mean = 0.0  # of the founders' samples, once it is known
         self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
-        self._called: Callable[[], Collection[int]] = tuple
+        self._called: Callable[[], Collection[int] | None] = lambda: None
         self._saved_at = time.monotonic()
         if self.path.exists():
-            kept = json.loads(self.path.read_text())
+            kept = read_json(self.path, "bring it back from a copy, or move it away: members report their rows again")
             for name, rows in kept["rows"].items():
                 self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
             self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
@@ -73,10 +72,10 @@ class Ledger:
             self._mean = kept.get("mean_samples", 0.0)
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
-    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int]]) -> None:
+    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int] | None]) -> None:
         """Who took part is known by these rolls, one a round; the others are as they last measured themselves.
 
-        `called` gives the indices of those on the newest roll: nobody waits for the others.
+        `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others.
         """
         self._rolls, self._called = rolls, called
 
@@ -104,9 +103,15 @@ class Ledger:
 
     def trouble(self, name: str, told: str) -> None:
         """A member says why it cannot take part; its next report takes that back."""
+        now = time.monotonic()
         with self._lock:
             self._standing.setdefault(name, {"round": 0})["trouble"] = told
-            self._contact[name] = time.monotonic()
+            self._contact[name] = now
+            new = now - self._complained.get(name, -SAVE_EVERY) >= SAVE_EVERY
+            if new:
+                self._complained[name] = now
+        if new:  # else who says so again and again fills our log
+            log.warning("%s: %s", name, told)
 
     def troubles(self) -> dict[str, str]:
         """Who cannot take part, and why."""
@@ -132,6 +137,16 @@ class Ledger:
         if new:
             self.save()
         return self._mean, missing
+
+    def told_before(self, name: str, samples: int) -> str | None:
+        """Why a count cannot be taken: the others count by the mean that the first one is in."""
+        with self._lock:
+            before = self._samples.get(name, samples) if self._mean else samples
+        if before == samples:
+            return None
+        return (
+            f"it told of {before} samples, which the others count by, and now has {samples}; start with those of before"
+        )
 
     def lacks(self, name: str) -> bool:
         """Whether a member should tell again what stays the same: this process has not heard it."""
@@ -169,7 +184,6 @@ class Ledger:
                 }
             if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
                 self._leaves = self._leaves or list(report.leaves)
-            known = before.get("named", {})
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -181,7 +195,8 @@ class Ledger:
             }
             fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
             named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
-            fresh = {key: far for key, far in named.items() if key not in known}
+            fresh = {key: far for key, far in named.items() if (name, key) not in self._namings}
+            self._namings |= {(name, key) for key in fresh}
             kept = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 4))
             self._standing[name]["times"] = kept if fixed or report.times else before.get("times", {})
             self._contact[name] = time.monotonic()
@@ -252,7 +267,7 @@ class Ledger:
         now, front, called = time.monotonic(), self.front(), self._called()
         with self._lock:
             members = self.plan.epoch_at(min(front, self.plan.rounds - 1)).members
-            names = [member.name for member in members if not called or member.index in called]
+            names = [member.name for member in members if called is None or member.index in called]
             standing = {name: dict(each) for name, each in self._standing.items()}
             silence = {name: now - at for name, at in self._contact.items()}
         going = [name for name in names if standing.get(name, {}).get("round", 0) < self.plan.rounds]
@@ -365,36 +380,3 @@ def _measured(values: Mapping[str, float]) -> dict[str, float]:
 def _all(column: str, values: list[float]) -> float:
     """The members' mean; what privacy was spent is that of the worst."""
     return float((np.max if column == "epsilon" else np.mean)(values)) if values else math.nan
-
-
-def costs(
-    plan: Federation, rounds: list[int], sizes: dict[str, list[int]], rolls: list[Roll] | None = None
-) -> dict[str, np.ndarray]:
-    """What was sent until every measured round, counted from the structure of the rounds; among those on `rolls`."""
-    keys = streams(seed_key(plan.seed))
-    every: list[np.ndarray] = []
-    ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
-    for epoch, end in zip(plan.epochs, ends, strict=True):
-        if epoch.start >= end:
-            continue  # who is gone in the last round is removed after it
-        routes = Routes(plan.network_of(epoch), keys)
-        if rolls is not None:
-            these = rolls[epoch.start : end]
-            masks = [np.isin([member.index for member in epoch.members], r.present) for r in these]
-            if masks:
-                links = routes.links_among(epoch.start, np.stack(masks))
-                tried = np.asarray([plan.tries_server(r.attempt) for r in these])
-                to_server = {name: getattr(links, name) * tried for name in ("server", "uplinks", "downlinks")}
-                every.append(np.stack(links._replace(**to_server)))
-        else:
-            every.append(np.stack(routes.links(epoch.start, end)))
-    counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
-    between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
-    first = plan.network_of(plan.epochs[0])
-    edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
-    whole = sizes.get("whole", sizes["sent"])
-    messages = MessageSizes(first.num_agents, sizes["sent"], whole, sizes["start_server"], sizes["start_gossip"])
-    if plan.server_sum:  # up to the server a number is a word of 8 bytes, whatever a method compresses
-        messages = messages._replace(words=8 // np.dtype(plan.dtype).itemsize)
-    found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
-    return {name: column[0] for name, column in found.items()}

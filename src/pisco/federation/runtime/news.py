@@ -55,7 +55,7 @@ class Notice:
             numbers = int(found["version"]), float(found["listed"]), int(found["revocations"])
             words = (str(found.get(name, ""))[:1000] for name in ("holds", "lacking"))
             return cls(*numbers, str(found["plan"]), str(found["revoked"]), *words)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise DecodeError("not a notice") from None
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from pisco.errors import InputError
 from pisco.federation.rolls import Chain, Roll, plan_mark
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime import parting, reports, transport
+from pisco.federation.runtime import parting, reports, transport, weighing
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.attendance import Attendance
 from pisco.federation.runtime.codec import MessageLayout, Where
@@ -249,7 +249,7 @@ class RolledAgent(Agent):
         held = {name: each for name, each in (("base", self.base), ("trial", self.trial)) if each is not None}
         notes: dict[str, Any] = {"base": None, "trial": None} | {name: each[1:] for name, each in held.items()}
         notes |= {"parted": parted, "chain": chain, "done": self.done, "plan": self.plan.hash_at(self.done - 1)}
-        notes |= {"mean_samples": self.mean_samples, "closed": parted and bool(self.plan.closing)}
+        notes |= {**weighing.notes(self), "closed": parted and bool(self.plan.closing)}
         states = {name: each.state for name, each in held.items()}
         rows = self.history.arrays()
         self.store.save(chain["count"], states, outbox=self.outbox, history=rows, notes=notes)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
-from pisco.federation.rolls import Roll, RollFile, counted, sign
+from pisco.federation.rolls import FILE, Roll, RollFile, counted, sign
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.attendance import poll_seconds
@@ -43,12 +44,16 @@ class RolledServer(Server):
 
     def __init__(self, kit: Kit, folder: Path, **options: Any):
         super().__init__(kit, folder, **options)
+        if self.found is not None and not (folder / FILE).exists():
+            # With an empty log it would refuse everybody who knows a roll, and they would stop for good.
+            self.store.close()
+            raise InputError(f"{folder} has averages and no {FILE}, the log of all rolls; bring it back from a copy")
         self.file = RollFile(folder, kit, durable=self.store.durable)
         self.call = RollCall(self.plan, self.file.rolls, time.monotonic())
         self.signature = b""
         self._calls: dict[int, object] = {}  # the newest question of every member
         self._said, self._began = -SELDOM, time.monotonic()
-        self.ledger.attend(self.attended, lambda: self.chain.head.present)
+        self.ledger.attend(self.attended, lambda: self.chain.head.present if self.chain.count else None)
 
     @property
     def chain(self) -> Any:
