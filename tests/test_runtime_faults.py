@@ -119,6 +119,19 @@ def test_nobody_holds_up_what_is_over(tmp_path):
         assert book.holdup().name == held
 
 
+def test_the_names_of_arrays_are_those_that_most_tell(tmp_path):
+    """The first to report could swap two arrays of one shape in the model that the server ends with."""
+    book = Ledger(plan_for(3, rounds=3), tmp_path)
+    for name, leaves in (("agent-0", ["b", "a"]), ("agent-1", ["a", "b"]), ("agent-2", ["a", "b"])):
+        book.note(name, Report(leaves=leaves, whole_bytes=[8], round_bytes=[8]))
+    book.save()
+    assert book.leaves == Ledger(book.plan, tmp_path).leaves == ["a", "b"]
+    for number in range(40):
+        book.note("agent-0", Report(columns=[Column(name=f"m{number}-{each}") for each in range(40)]))
+    book.note("agent-1", Report(columns=[Column(name="auc")]))
+    assert len(book.result().metrics) == 51 and "test_auc" in book.result().metrics
+
+
 def test_a_member_cannot_fill_the_log_with_its_troubles(tmp_path, caplog):
     book = Ledger(plan_for(3, rounds=3), tmp_path)
     for number in range(50):

@@ -9,6 +9,7 @@ import math
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ MOST_BYTES = 1 << 40
 """Of one message that a member may claim; sums over any run stay below 2^63."""
 MOST_SAMPLES = 1 << 48
 MOST_LEAVES = 10_000
+MOST_COLUMNS = 50
 LEAF = re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
 
 
@@ -49,15 +51,15 @@ class Ledger:
         self._lock = threading.Lock()
         self._rows: dict[str, list[tuple[int, dict[str, float]]]] = {name: [] for name in plan.names}
         self._standing: dict[str, dict[str, Any]] = {}
-        self._sizes: dict[str, dict[str, list[int]]] = {}
+        self._sizes: dict[str, dict[str, list[Any]]] = {}
         self._columns: dict[str, Metric] = {}
+        self._columns_of: Counter[str] = Counter()  # how many each has told of
         self._contact: dict[str, float] = {}
         self._complained: dict[str, float] = {}  # when the log said last that somebody cannot take part
         self._namings: set[tuple[str, str]] = set()  # who named whom, as the log has it
         self._told_fixed: set[str] = set()  # who told this process what stays the same
         self._samples: dict[str, int] = {}
         self._mean = 0.0  # of the founders' samples, once it is known
-        self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
         self._called: Callable[[], Collection[int] | None] = lambda: None
         self._saved_at = time.monotonic()
@@ -68,7 +70,7 @@ class Ledger:
             self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
             self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
-            self._samples, self._leaves = kept.get("samples", {}), kept.get("leaves", [])
+            self._samples = kept.get("samples", {})
             self._mean = kept.get("mean_samples", 0.0)
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
@@ -165,7 +167,8 @@ class Ledger:
             for row in report.rows[begin:] if begin >= 0 else ():
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
                     rows.append((row.round, _measured(row.values)))
-            for told in itertools.islice(report.columns, 50):
+            for told in report.columns[: MOST_COLUMNS - self._columns_of[name]]:
+                self._columns_of[name] += 1
                 if METRIC.fullmatch(told.name):
                     title = told.title if METRIC.fullmatch(told.title) else ""
                     rising = told.rising if told.HasField("rising") else None
@@ -182,8 +185,8 @@ class Ledger:
                     "start_gossip": list(report.start_gossip_bytes),
                     "model_part": list(report.model_part),
                 }
-            if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
-                self._leaves = self._leaves or list(report.leaves)
+                if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
+                    self._sizes[name]["leaves"] = list(report.leaves)
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -217,14 +220,13 @@ class Ledger:
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
             kept |= {"samples": self._samples, "mean_samples": self._mean} if self._samples else {}
-            kept |= {"leaves": self._leaves} if self._leaves else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
     @property
     def leaves(self) -> list[str]:
-        """The names of the parameters' arrays, as agents told."""
-        return self._leaves
+        """The names of the parameters' arrays, as most agents tell them."""
+        return self._agreed_sizes().get("leaves", []) if self._sizes else []
 
     @property
     def model_part(self) -> list[int]:
@@ -352,7 +354,7 @@ class Ledger:
             metrics=dict(self._columns),
         )
 
-    def _agreed_sizes(self) -> dict[str, list[int]]:
+    def _agreed_sizes(self) -> dict[str, list[Any]]:
         """What most members say: all have the same model."""
         with self._lock:
             said = [json.dumps(each) for each in self._sizes.values()]
@@ -374,7 +376,7 @@ class Ledger:
 def _measured(values: Mapping[str, float]) -> dict[str, float]:
     """What may be kept of a row: finite numbers under the names of measurements."""
     fine = ((key, value) for key, value in values.items() if MEASURED.fullmatch(key) and math.isfinite(value))
-    return dict(itertools.islice(fine, 50))
+    return dict(itertools.islice(fine, MOST_COLUMNS))
 
 
 def _all(column: str, values: list[float]) -> float:

@@ -7,7 +7,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
 from pisco.costs import message_sizes
@@ -17,6 +16,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Column, Report, Row
+from pisco.parts import sent_names
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -102,7 +102,6 @@ class Reporter:
     def _fixed(self) -> Report:
         """What stays the same as long as we run."""
         agent, sizes = self.agent, self.sizes
-        paths = jax.tree_util.tree_leaves_with_path(agent.programs.params_like)
         return Report(
             round_bytes=sizes.sent if agent.programs.codecs else sizes.whole,
             whole_bytes=sizes.whole,
@@ -112,7 +111,7 @@ class Reporter:
                 Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
                 for metric in agent.metrics.values()
             ],
-            leaves=[jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in paths],
+            leaves=sent_names(agent.programs.params_like),
             model_part=agent.programs.model_part,
         )
 

@@ -213,9 +213,8 @@ class RolledAgent(Agent):
         self.outbox.forget(self._round_on_wire)
         boundary = rolled_boundary(self.epoch, roll, self.chain.joined)
         if boundary is not None and self.place in boundary.reporters:
-            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self._entering.params)]
             where = self.where(self._round_on_wire, BOUNDARY)
-            self.report(Reporting(where, self.k, boundary, self.epoch.names), arrays)
+            self.report(Reporting(where, self.k, boundary, self.epoch.names), self.before())
 
     def _told(self) -> Told:
         self._roll()
@@ -225,10 +224,9 @@ class RolledAgent(Agent):
         """The state of who takes part for the first time: the mean parameters of the others on the roll."""
         self._entering = None
         self._roll()
-        leaves, structure = jax.tree.flatten(self.programs.params_like)
         where = self.where(self._round_on_wire, BOUNDARY)
-        received = self.pull({0: self.peer(SERVER, self.k)}, where, MessageLayout.of(leaves))
-        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self.k, self._place)
+        received = self.pull({0: self.peer(SERVER, self.k)}, where, MessageLayout.of(self.programs.sent_like))
+        return self.programs.join(self.programs.params_of(received[0].arrays), self.k, self._place)
 
     def _settle(self) -> None:
         """What the newest rolls say of the attempt that is done."""
