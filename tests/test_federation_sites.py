@@ -18,6 +18,7 @@ import pisco
 from pisco import InputError
 from pisco.cli.federation.loopback import free_ports
 from pisco.cli.main import app
+from pisco.data import Dataset
 from pisco.federation import models
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
@@ -137,6 +138,14 @@ def test_what_others_hear_holds_no_values():
     with pytest.raises(BadData, match="holds 777") as raised:
         agreed.check("mine", np.array([[777.0, 1.0]]), ("age", "bmi"))
     assert raised.value.told == "column 1 ('age') is not in its agreed range"
+    labelled, mine = Contract(shape=[1], labels=[0, 1]), Dataset("mine", np.zeros((2, 1)), np.array([0, 7]))
+    for check in (
+        lambda: labelled.check("mine", mine.features, None, mine.labels),
+        lambda: plan_for(2, problem={"name": "logistic", "classes": [0, 1]}).build_problem(mine),
+    ):
+        with pytest.raises(BadData, match="has the label 7") as raised:
+            check()
+        assert raised.value.told == "has a label that is not in the plan"
 
 
 @pytest.mark.parametrize(
