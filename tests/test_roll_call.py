@@ -3,6 +3,7 @@
 import errno
 import json
 import random
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,7 +14,11 @@ from hypothesis import strategies as st
 from pisco import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import BadRoll, Chain, OtherPlan, Roll, RollFile, counted, plan_mark, read, sign
+from pisco.federation.runtime.attendance import Attendance
+from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.roll_call import RollCall, Word
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Ready
 
 from federations import make_kits
 
@@ -372,3 +377,24 @@ def test_a_log_of_another_authority_is_refused(home, tmp_path):
     assert len(read(path, home.plan, home.kits["server"].authority)) == 3
     with pytest.raises(InputError, match="not the server's"):
         read(path, home.plan, other.authority)
+
+
+def test_what_a_rogue_server_says_is_fit_for_a_terminal():
+    class Refusal(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.FAILED_PRECONDITION
+
+        def details(self):
+            return "\x1b[2Jgo away\n\x1b]0;owned\x07"
+
+    def result():
+        raise Refusal
+
+    call = SimpleNamespace(result=result, cancel=lambda: None)
+    peer = SimpleNamespace(roll=lambda request, seconds: call)
+    asking = object.__new__(Attendance)
+    asking.agent, asking._changed = SimpleNamespace(plan=plan_of(2), peer=lambda *_: peer), threading.Condition()
+    asking.done, asking.leaving = 0, False
+    with pytest.raises(Stopped, match="refuses us") as stopped:
+        asking._ask(Ready())
+    assert str(stopped.value).isprintable()

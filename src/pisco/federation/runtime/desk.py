@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import news, transport
 from pisco.federation.runtime.holdup import Holdup
-from pisco.federation.runtime.peers import printable
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 

@@ -25,8 +25,9 @@ from pisco.federation.rolls import BadRoll, check_signature, sign
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.masks import pair_key
-from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited, printable
+from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited
 from pisco.federation.runtime.transport import grpc
 from pisco.files import atomic_write, read_json
 

@@ -23,9 +23,10 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import parting
 from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.member import BOUNDARY, GONE, GONE_WITHOUT, wire
 from pisco.federation.runtime.news import EVERY
-from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited, printable
+from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import Reporting
 from pisco.parts import only

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from pisco.errors import InputError
 from pisco.federation.kits import Refused
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime.peers import FIRST_WORD, Stopped, Waited, printable
+from pisco.federation.runtime.lines import printable
+from pisco.federation.runtime.peers import FIRST_WORD, Stopped, Waited
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Report
 
