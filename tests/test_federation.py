@@ -407,6 +407,15 @@ def test_a_key_made_elsewhere_is_renewed_and_gets_no_double(tmp_path, monkeypatc
     assert ca.read_certificate(mine / "cert.pem").serial_number != first.serial_number
     assert command("revoke", "agent-2", "--dir", "clinic").exit_code == 0  # then its key is not signed again
     assert "no certificate to renew" in command("issue", "agent-2", "--dir", "clinic", "--renew").stderr
+    again = command("issue", "agent-2", "--dir", "clinic", "--request", request, "-o", "again")
+    assert again.exit_code == 2 and "were revoked" in again.stderr and not Path("again").exists()
+    assert command("issue", "agent-0", "--dir", "clinic", "--renew").exit_code == 0
+    assert command("revoke", "agent-0", "--dir", "clinic", "--older").exit_code == 0  # of the same key, which is kept
+    assert command("issue", "agent-0", "--dir", "clinic", "--renew").exit_code == 0
+    assert command("revoke", "agent-0", "--dir", "clinic").exit_code == 0
+    again = command("issue", "agent-0", "--dir", "clinic", "--renew")
+    assert again.exit_code == 2 and "make a new key" in again.stderr
+    assert command("issue", "agent-0", "--dir", "clinic", "-o", "new").exit_code == 0
 
 
 def spoil(kit, file, content):
