@@ -331,7 +331,7 @@ def issue(
             f"{folder} has a key without a certificate and keys are never overwritten; give --renew to sign that one"
         )
     if request is not None or renew:
-        _check_not_revoked(signer, name, public)  # pyright: ignore[reportPossiblyUnbound]
+        signer.check_key(name, public)  # pyright: ignore[reportPossiblyUnbound]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if request is None and not renew:
         public = ca.new_key(folder / ca.KEY).public_key()
@@ -339,17 +339,6 @@ def issue(
     refresh(home, plan, folder)
     atomic_write(folder / ca.CERTIFICATE, ca.pem(made))
     return made
-
-
-def _check_not_revoked(signer: ca.Authority, name: str, public: object) -> None:
-    """Refuse to sign a key again all of whose certificates were revoked: whoever copied it would be in again."""
-    known = [each for each in signer.issued(name) if _public(each.public_key()) == _public(public)]
-    gone = signer.revoked()
-    if known and all(each.serial_number in gone for each in known):
-        raise InputError(
-            f"the certificates of this key of {name!r} were revoked, and who has a copy of it would be in again; make "
-            "a new key: `pisco federation request`, or `issue` with another --out and without --renew"
-        )
 
 
 def _bring(home: Path, plan: Federation, name: str, folder: Path, path: Path | None) -> x509.Certificate | None:
