@@ -14,6 +14,7 @@ from pisco.federation import audit, kits, rolls, signed, signers
 from pisco.federation.authority import Authority, read_certificate
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.naming import number
+from pisco.federation.runtime.server import Server
 
 from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
 
@@ -136,6 +137,24 @@ def test_a_certificate_names_the_one_member_whose_dns_name_it_has(office, member
             kit.identify(made)
     with pytest.raises(Refused, match="signed by another authority"):
         kit.identify(Office(tmp_path).member("agent-1", dns("agent-1")).read_bytes())
+
+
+def test_who_joins_is_known_by_its_certificate_without_a_restart(office, members, tmp_path):
+    """Running members look certificates up in the plan: in the one that they have taken, not in that of their start."""
+    office.member("agent-3", dns("agent-3"))
+    newcomer = (office.folder / "agent-3.pem").read_bytes()
+    kit = members["server"]
+    server = Server(kit, tmp_path / "state")
+    try:
+        with pytest.raises(Refused, match="names no member of the plan"):
+            kit.identify(newcomer)
+        later = server.plan.change(3, "add", "agent-3", "127.0.0.1:9", certificate=dns("agent-3"))
+        signed.save(tmp_path, later, kit.folder / kits.PLAN)
+        server.look_for_plan()
+        assert kit.identify(newcomer) == "agent-3" and kit.server_name("agent-3") == dns("agent-3")
+    finally:
+        server.mailroom.close()
+        server.store.close()
 
 
 def test_a_revoked_key_stays_out_whatever_its_authority_signs_for_it(office, members, tmp_path):

@@ -18,10 +18,11 @@ import pisco
 from pisco import InputError
 from pisco.cli.federation.loopback import free_ports
 from pisco.cli.main import app
+from pisco.data import Dataset
 from pisco.federation import models
 from pisco.federation.contract import BadData, Contract, Feature
 from pisco.federation.plan import Federation
-from pisco.federation.runtime import peers, transport
+from pisco.federation.runtime import peers, transport, weighing
 from pisco.federation.runtime.asking import tell_trouble
 from pisco.federation.runtime.ending import EndModel
 from pisco.federation.runtime.exporter import MemberMetrics, serve_metrics
@@ -137,6 +138,14 @@ def test_what_others_hear_holds_no_values():
     with pytest.raises(BadData, match="holds 777") as raised:
         agreed.check("mine", np.array([[777.0, 1.0]]), ("age", "bmi"))
     assert raised.value.told == "column 1 ('age') is not in its agreed range"
+    labelled, mine = Contract(shape=[1], labels=[0, 1]), Dataset("mine", np.zeros((2, 1)), np.array([0, 7]))
+    for check in (
+        lambda: labelled.check("mine", mine.features, None, mine.labels),
+        lambda: plan_for(2, problem={"name": "logistic", "classes": [0, 1]}).build_problem(mine),
+    ):
+        with pytest.raises(BadData, match="has the label 7") as raised:
+            check()
+        assert raised.value.told == "has a label that is not in the plan"
 
 
 @pytest.mark.parametrize(
@@ -257,6 +266,10 @@ def test_counts_that_members_tell_weigh_them(tmp_path, presence):
         again = ran.build(name)
         again.close()
         assert again.mean_samples == sum(SIZES) / 3
+    ran.problem_of = lambda agent: squares_of(1 - agent)
+    with pytest.raises(InputError, match="begun with 40 samples, by which the others count us, and now there are 8"):
+        ran.build("agent-0")
+    ran.problem_of = squares_of
     if presence == "deadline":
         problems = {name: squares_of(i) for i, name in enumerate(plan.names)}
         again = replay(plan, problems, ran.members["server"].file.rolls)
@@ -273,6 +286,22 @@ def test_who_lost_its_state_is_told_the_same_mean(tmp_path):
     assert book.count("agent-1", 40) == (30.0, [])
     assert book.count("agent-1", 999) == (30.0, [])
     assert Ledger(plan, tmp_path).count("agent-0", 20) == (30.0, [])
+
+
+def test_who_comes_back_with_other_data_is_refused_where_they_count(tmp_path, caplog):
+    """The others count by the mean that its first number is in: with another one the weights would not add up."""
+    plan = plan_for(2, rounds=3, weigh_by="samples")
+    book = Ledger(plan, tmp_path)
+    for name, samples in (("agent-0", 10), ("agent-0", 20), ("agent-1", 40)):
+        assert book.told_before(name, samples) is None  # nobody has heard of a mean yet
+        book.count(name, samples)
+    assert book.told_before("agent-1", 40) is None
+    assert "told of 40 samples" in book.told_before("agent-1", 999)
+    plain = types.SimpleNamespace(
+        num_samples=40, found=types.SimpleNamespace(job={"samples": 8}), plan=plan_for(2), store=None
+    )
+    weighing.check_samples(plain)  # where all count the same it is but said
+    assert "there are 40 samples, where there were 8" in caplog.text
 
 
 @pytest.mark.parametrize("more", [{"now": True}, {}])

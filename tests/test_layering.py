@@ -17,7 +17,8 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "display", "errors", "files", "jaxprs", "statistics"},
+        {"_version", "display", "errors", "jaxprs", "statistics"},
+        {"files"},
         {"registry", "memory", "parts"},
         {"types", "tree"},
         {"algorithms", "networks", "data", "convolutions", "privacy"},

@@ -27,11 +27,11 @@ import pisco  # noqa: E402
 from pisco.federation.runtime import fixed, keyring, masks, sums  # noqa: E402
 from pisco.federation.runtime.ahead import MasksAhead  # noqa: E402
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
-from pisco.federation.runtime.ledger import costs  # noqa: E402
 from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
 from pisco.federation.runtime.replay import replay, scan, together, weighed, why_not_scan  # noqa: E402
 from pisco.federation.runtime.roll_call import RollCall, Word  # noqa: E402
 from pisco.federation.runtime.routes import Routes, ServerHop, average  # noqa: E402
+from pisco.federation.runtime.traffic import costs  # noqa: E402
 from pisco.federation.runtime.used import PLACE, UsedMasks  # noqa: E402
 from pisco.networks.rounds import draw_round  # noqa: E402
 

@@ -70,7 +70,8 @@ def test_what_the_authority_did_not_sign_is_refused(clinic, tmp_path, caplog):
         news.take(agent, Notice(99, 9e9, 99, plan_text, revoked))
     assert {file.name: file.read_bytes() for file in agent.folder.iterdir() if file.is_file()} == before
     assert caplog.text.count("what the server brings is not taken") == 10
-    for bad in (b"", b"[]", b"{}", b'{"version": "x", "listed": 0, "revocations": 0}', b"[" * 10_000):
+    endless = b'{"version": Infinity, "listed": 0, "revocations": 0, "plan": "", "revoked": ""}'
+    for bad in (b"", b"[]", b"{}", b'{"version": "x", "listed": 0, "revocations": 0}', b"[" * 10_000, endless):
         with pytest.raises(news.DecodeError):
             Notice.FromString(bad)
 

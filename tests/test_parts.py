@@ -9,9 +9,12 @@ import pisco
 from pisco.algorithms import ALGORITHMS, build
 from pisco.costs import message_sizes
 from pisco.engines.job import Job, Run, carry_shapes
-from pisco.parts import Parted
+from pisco.federation.runtime.member import BOUNDARY, CLOSING
+from pisco.federation.runtime.replay import everybody, replay
+from pisco.federation.runtime.sums import PlainSum
+from pisco.parts import Parted, whole
 
-from federations import Running, plan_for
+from federations import Running, free_ports, plan_for
 from federations import shared_programs as shared_programs
 from worlds import Quadratics, network_for, trajectory
 
@@ -195,6 +198,37 @@ def test_a_federation_agrees_with_scan(tmp_path):
             np.testing.assert_allclose(own[0], all_[index], atol=1e-5)
     sent = running.members[plan.names[0]].programs._round.messages
     assert [sum(leaf.size for leaf in leaves) for _, leaves in sent] == [4, 4]  # w and m, for X and Y
+
+
+@pytest.mark.parametrize("presence", ["deadline", pytest.param("all", marks=pytest.mark.slow)])
+def test_what_is_never_sent_stays_when_somebody_joins_and_at_the_end(tmp_path, monkeypatch, presence):
+    """The mean that a newcomer starts with and the closing average are of what is sent; a replay agrees."""
+    agents, message, sent = 3, PlainSum.message, {}
+    data = {name: array[:agents].astype(np.float32) for name, array in DATA.items()}
+    more = {} if presence == "all" else {"presence": presence, "deadline": 60.0, "quorum": 2}
+    founders = plan_for(2, rounds=4, batch_size=3, seed=7, closing=True, **more)
+    plan = founders.change(2, "add", "agent-2", f"127.0.0.1:{free_ports(1)[0]}")
+
+    def problem_of(index):
+        return parted({name: array[index : index + 1] for name, array in data.items()})
+
+    def recorded(self, part, arrays):
+        sent.setdefault(part.where.phase, set()).add(tuple(array.size for array in arrays))
+        return message(self, part, arrays)
+
+    monkeypatch.setattr(PlainSum, "message", recorded)
+    running = Running(tmp_path, plan, problem_of).join()
+    assert sent[BOUNDARY] == sent[CLOSING] == {(3, 1)}  # w and stats/m, and not head/b
+    model = running.results["server"].params
+    assert {name: array.shape for name, array in model.items()} == {"w": (1, 3), "stats/m": (1,)}
+    own = [running.results[name].params for name in plan.names]
+    np.testing.assert_allclose(model["w"], np.mean([each["w"] for each in own], axis=0), atol=1e-6)
+    assert len({float(each["head"]["b"][0]) for each in own}) == agents
+    rolls = everybody(plan) if presence == "all" else running.members["server"].file.rolls
+    again = replay(plan, {name: problem_of(index) for index, name in enumerate(plan.names)}, rolls)
+    for name, each in zip(plan.names, own, strict=True):
+        for one, other in zip(jax.tree.leaves(each), jax.tree.leaves(whole(again[name].params)), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 BAD = [

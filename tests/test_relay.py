@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 import urllib.request
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -338,6 +339,37 @@ def test_a_connection_that_comes_while_we_hang_up_is_closed():
     assert ours.fileno() == -1 and not way._open
 
 
+def test_a_relay_that_calls_without_end_takes_no_more_than_its_seats(monkeypatch):
+    """Every call is a thread and a connection back to the relay, which need never answer."""
+    began, hold = [], threading.Event()
+
+    def knock(kit, relay, *words):
+        began.append(words)
+        hold.wait(30)
+        raise OSError("it hung up")
+
+    monkeypatch.setattr(tunnels, "knock", knock)
+    plan = plan_for(2)
+    way, calls = Outbound(None, plan, ""), [[f"call {number}" for number in range(500)], []]
+
+    class Calling:
+        def turn(self, seconds):
+            if not calls:
+                raise OSError("it hung up")
+            return calls.pop(0)
+
+    try:
+        with pytest.raises(OSError, match="hung up"):
+            way._listen_to(SimpleNamespace(name="relay-1"), Calling())
+        wait_until(lambda: len(began) == relays.streams_of(plan))
+        hold.set()
+        wait_until(lambda: way._seats._value == relays.streams_of(plan))  # and they are free again
+        assert len(began) == relays.streams_of(plan)
+    finally:
+        hold.set()
+        way.close()
+
+
 def test_the_second_relay_takes_over_and_the_first_one_comes_back(site, answering):
     plan, kits = site
     first, second = relay_of(plan, kits, "server"), relay_of(plan, kits, "relay-1")
@@ -406,6 +438,10 @@ def test_which_proxy(site, monkeypatch):
     for bad in ("socks5://a:1", "proxy:3128", "http://", "http://a:99999", "http://a:1/path"):
         with pytest.raises(InputError, match="write http://host:port"):
             tunnels.check_proxy(bad)
+    for bad in ("http://user:pass@word@a:1/path", "socks5://user:pass@word@a:1", "user:pass@word@a:1"):
+        with pytest.raises(InputError, match=r"the proxy '…@a:1") as refused:
+            tunnels.check_proxy(bad)
+        assert "pass" not in str(refused.value)
 
 
 # Plans

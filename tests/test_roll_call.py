@@ -1,7 +1,9 @@
 """The roll: one decision per attempt, whoever dies, stops, returns or lies; and what counts is what everybody did."""
 
+import errno
 import json
 import random
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,8 +13,12 @@ from hypothesis import strategies as st
 
 from pisco import InputError
 from pisco.federation.plan import Federation
-from pisco.federation.rolls import BadRoll, Chain, OtherPlan, Roll, RollFile, counted, plan_mark, read
+from pisco.federation.rolls import BadRoll, Chain, OtherPlan, Roll, RollFile, counted, plan_mark, read, sign
+from pisco.federation.runtime.attendance import Attendance
+from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.roll_call import RollCall, Word
+from pisco.federation.runtime.transport import grpc
+from pisco.federation.runtime.wire_pb2 import Ready
 
 from federations import make_kits
 
@@ -293,8 +299,6 @@ def home(tmp_path_factory):
 
 
 def written(home, folder):
-    from pisco.federation.rolls import sign
-
     folder.mkdir()
     file, chain = RollFile(folder, home.kits["server"]), Chain(home.plan)
     for k in range(3):
@@ -313,6 +317,41 @@ def test_the_log_survives_a_kill_in_the_middle_of_a_line(home, tmp_path):
     assert [roll.round for roll in again.rolls] == [0, 1, 2]
     again.close()
     assert path.read_text().endswith("}\n")
+
+
+class FullDisk:
+    """A file whose disk has room for so many bytes more."""
+
+    def __init__(self, file, room):
+        self.file, self.room = file, room
+
+    def write(self, content):
+        fits, self.room = content[: self.room], max(0, self.room - len(content))
+        if not fits:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self.file.write(fits)
+
+    def __getattr__(self, name):
+        return getattr(self.file, name)
+
+
+def test_the_log_survives_a_full_disk(home, tmp_path):
+    """A roll that the disk refused is not in the log: not in part, and not later on, before the one in its place."""
+    path = written(home, tmp_path / "a")
+    before = path.read_bytes()
+    file, chain = RollFile(path.parent, home.kits["server"]), Chain(home.plan)
+    for roll in file.rolls:
+        chain.add(roll, home.plan)
+    disk = file._file = FullDisk(file._file, 40)
+    for present in ((0, 1, 2), (0, 1)):  # refused in the middle of the line, then at its beginning
+        roll = Roll(3, 0, plan_mark(home.plan, 3), present)
+        with pytest.raises(OSError, match="No space"):
+            file.add(roll, sign(home.kits["server"], roll.hash(chain.hash)))
+        assert path.read_bytes() == before and len(file.rolls) == 3
+    disk.room = 1 << 20
+    file.add(roll, sign(home.kits["server"], roll.hash(chain.hash)))
+    file.close()
+    assert read(path, home.plan)[3] == roll
 
 
 @pytest.mark.parametrize("how", ["another roll", "another signer", "a line left out", "nonsense"])
@@ -338,3 +377,24 @@ def test_a_log_of_another_authority_is_refused(home, tmp_path):
     assert len(read(path, home.plan, home.kits["server"].authority)) == 3
     with pytest.raises(InputError, match="not the server's"):
         read(path, home.plan, other.authority)
+
+
+def test_what_a_rogue_server_says_is_fit_for_a_terminal():
+    class Refusal(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.FAILED_PRECONDITION
+
+        def details(self):
+            return "\x1b[2Jgo away\n\x1b]0;owned\x07"
+
+    def result():
+        raise Refusal
+
+    call = SimpleNamespace(result=result, cancel=lambda: None)
+    peer = SimpleNamespace(roll=lambda request, seconds: call)
+    asking = object.__new__(Attendance)
+    asking.agent, asking._changed = SimpleNamespace(plan=plan_of(2), peer=lambda *_: peer), threading.Condition()
+    asking.done, asking.leaving = 0, False
+    with pytest.raises(Stopped, match="refuses us") as stopped:
+        asking._ask(Ready())
+    assert str(stopped.value).isprintable()

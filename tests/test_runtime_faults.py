@@ -110,6 +110,37 @@ def test_rows_of_who_is_gone_for_good_may_be_lost(tmp_path):
     np.testing.assert_array_equal(book.result().history["loss"], [2.0] * 4)
 
 
+def test_nobody_holds_up_what_is_over(tmp_path):
+    """The last roll, that of the round after the last, calls nobody; before the first one everybody is waited for."""
+    book = Ledger(plan_for(2, rounds=3), tmp_path)
+    book.note("agent-0", Report(round=3))
+    for called, held in ((None, "agent-1"), ((), "")):
+        book.attend(list, lambda called=called: called)
+        assert book.holdup().name == held
+
+
+def test_the_names_of_arrays_are_those_that_most_tell(tmp_path):
+    """The first to report could swap two arrays of one shape in the model that the server ends with."""
+    book = Ledger(plan_for(3, rounds=3), tmp_path)
+    for name, leaves in (("agent-0", ["b", "a"]), ("agent-1", ["a", "b"]), ("agent-2", ["a", "b"])):
+        book.note(name, Report(leaves=leaves, whole_bytes=[8], round_bytes=[8]))
+    book.save()
+    assert book.leaves == Ledger(book.plan, tmp_path).leaves == ["a", "b"]
+    for number in range(40):
+        book.note("agent-0", Report(columns=[Column(name=f"m{number}-{each}") for each in range(40)]))
+    book.note("agent-1", Report(columns=[Column(name="auc")]))
+    assert len(book.result().metrics) == 51 and "test_auc" in book.result().metrics
+
+
+def test_a_member_cannot_fill_the_log_with_its_troubles(tmp_path, caplog):
+    book = Ledger(plan_for(3, rounds=3), tmp_path)
+    for number in range(50):
+        book.trouble("agent-0", f"has {number} features" + "!" * number)
+        book.note("agent-1", Report(named={"agent-2": 9.0} if number % 2 else {}))
+    assert [record.message[:20] for record in caplog.records] == ["agent-0: has 0 featu", "agent-1 names agent-"]
+    assert book.troubles()["agent-0"].startswith("has 49")
+
+
 def test_what_agents_say_of_their_metrics_is_kept_and_is_safe_to_print(tmp_path):
     book = Ledger(plan_for(2, rounds=60), tmp_path)
     own = Column(name="auc", rising=True, title="test AUC", unit="%")

@@ -89,6 +89,9 @@ def test_a_state_without_privacy_cannot_become_private(tmp_path):
     again = pisco.algorithms.build("gt-hsgd", local_lr=0.1, momentum=0.1)
     with pytest.raises(pisco.InputError, match="this site cannot be private in this plan"):
         Spending(tmp_path, own(0, NOISY), again, batch_size=2, rounds=3, begun=False)
+    (tmp_path / FILE).write_text('{"settings')
+    with pytest.raises(pisco.InputError, match=f"{FILE} is damaged; bring it back"):
+        Spending(tmp_path, own(0, NOISY), rule, batch_size=2, rounds=3, begun=True)
 
 
 @pytest.mark.slow

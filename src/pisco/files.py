@@ -5,11 +5,14 @@ from __future__ import annotations
 import csv
 import errno
 import io
+import json
 import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pisco.errors import InputError
 
 _BINARY = getattr(os, "O_BINARY", 0)  # where files have kinds
 
@@ -34,6 +37,14 @@ def atomic_write(path: Path, *pieces: Any, durable: bool = True, private: bool =
             _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def read_json(path: Path, fix: str) -> Any:
+    """What a file of ours holds; one that is damaged is refused with what to do about it."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError:  # of either kind: no JSON, or no text
+        raise InputError(f"{path} is damaged; {fix}") from None
 
 
 def _sync_folder(folder: Path) -> None:

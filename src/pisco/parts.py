@@ -96,6 +96,16 @@ def names_of(tree: Any) -> list[str]:
     return [jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in found]
 
 
+def sent_names(tree: Any) -> list[str]:
+    """The path of every leaf that is sent, in the user's own tree and in the order of `only`.
+
+    >>> sent_names(Parted({"w": 1, "head": None}, {"w": None, "head": 2}, {"m": 3}, None))
+    ['w', 'm']
+    """
+    kept = only(tree)
+    return [name for part in ((kept.shared, kept.buffers) if _parted(kept) else (kept,)) for name in names_of(part)]
+
+
 @dataclass(frozen=True)
 class Kinds:
     """Which kind every leaf of a model is."""

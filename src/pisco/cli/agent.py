@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import signal
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from pisco.results import Result
 
 OUT_OF_PATIENCE = 3
-"""Exit code when somebody did not answer for too long: the state is kept, the same command continues."""
+"""Exit code when somebody did not answer for too long, or the disk is full: the same command continues."""
 STOPPED = 4
 """Exit code when the run cannot go on: refused by a peer, or the numbers are no longer finite."""
 
@@ -101,7 +102,7 @@ def agent(
             news = f", loss {loss[-1]:.4g}" if loss else ""
             logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
 
-    with speaking(opened, log_json):
+    with speaking(opened, log_json), _room(folder):
         kind = AGENTS[opened.federation.presence]
         made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
@@ -140,8 +141,9 @@ def server(
         if every():
             logging.getLogger("pisco.federation").info("%s", ledger.line())
 
-    with speaking(opened, log_json):
-        made = SERVERS[opened.federation.presence](opened, state or kit / "state", listen=listen, durable=durable)
+    folder = state or kit / "state"
+    with speaking(opened, log_json), _room(folder):
+        made = SERVERS[opened.federation.presence](opened, folder, listen=listen, durable=durable)
         with serve_page(made, page):
             result = _run(made, lambda: made.run(progress), metrics)
     _keep(result, out or kit / "result")
@@ -212,6 +214,18 @@ def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _room(folder: Path) -> Iterator[None]:
+    """A full disk ends a member as somebody who does not answer does: it may be started again until there is room."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        note(f"stopped: {folder} has no room ({error.strerror}); the state is kept, type the command again once it has")
+        raise typer.Exit(OUT_OF_PATIENCE) from None
 
 
 def _keep(result: Result, folder: Path) -> None:

@@ -168,6 +168,15 @@ class Authority:
         gone = self.revoked()
         return [each for each in self.issued(name) if each.serial_number not in gone]
 
+    def check_key(self, name: str, public: ec.EllipticCurvePublicKey) -> None:
+        """Refuse to sign a key again all of whose certificates were revoked: who has a copy of it would be in again."""
+        known, trusted = ([each.public_key() for each in found] for found in (self.issued(name), self.trusted(name)))
+        if public in known and public not in trusted:
+            raise InputError(
+                f"the certificates of this key of {name!r} were revoked, and who has a copy of it would be in again; "
+                "make a new key: `pisco federation request`, or `issue` with another --out and without --renew"
+            )
+
     def revoked(self) -> dict[int, dt.datetime]:
         """Revoked numbers (`naming.number`), and since when."""
         listed = read_revoked(self.folder / REVOKED, signers.verifying_key(self.folder, self.certificate))

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 Kind = Literal["bool", "int8", "uint8", "int16", "uint16", "int32", "int64", "float16", "float32", "float64"]
 
 
+STRANGE_LABEL = "has a label that is not in the plan"
+"""What the others may know of it: a label is somebody's."""
+
+
 class BadData(InputError):
     """An agent's data is not what the federation agreed on. `told` is what the others may know of it: no values."""
 
@@ -152,7 +156,7 @@ class Contract(Table):
         if self.labels is not None and labels is not None:
             strange = np.setdiff1d(labels, self.labels)
             if strange.size:
-                refuse(f"has the label {strange[0]}", f", the federation knows {self.labels}")
+                raise BadData(f"{name}: has the label {strange[0]}, the federation knows {self.labels}", STRANGE_LABEL)
 
     def check_file(self, path: Path | None) -> None:
         """The same for a file that only an agent's own module reads: its `features` and, if there are, `labels`."""

@@ -43,8 +43,14 @@ def new_key(path: Path) -> ec.EllipticCurvePrivateKey:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise InputError(f"{path} exists and keys are never overwritten; choose another folder") from None
-    with os.fdopen(handle, "wb") as file:
-        file.write(secret)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secret)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:  # the disk is full: half a key would be in the way of a whole one
+        path.unlink()
+        raise
     return key
 
 

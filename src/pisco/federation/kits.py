@@ -25,7 +25,7 @@ from pisco.federation import keyfiles, signed, signers
 from pisco.federation.naming import Refused, check_purposes, member_of, number
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, host_of
-from pisco.files import atomic_write
+from pisco.files import atomic_write, read_json
 
 log = logging.getLogger("pisco.federation")
 
@@ -139,7 +139,7 @@ class Kit:
             stamp = keyfiles.stamp(self._list)
             if stamp != self._stamp:
                 listed = ca.read_revoked(Path(self._list), self.signer)
-                if self._listed is None or listed.last_update_utc >= self._listed:
+                if self._in_force(listed):
                     self._revoked = frozenset(each.serial_number for each in listed)
                     self._listed = listed.last_update_utc
                     if self._memory is not None:
@@ -152,6 +152,10 @@ class Kit:
                 raise
         return self._revoked
 
+    def _in_force(self, listed: x509.CertificateRevocationList) -> bool:
+        """Whether a list is not older than the one seen before: they are dated in whole seconds, and only grow."""
+        return self._listed is None or (listed.last_update_utc, len(listed)) >= (self._listed, len(self._revoked))
+
     @property
     def listed(self) -> float:
         """When the list of revoked certificates that is in force was signed, in seconds."""
@@ -163,14 +167,19 @@ class Kit:
         memory = folder / ca.REVOKED
         if memory.exists():
             listed = ca.read_revoked(memory, self.signer)
-            if self._listed is None or listed.last_update_utc > self._listed:
+            if self._in_force(listed):
                 self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
         self._memory, self._stamp = memory, None
         _ = self.revoked
         seen = folder / "plan.version"
-        if seen.exists() and int(seen.read_text()) > self.version:
+        before = (
+            read_json(seen, "bring it back from a copy, or write the newest plan's version there")
+            if seen.exists()
+            else 0
+        )
+        if before > self.version:
             raise InputError(
-                f"the plan in {self.folder} is version {self.version}, and version {seen.read_text()} was in force "
+                f"the plan in {self.folder} is version {self.version}, and version {before} was in force "
                 "here; copy the coordinator's newest federation.toml there"
             )
         atomic_write(seen, str(self.version).encode())
@@ -181,9 +190,9 @@ class Kit:
         version = signed.check(self.folder / PLAN, plan, self.signer)
         if version < self.version:
             raise InputError(f"it is version {version}, and version {self.version} is in force")
-        self.version = version
         if self._memory is not None:
             atomic_write(self._memory.with_name("plan.version"), str(version).encode())
+        self.version = version
         return plan
 
     def look_for_certificate(self) -> None:
@@ -317,6 +326,8 @@ def issue(
         raise InputError(
             f"{folder} has a key without a certificate and keys are never overwritten; give --renew to sign that one"
         )
+    if request is not None or renew:
+        signer.check_key(name, public)  # pyright: ignore[reportPossiblyUnbound]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if request is None and not renew:
         public = ca.new_key(folder / ca.KEY).public_key()

@@ -11,6 +11,7 @@ ROLLS.jsonl: a line `{"federation", "certificate"}`, then `{"round", "attempt", 
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import itertools
 import json
@@ -183,9 +184,10 @@ class RollFile:
         plan = kit.federation
         self.rolls = read(self.path, plan) if self.path.exists() else []
         whole = self.path.read_bytes() if self.path.exists() else b""
-        self._file = self.path.open("r+b" if whole else "wb")
-        self._file.seek(whole.rfind(b"\n") + 1)
-        self._file.truncate()  # a line cut short by a kill was told to nobody
+        # Without a buffer: what the disk refuses is never written later, behind our back.
+        self._file = self.path.open("r+b" if whole else "wb", buffering=0)
+        self._end = whole.rfind(b"\n") + 1
+        self._cut()  # a line cut short by a kill was told to nobody
         about = {"federation": plan.name, "certificate": kit.certificate.decode()}
         if json.dumps(about).encode() not in whole:
             self._write(about)
@@ -196,10 +198,21 @@ class RollFile:
         self.rolls.append(roll)
 
     def _write(self, line: dict[str, Any]) -> None:
-        self._file.write(json.dumps(line).encode() + b"\n")
-        self._file.flush()
-        if self.durable:
-            os.fsync(self._file.fileno())
+        content = json.dumps(line).encode() + b"\n"
+        try:
+            if self._file.write(content) != len(content):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            if self.durable:
+                os.fsync(self._file.fileno())
+        except OSError:
+            self._cut()
+            raise
+        self._end += len(content)
+
+    def _cut(self) -> None:
+        """Leave whole lines alone."""
+        self._file.truncate(self._end)
+        self._file.seek(self._end)
 
     def close(self) -> None:
         self._file.close()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pisco import registry
-from pisco.federation.contract import BadData
+from pisco.federation.contract import STRANGE_LABEL, BadData
 from pisco.problems.registry import PROBLEMS
 from pisco.settings.tables import Choices, Count
 
@@ -36,8 +36,9 @@ def one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Proble
     if table.classes is not None:
         strange = np.setdiff1d(dataset.label_values, table.classes)
         if strange.size:
-            told = f"has the label {strange[0]}, the federation knows {table.classes}"
-            raise BadData(f"{dataset.name} {told}", told)
+            raise BadData(
+                f"{dataset.name} has the label {strange[0]}, the federation knows {table.classes}", STRANGE_LABEL
+            )
         # One sample of every class, which no agent holds: an agent may lack a class, but all number them the same way.
         blank = np.zeros((len(table.classes), *features.shape[1:]), features.dtype)
         features, labels = np.concatenate([features, blank]), np.concatenate([labels, table.classes])

@@ -66,6 +66,6 @@ def _told(facts: dict[str, object]) -> str:
 
 def _plain(text: str) -> str:
     """What a log holds, fit for a terminal whoever wrote it."""
-    from pisco.federation.runtime.peers import printable
+    from pisco.federation.runtime.lines import printable
 
     return printable(text)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, say
+from pisco.cli.console import note, private_files, say
 
 
 def replay(
@@ -68,7 +68,8 @@ def replay(
         simulated = again.scan(plan, problems, rolls, mean, eval_every=rounds)
         own = [params[name] for name in plan.names]
         say(f"engine scan differs by {_furthest(simulated.params, own):.1e} at most")
-        simulated.save(out)
+        with private_files():  # everybody's parameters tell of their data
+            simulated.save(out)
         say(f"saved in {out}")
     differ = False
     for name, folder in _pairs(compare, "--compare").items():

@@ -74,10 +74,11 @@ class Agent(MemberProcess):
         self._enter(self._first_epoch())
         self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
-        self._problem, self.spending = problem, self._protect(problem)
+        self._problem, self.num_samples, self.spending = problem, problem.num_samples, self._protect(problem)
         if self.spending is not None:
             self._problem = self.spending.problem
         self.mean_samples: float | None = self.found.job.get("mean_samples") if self.found else None
+        weighing.check_samples(self)
         self._build()
         self.outgoing = Outgoing()
         self.incoming = Incoming(self.programs.codecs)
@@ -114,7 +115,7 @@ class Agent(MemberProcess):
         return self.spending is not None and self.spending.hides
 
     def _build(self) -> None:
-        scale = self.plan.scale_of(self.name, self._problem.num_samples, self.mean_samples)
+        scale = self.plan.scale_of(self.name, self.num_samples, self.mean_samples)
         own = self._problem.scaled(scale)
         self.programs = Programs(self.algorithm, own, self.plan.batch_size, self.keys, self.index)
         self.programs.compile()
@@ -122,7 +123,7 @@ class Agent(MemberProcess):
     def weigh(self) -> None:
         """Hear how much we count, where that goes by samples. (The programs are the same; a number in them is not.)"""
         if self.plan.weigh_by == "samples" and self.mean_samples is None:
-            self.mean_samples = weighing.ask_mean(self, self._problem.num_samples)
+            self.mean_samples = weighing.ask_mean(self, self.num_samples)
             self._build()
 
     def kept_rounds(self) -> int:
@@ -295,7 +296,7 @@ class Agent(MemberProcess):
         return found if self.spending is None or not self.hides else found | {"epsilon": self.spending.epsilon}
 
     def _save(self, *, parted: bool = False) -> None:
-        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), "mean_samples": self.mean_samples}
+        notes = {"parted": parted, "plan": self.plan.hash_at(self.done - 1), **weighing.notes(self)}
         notes["closed"] = parted and bool(self.plan.closing)
         self.store.save(self.done, self.state, outbox=self.outbox, history=self.history.arrays(), notes=notes)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import NAME, SERVER
-from pisco.federation.runtime.peers import Peer, printable
+from pisco.federation.runtime.lines import printable
+from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Report
 

@@ -12,6 +12,7 @@ from pisco.federation.runtime import transport
 from pisco.federation.runtime.chunks import DataChunk
 from pisco.federation.runtime.codec import SMALL, Arrived, MessageLayout, Where
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.tunnels import Way, look
@@ -174,8 +175,3 @@ class Failed(Exception):
             made = cls(printable(details) or code.name.lower().replace("_", " "))
         made.fatal = code is grpc.StatusCode.FAILED_PRECONDITION
         return made
-
-
-def printable(details: str) -> str:
-    """What a peer says, fit for one line of a log and for a terminal."""
-    return "".join(each if each.isprintable() else " " for each in details[:300]).strip()

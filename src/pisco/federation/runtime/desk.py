@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any
 
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import news, transport
 from pisco.federation.runtime.holdup import Holdup
-from pisco.federation.runtime.peers import printable
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Receipt, Report
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.server import Server
-
-log = logging.getLogger("pisco.federation")
 
 
 class Desk:
@@ -43,11 +40,12 @@ class Desk:
         if objection is not None:
             server.door.refuse(context, name, objection)
         if request.trouble:
-            told = printable(request.trouble)
-            log.warning("%s: %s", name, told)
-            ledger.trouble(name, told)
+            ledger.trouble(name, printable(request.trouble))
             return Receipt()
         if request.samples:
+            objection = ledger.told_before(name, request.samples)
+            if objection is not None:
+                server.door.refuse(context, name, objection, grpc.StatusCode.FAILED_PRECONDITION)
             mean, missing = ledger.count(name, request.samples)
             return Receipt(mean_samples=mean, missing=", ".join(missing), troubles=ledger.troubles())
         rows = ledger.note(name, request)

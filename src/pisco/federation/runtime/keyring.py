@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,10 +25,11 @@ from pisco.federation.rolls import BadRoll, check_signature, sign
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.masks import pair_key
-from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited, printable
+from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited
 from pisco.federation.runtime.transport import grpc
-from pisco.files import atomic_write
+from pisco.files import atomic_write, read_json
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -75,20 +75,13 @@ def check_key(kit: Kit, told: MaskKey) -> str:
 
 
 def own_key(path: Path) -> X25519PrivateKey:
-    """The key in a file of mode 600, made at the first call."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        secret = path.read_bytes()
-        if len(secret) != 32:
-            raise InputError(f"{path} is damaged; bring it back from a copy, since the others know its key") from None
-        return X25519PrivateKey.from_private_bytes(secret)
-    made = X25519PrivateKey.generate()
-    with os.fdopen(handle, "wb") as file:
-        file.write(made.private_bytes_raw())
-        file.flush()
-        os.fsync(file.fileno())
-    return made
+    """The key in a file of mode 600, made at the first call, and whole from then on."""
+    if not path.exists():
+        atomic_write(path, X25519PrivateKey.generate().private_bytes_raw(), private=True)
+    secret = path.read_bytes()
+    if len(secret) != 32:
+        raise InputError(f"{path} is damaged; bring it back from a copy, since the others know its key")
+    return X25519PrivateKey.from_private_bytes(secret)
 
 
 class Seen:
@@ -96,7 +89,8 @@ class Seen:
 
     def __init__(self, path: Path):
         self.path = path
-        self.keys: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
+        fix = "bring it back from a copy: it says which keys for masks the others have"
+        self.keys: dict[str, str] = read_json(path, fix) if path.exists() else {}
 
     def take(self, found: Mapping[str, bytes]) -> None:
         """Keep keys by name; `BadKey` when somebody had another before."""
@@ -209,7 +203,8 @@ class KeyBoard:
 
     def __init__(self, server: Server, folder: Path):
         self.server, self.path, self._lock = server, folder / self.FILE, threading.Lock()
-        kept = json.loads(self.path.read_text()) if self.path.exists() else {}
+        fix = "bring it back from a copy, or move it away: members tell their keys for masks again"
+        kept = read_json(self.path, fix) if self.path.exists() else {}
         self._keys = {name: MaskKey(**{k: bytes.fromhex(v) for k, v in each.items()}) for name, each in kept.items()}
 
     def answer(self, name: str, told: MaskKey, context: Any) -> MaskKeys:

@@ -9,24 +9,22 @@ import math
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pisco.costs import MessageSizes, cumulative_costs
-from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.holdup import Holdup, holdup
-from pisco.federation.runtime.routes import Routes
+from pisco.federation.runtime.traffic import costs
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
-from pisco.files import atomic_write
+from pisco.files import atomic_write, read_json
 from pisco.metrics import Metric, by_column
-from pisco.networks.rounds import Links
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
@@ -41,6 +39,7 @@ MOST_BYTES = 1 << 40
 """Of one message that a member may claim; sums over any run stay below 2^63."""
 MOST_SAMPLES = 1 << 48
 MOST_LEAVES = 10_000
+MOST_COLUMNS = 50
 LEAF = re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
 
 
@@ -52,31 +51,33 @@ class Ledger:
         self._lock = threading.Lock()
         self._rows: dict[str, list[tuple[int, dict[str, float]]]] = {name: [] for name in plan.names}
         self._standing: dict[str, dict[str, Any]] = {}
-        self._sizes: dict[str, dict[str, list[int]]] = {}
+        self._sizes: dict[str, dict[str, list[Any]]] = {}
         self._columns: dict[str, Metric] = {}
+        self._columns_of: Counter[str] = Counter()  # how many each has told of
         self._contact: dict[str, float] = {}
+        self._complained: dict[str, float] = {}  # when the log said last that somebody cannot take part
+        self._namings: set[tuple[str, str]] = set()  # who named whom, as the log has it
         self._told_fixed: set[str] = set()  # who told this process what stays the same
         self._samples: dict[str, int] = {}
         self._mean = 0.0  # of the founders' samples, once it is known
-        self._leaves: list[str] = []
         self._rolls: Callable[[], list[Roll]] | None = None
-        self._called: Callable[[], Collection[int]] = tuple
+        self._called: Callable[[], Collection[int] | None] = lambda: None
         self._saved_at = time.monotonic()
         if self.path.exists():
-            kept = json.loads(self.path.read_text())
+            kept = read_json(self.path, "bring it back from a copy, or move it away: members report their rows again")
             for name, rows in kept["rows"].items():
                 self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
             self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
             self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
             self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
-            self._samples, self._leaves = kept.get("samples", {}), kept.get("leaves", [])
+            self._samples = kept.get("samples", {})
             self._mean = kept.get("mean_samples", 0.0)
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
-    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int]]) -> None:
+    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int] | None]) -> None:
         """Who took part is known by these rolls, one a round; the others are as they last measured themselves.
 
-        `called` gives the indices of those on the newest roll: nobody waits for the others.
+        `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others.
         """
         self._rolls, self._called = rolls, called
 
@@ -104,9 +105,15 @@ class Ledger:
 
     def trouble(self, name: str, told: str) -> None:
         """A member says why it cannot take part; its next report takes that back."""
+        now = time.monotonic()
         with self._lock:
             self._standing.setdefault(name, {"round": 0})["trouble"] = told
-            self._contact[name] = time.monotonic()
+            self._contact[name] = now
+            new = now - self._complained.get(name, -SAVE_EVERY) >= SAVE_EVERY
+            if new:
+                self._complained[name] = now
+        if new:  # else who says so again and again fills our log
+            log.warning("%s: %s", name, told)
 
     def troubles(self) -> dict[str, str]:
         """Who cannot take part, and why."""
@@ -133,6 +140,16 @@ class Ledger:
             self.save()
         return self._mean, missing
 
+    def told_before(self, name: str, samples: int) -> str | None:
+        """Why a count cannot be taken: the others count by the mean that the first one is in."""
+        with self._lock:
+            before = self._samples.get(name, samples) if self._mean else samples
+        if before == samples:
+            return None
+        return (
+            f"it told of {before} samples, which the others count by, and now has {samples}; start with those of before"
+        )
+
     def lacks(self, name: str) -> bool:
         """Whether a member should tell again what stays the same: this process has not heard it."""
         return name not in self._told_fixed
@@ -150,7 +167,8 @@ class Ledger:
             for row in report.rows[begin:] if begin >= 0 else ():
                 if (not rows or row.round > rows[-1][0]) and row.round <= self.plan.rounds:
                     rows.append((row.round, _measured(row.values)))
-            for told in itertools.islice(report.columns, 50):
+            for told in report.columns[: MOST_COLUMNS - self._columns_of[name]]:
+                self._columns_of[name] += 1
                 if METRIC.fullmatch(told.name):
                     title = told.title if METRIC.fullmatch(told.title) else ""
                     rising = told.rising if told.HasField("rising") else None
@@ -167,9 +185,8 @@ class Ledger:
                     "start_gossip": list(report.start_gossip_bytes),
                     "model_part": list(report.model_part),
                 }
-            if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
-                self._leaves = self._leaves or list(report.leaves)
-            known = before.get("named", {})
+                if len(report.leaves) <= MOST_LEAVES and all(map(LEAF.fullmatch, report.leaves)):
+                    self._sizes[name]["leaves"] = list(report.leaves)
             self._standing[name] = {
                 "round": report.round,
                 "bytes_sent": report.bytes_sent,
@@ -181,7 +198,8 @@ class Ledger:
             }
             fits = ((key, far) for key, far in report.named.items() if key in self.plan.names and key != name)
             named = self._standing[name]["named"] = {key: far for key, far in fits if math.isfinite(far)}
-            fresh = {key: far for key, far in named.items() if key not in known}
+            fresh = {key: far for key, far in named.items() if (name, key) not in self._namings}
+            self._namings |= {(name, key) for key in fresh}
             kept = dict(itertools.islice(timed.items(), 2 * len(self.plan.names) + 4))
             self._standing[name]["times"] = kept if fixed or report.times else before.get("times", {})
             self._contact[name] = time.monotonic()
@@ -189,7 +207,10 @@ class Ledger:
         for suspect, far in fresh.items():
             log.warning("%s names %s: its vectors are up to %.3g times as far off as usual", name, suspect, far)
         if due:
-            self.save()
+            try:
+                self.save()
+            except OSError as error:  # what is lost with a kill is reported again
+                log.warning("cannot keep what members report: %s; it is tried again", error)
         return count
 
     def save(self) -> None:
@@ -199,14 +220,13 @@ class Ledger:
             columns = [metric.facts() for metric in self._columns.values()]
             kept = {"rows": self._rows, "standing": self._standing, "sizes": self._sizes, "columns": columns}
             kept |= {"samples": self._samples, "mean_samples": self._mean} if self._samples else {}
-            kept |= {"leaves": self._leaves} if self._leaves else {}
             content = json.dumps(kept)
             atomic_write(self.path, content.encode())
 
     @property
     def leaves(self) -> list[str]:
-        """The names of the parameters' arrays, as agents told."""
-        return self._leaves
+        """The names of the parameters' arrays, as most agents tell them."""
+        return self._agreed_sizes().get("leaves", []) if self._sizes else []
 
     @property
     def model_part(self) -> list[int]:
@@ -249,7 +269,7 @@ class Ledger:
         now, front, called = time.monotonic(), self.front(), self._called()
         with self._lock:
             members = self.plan.epoch_at(min(front, self.plan.rounds - 1)).members
-            names = [member.name for member in members if not called or member.index in called]
+            names = [member.name for member in members if called is None or member.index in called]
             standing = {name: dict(each) for name, each in self._standing.items()}
             silence = {name: now - at for name, at in self._contact.items()}
         going = [name for name in names if standing.get(name, {}).get("round", 0) < self.plan.rounds]
@@ -334,7 +354,7 @@ class Ledger:
             metrics=dict(self._columns),
         )
 
-    def _agreed_sizes(self) -> dict[str, list[int]]:
+    def _agreed_sizes(self) -> dict[str, list[Any]]:
         """What most members say: all have the same model."""
         with self._lock:
             said = [json.dumps(each) for each in self._sizes.values()]
@@ -356,42 +376,9 @@ class Ledger:
 def _measured(values: Mapping[str, float]) -> dict[str, float]:
     """What may be kept of a row: finite numbers under the names of measurements."""
     fine = ((key, value) for key, value in values.items() if MEASURED.fullmatch(key) and math.isfinite(value))
-    return dict(itertools.islice(fine, 50))
+    return dict(itertools.islice(fine, MOST_COLUMNS))
 
 
 def _all(column: str, values: list[float]) -> float:
     """The members' mean; what privacy was spent is that of the worst."""
     return float((np.max if column == "epsilon" else np.mean)(values)) if values else math.nan
-
-
-def costs(
-    plan: Federation, rounds: list[int], sizes: dict[str, list[int]], rolls: list[Roll] | None = None
-) -> dict[str, np.ndarray]:
-    """What was sent until every measured round, counted from the structure of the rounds; among those on `rolls`."""
-    keys = streams(seed_key(plan.seed))
-    every: list[np.ndarray] = []
-    ends = [epoch.start for epoch in plan.epochs[1:]] + [plan.rounds]
-    for epoch, end in zip(plan.epochs, ends, strict=True):
-        if epoch.start >= end:
-            continue  # who is gone in the last round is removed after it
-        routes = Routes(plan.network_of(epoch), keys)
-        if rolls is not None:
-            these = rolls[epoch.start : end]
-            masks = [np.isin([member.index for member in epoch.members], r.present) for r in these]
-            if masks:
-                links = routes.links_among(epoch.start, np.stack(masks))
-                tried = np.asarray([plan.tries_server(r.attempt) for r in these])
-                to_server = {name: getattr(links, name) * tried for name in ("server", "uplinks", "downlinks")}
-                every.append(np.stack(links._replace(**to_server)))
-        else:
-            every.append(np.stack(routes.links(epoch.start, end)))
-    counts = np.concatenate([np.zeros((len(Links._fields), 1), np.int64), *every], axis=1)
-    between = np.diff(np.cumsum(counts, axis=1)[:, rounds], axis=1, prepend=0)
-    first = plan.network_of(plan.epochs[0])
-    edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
-    whole = sizes.get("whole", sizes["sent"])
-    messages = MessageSizes(first.num_agents, sizes["sent"], whole, sizes["start_server"], sizes["start_gossip"])
-    if plan.server_sum:  # up to the server a number is a word of 8 bytes, whatever a method compresses
-        messages = messages._replace(words=8 // np.dtype(plan.dtype).itemsize)
-    found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
-    return {name: column[0] for name, column in found.items()}

@@ -43,6 +43,11 @@ def plain(text: str) -> str:
     return "".join(each for each in text[:100] if each.isprintable())
 
 
+def printable(details: str) -> str:
+    """What a peer says, fit for one line of a log and for a terminal."""
+    return "".join(each if each.isprintable() else " " for each in details[:300]).strip()
+
+
 class Lines:
     """The lines of a TLS connection, read and written by one thread alone, which others can wake."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,10 @@ BOUNDARY = 1 << 20
 
 CLOSING = 1 << 21
 """The phase in which the server averages everybody's parameters, in the round after the last."""
+
+
+LATER = 5.0
+"""Seconds after which a plan is tried again that the disk did not let us take."""
 
 
 GONE = 1 << 60
@@ -75,6 +80,7 @@ class MemberProcess(ABC):
         self._plan_path = str(kit.folder / PLAN)
         self._plan_lock = threading.Lock()
         self._plan_stamp: tuple[int, int] | None = None
+        self._plan_after = 0.0
 
     def open(self, address: str, methods: dict[str, Any]) -> None:
         """Begin to answer."""
@@ -143,7 +149,8 @@ class MemberProcess(ABC):
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan that differs in later rounds only."""
-        self.plan = plan
+        # The kit too: where certificates are of another authority, the plan says whom those of new members name.
+        self.plan = self.kit.federation = plan
 
     def look_for_plan(self) -> None:
         """Read the kit's plan again when it has changed: a change of the roster may have been planned.
@@ -159,7 +166,7 @@ class MemberProcess(ABC):
             stamp = keyfiles.stamp(self._plan_path)
         except OSError:
             return
-        if stamp == self._plan_stamp:
+        if stamp == self._plan_stamp or time.monotonic() < self._plan_after:
             return
         with self._plan_lock:
             if stamp == self._plan_stamp:
@@ -169,6 +176,10 @@ class MemberProcess(ABC):
                 new = self.kit.newer_plan()
             except InputError as error:
                 log.warning("the new plan is ignored: %s", error)
+                return
+            except OSError as error:  # the disk is full, say, and the plan's version could not be kept
+                log.warning("the new plan cannot be taken yet: %s", error)
+                self._plan_stamp, self._plan_after = None, time.monotonic() + LATER
                 return
             if new.hash == self.plan.hash:
                 return

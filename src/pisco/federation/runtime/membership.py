@@ -23,12 +23,13 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import parting
 from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.member import BOUNDARY, GONE, GONE_WITHOUT, wire
 from pisco.federation.runtime.news import EVERY
-from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited, printable
+from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import Reporting
-from pisco.parts import only, over
+from pisco.parts import only
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -68,8 +69,7 @@ def boundary(plan: Federation, k: int) -> ServerHop | None:
 
 def mean_of_others(agent: Agent) -> Any:
     """The parameters with which an agent joins; it waits as long as it takes the others to get there."""
-    leaves, structure = jax.tree.flatten(only(agent.programs.params_like))
-    layout, round_ = MessageLayout.of(leaves), wire(agent.done)
+    layout, round_ = MessageLayout.of(agent.programs.sent_like), wire(agent.done)
     log.info("waiting to join at round %d", agent.done)
     received = agent.mailroom.pull(
         {0: agent.peer(SERVER, agent.done)},
@@ -78,7 +78,7 @@ def mean_of_others(agent: Agent) -> Any:
         limit=layout.size,
         patience=math.inf,
     )
-    return over(jax.tree.unflatten(structure, received[0].arrays), agent.programs.first_params())
+    return agent.programs.params_of(received[0].arrays)
 
 
 def cross(agent: Agent, epoch: Epoch) -> Any:

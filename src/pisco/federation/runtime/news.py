@@ -23,6 +23,7 @@ from pisco.federation import authority as ca
 from pisco.federation import signed
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
+from pisco.federation.runtime.lines import printable
 from pisco.files import atomic_write
 
 log = logging.getLogger("pisco.federation")
@@ -55,7 +56,7 @@ class Notice:
             numbers = int(found["version"]), float(found["listed"]), int(found["revocations"])
             words = (str(found.get(name, ""))[:1000] for name in ("holds", "lacking"))
             return cls(*numbers, str(found["plan"]), str(found["revoked"]), *words)
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             raise DecodeError("not a notice") from None
 
 
@@ -91,7 +92,7 @@ def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
         if check(beside):
             beside.replace(place)
     except (OSError, InputError, UnicodeError) as error:
-        log.warning("what the server brings is not taken: %s", error)
+        log.warning("what the server brings is not taken: %s", printable(str(error)))
     finally:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)

@@ -47,7 +47,8 @@ class Outbound:
     """Stays connected until it is closed; calls end at `listen`, where the agent itself answers."""
 
     def __init__(self, kit: Kit, plan: Federation, listen: str):
-        self.kit, self.listen, self._most = kit, listen, streams_of(plan)
+        self.kit, self.listen = kit, listen
+        self._seats = threading.Semaphore(streams_of(plan))  # a relay calls as often as it likes
         self._closed, self._lock = threading.Event(), threading.Lock()
         self._open: set[socket.socket] = set()
         for relay in plan.relays or ():
@@ -108,7 +109,7 @@ class Outbound:
                     log.info("others reach us through the relay %s", relay.name)
                 elif verb == "no":
                     raise OSError(errno.EACCES, "it refuses us: " + plain(rest))
-                elif verb == "call" and len(self._open) < self._most:
+                elif verb == "call" and self._seats.acquire(blocking=False):
                     threading.Thread(target=self._take, args=(relay, rest), daemon=True, name="outbound").start()
             now = time.monotonic()
             if now - heard > 3 * BEAT:
@@ -118,7 +119,11 @@ class Outbound:
                 lines.send("here")
 
     def _take(self, relay: RelayPoint, token: str) -> None:
-        with contextlib.suppress(OSError, Refused, InputError):  # who called sees it, and tries again
+        try:
             raw = tunnels.agreed(tunnels.knock(self.kit, relay, "take", plain(token)))
             with self._kept(raw):
                 splice(tunnels.here(self.listen), raw)
+        except (OSError, Refused, InputError) as error:  # who called sees it, and tries again
+            log.debug("a call through the relay %s came to nothing: %s", relay.name, error)
+        finally:
+            self._seats.release()

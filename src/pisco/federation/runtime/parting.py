@@ -17,6 +17,7 @@ from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.routes import ServerHop, without_gone
 from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
+from pisco.parts import only
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -28,8 +29,8 @@ SHORTLY = 10.0
 
 
 def close_average(agent: Agent) -> None:
-    """Give the server our parameters once more. Who asks for their mean knows that it is kept there."""
-    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(agent.state.params)]
+    """Give the server once more what we send of our parameters. Who asks for the mean knows that it is kept there."""
+    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(only(agent.state.params))]
     where, k = agent.where(agent.closing_round(), CLOSING), agent.done - 1
     everybody = tuple(range(len(agent.epoch.names)))
     hop = without_gone(ServerHop(None, everybody, everybody), agent.there(k))

@@ -13,8 +13,9 @@ import numpy as np
 
 from pisco.federation.kits import Kit
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime.calls import Call, Failed, Peer, printable
+from pisco.federation.runtime.calls import Call, Failed, Peer
 from pisco.federation.runtime.codec import SMALL, BadMessage, HeldCopy, MessageLayout, Where, decode
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.postbox import Awaited, Postbox
 from pisco.federation.runtime.timing import Timing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from pisco.federation.runtime.cut import Exchange, Stages, Steps, answered, exch
 from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import Told, pushed_leaves
+from pisco.parts import only, over
 from pisco.problems.gradient import agent_buffers, agent_gradient
 from pisco.problems.problem import Problem
 from pisco.problems.trouble import deferring
@@ -94,7 +96,7 @@ class Programs:
     def _model_part(self, kinds: list[Any]) -> list[int]:
         """Where a round hands on what one exchange brings as the parameters: which, and every leaf's place there."""
         leaves, structure = jax.tree.flatten(self.state_like)
-        mine = jax.tree.leaves(jax.tree.unflatten(structure, range(len(leaves))).params)
+        mine = jax.tree.leaves(only(jax.tree.unflatten(structure, range(len(leaves))).params))
         found = [self._round.handed_on[at] for at in mine]
         exchanges = {each and each[0] for each in found}
         if None in exchanges or len(exchanges) != 1:
@@ -102,6 +104,15 @@ class Programs:
         (at,) = exchanges
         mixes = [number for number, kind in enumerate(kinds) if isinstance(kind, Mixing)]
         return [mixes.index(at), *(each[1] for each in found if each)] if at in mixes else []
+
+    @property
+    def sent_like(self) -> list[Any]:
+        """The parameters that are sent, one after the other."""
+        return jax.tree.leaves(only(self.params_like))
+
+    def params_of(self, sent: Sequence[Any]) -> Params:
+        """The parameters of who starts with those that others sent; what is never sent is as everybody starts."""
+        return over(jax.tree.unflatten(jax.tree.structure(only(self.params_like)), sent), self.first_params())
 
     def compile(self) -> None:
         """Compile what every round needs, before others wait for it."""

@@ -185,13 +185,12 @@ class _Again:
                 self.states[name], self.rounds[name] = self.algorithm.rebase(self.states[name]), k
         self.expelled = roll.expelled
         for place in set(there) - set(stay):
-            leaves = {i: [np.asarray(x) for x in jax.tree.leaves(self.states[names[i]].params)] for i in stay}
+            leaves = {i: [np.asarray(x) for x in jax.tree.leaves(only(self.states[names[i]].params))] for i in stay}
             program = self.programs[names[place]]
             averaged = self.mean(leaves, ServerHop(None, tuple(stay), ()))
             if plan.guard is not None and plan.guard.guard_server:
                 averaged = guarded_mean(plan.guard, leaves, stay, {}, set())[0]
-            params = jax.tree.unflatten(jax.tree.structure(program.params_like), averaged)
-            self.states[names[place]] = program.join(params, k)
+            self.states[names[place]] = program.join(program.params_of(averaged), k)
         if plan.presence == "all":
             present = None  # as its members have it
         told = {i: rolled_told(self.plan, self.routes, roll, i, present) for i in there}

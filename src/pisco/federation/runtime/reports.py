@@ -16,7 +16,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Column, Report, Row
-from pisco.parts import names_of
+from pisco.parts import sent_names
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -111,7 +111,7 @@ class Reporter:
                 Column(name=metric.name, rising=metric.rising, title=metric.title, log=metric.log, unit=metric.unit)
                 for metric in agent.metrics.values()
             ],
-            leaves=names_of(agent.programs.params_like),
+            leaves=sent_names(agent.programs.params_like),
             model_part=agent.programs.model_part,
         )
 

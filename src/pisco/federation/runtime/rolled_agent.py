@@ -19,7 +19,7 @@ import numpy as np
 from pisco.errors import InputError
 from pisco.federation.rolls import Chain, Roll, plan_mark
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime import parting, reports, transport
+from pisco.federation.runtime import parting, reports, transport, weighing
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.attendance import Attendance
 from pisco.federation.runtime.codec import MessageLayout, Where
@@ -213,9 +213,8 @@ class RolledAgent(Agent):
         self.outbox.forget(self._round_on_wire)
         boundary = rolled_boundary(self.epoch, roll, self.chain.joined)
         if boundary is not None and self.place in boundary.reporters:
-            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(self._entering.params)]
             where = self.where(self._round_on_wire, BOUNDARY)
-            self.report(Reporting(where, self.k, boundary, self.epoch.names), arrays)
+            self.report(Reporting(where, self.k, boundary, self.epoch.names), self.before())
 
     def _told(self) -> Told:
         self._roll()
@@ -225,10 +224,9 @@ class RolledAgent(Agent):
         """The state of who takes part for the first time: the mean parameters of the others on the roll."""
         self._entering = None
         self._roll()
-        leaves, structure = jax.tree.flatten(self.programs.params_like)
         where = self.where(self._round_on_wire, BOUNDARY)
-        received = self.pull({0: self.peer(SERVER, self.k)}, where, MessageLayout.of(leaves))
-        return self.programs.join(jax.tree.unflatten(structure, received[0].arrays), self.k, self._place)
+        received = self.pull({0: self.peer(SERVER, self.k)}, where, MessageLayout.of(self.programs.sent_like))
+        return self.programs.join(self.programs.params_of(received[0].arrays), self.k, self._place)
 
     def _settle(self) -> None:
         """What the newest rolls say of the attempt that is done."""
@@ -249,7 +247,7 @@ class RolledAgent(Agent):
         held = {name: each for name, each in (("base", self.base), ("trial", self.trial)) if each is not None}
         notes: dict[str, Any] = {"base": None, "trial": None} | {name: each[1:] for name, each in held.items()}
         notes |= {"parted": parted, "chain": chain, "done": self.done, "plan": self.plan.hash_at(self.done - 1)}
-        notes |= {"mean_samples": self.mean_samples, "closed": parted and bool(self.plan.closing)}
+        notes |= {**weighing.notes(self), "closed": parted and bool(self.plan.closing)}
         states = {name: each.state for name, each in held.items()}
         rows = self.history.arrays()
         self.store.save(chain["count"], states, outbox=self.outbox, history=rows, notes=notes)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
-from pisco.federation.rolls import Roll, RollFile, counted, sign
+from pisco.federation.rolls import FILE, Roll, RollFile, counted, sign
 from pisco.federation.roster import SERVER, Epoch
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.attendance import poll_seconds
@@ -34,18 +35,25 @@ log = logging.getLogger("pisco.federation")
 AT_ONCE = 1000
 """Rolls in one answer: far below the largest that is accepted."""
 
+SELDOM = 10.0
+"""Seconds between two lines that say why no roll is called."""
+
 
 class RolledServer(Server):
     """The coordinator's process of a federation with `presence = "deadline"`."""
 
     def __init__(self, kit: Kit, folder: Path, **options: Any):
         super().__init__(kit, folder, **options)
+        if self.found is not None and not (folder / FILE).exists():
+            # With an empty log it would refuse everybody who knows a roll, and they would stop for good.
+            self.store.close()
+            raise InputError(f"{folder} has averages and no {FILE}, the log of all rolls; bring it back from a copy")
         self.file = RollFile(folder, kit, durable=self.store.durable)
         self.call = RollCall(self.plan, self.file.rolls, time.monotonic())
         self.signature = b""
         self._calls: dict[int, object] = {}  # the newest question of every member
-        self._said, self._began = 0.0, time.monotonic()
-        self.ledger.attend(self.attended, lambda: self.chain.head.present)
+        self._said, self._began = -SELDOM, time.monotonic()
+        self.ledger.attend(self.attended, lambda: self.chain.head.present if self.chain.count else None)
 
     @property
     def chain(self) -> Any:
@@ -148,8 +156,13 @@ class RolledServer(Server):
         if roll is None:
             self._explain(now)
             return
-        self.signature = sign(self.kit, roll.hash(self.chain.hash))
-        self.file.add(roll, self.signature)
+        signature = sign(self.kit, roll.hash(self.chain.hash))
+        try:
+            self.file.add(roll, signature)
+        except OSError as error:  # a full disk: nobody has heard of it, and it is decided anew in a moment
+            self._say(now, f"cannot keep the roll of round {roll.round}: {error}; it is tried again")
+            return
+        self.signature = signature
         before = self.chain.head
         self.call.add(roll, now)
         self.outbox.forget(self.chain.count)
@@ -180,10 +193,14 @@ class RolledServer(Server):
         opened, deadline = self.call.opened, self.plan.deadline or 0.0
         if self.chain.head.round >= self.plan.rounds or opened is None:
             return
-        if now - max(opened + deadline, self._said) > 10.0:
-            self._said = now
+        if now - opened - deadline > SELDOM:
             quorum = self.plan.quorum_at(self.reached)
-            log.info("round %d waits: it needs %d members who are ready in time", self.reached, quorum)
+            self._say(now, f"round {self.reached} waits: it needs {quorum} members who are ready in time")
+
+    def _say(self, now: float, line: str) -> None:
+        if now - self._said > SELDOM:
+            self._said = now
+            log.warning("%s", line)
 
     # Averages
 

@@ -339,8 +339,10 @@ class Server(MemberProcess):
                 if not missing or self.over(missing):
                     break
         finally:
-            self.ledger.save()
-            self.close()
+            try:
+                self.ledger.save()
+            finally:
+                self.close()  # on a full disk too: what still answers keeps the process from ending
         return self.result(time.perf_counter() - began)
 
     def methods(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import numpy as np
 from pisco.costs import message_sizes
 from pisco.errors import InputError
 from pisco.federation.runtime.peers import Stopped
-from pisco.files import atomic_write
+from pisco.files import atomic_write, read_json
 from pisco.privacy.accounting import curve, most, noise_for, spent
 from pisco.problems.problem import Problem
 from pisco.tree import stack_agents
@@ -86,7 +86,8 @@ class Spending:
         self._allowed = self._most()
 
     def _reopen(self, fixed: dict[str, Any], noise: Any) -> None:
-        self.kept = json.loads(self.path.read_text())
+        fix = "bring it back from a copy: without its count and its secret this site cannot go on in private"
+        self.kept = read_json(self.path, fix)
         given = fixed | {"samples": self.samples} | ({} if noise is None else {"noise": float(noise[0])})
         for name, value in given.items():
             before = self.kept["settings"].get(name, self.kept.get(name))

@@ -11,6 +11,7 @@ import contextlib
 import errno
 import functools
 import itertools
+import re
 import socket
 import ssl
 import tempfile
@@ -110,7 +111,8 @@ def check_proxy(proxy: str) -> str:
         parts = urlsplit(proxy)
         if parts.scheme == "http" and parts.hostname and (parts.port or 1) > 0 and parts.path in ("", "/"):
             return proxy
-    raise InputError(f"the proxy {proxy!r} cannot be used; write http://host:port, as in http://10.0.0.1:3128")
+    shown = re.sub(r".*@", "…@", proxy, flags=re.DOTALL)  # this goes into logs, and a password may be in it
+    raise InputError(f"the proxy {shown!r} cannot be used; write http://host:port, as in http://10.0.0.1:3128")
 
 
 def proxy_for(kit: Kit, host: str) -> str | None:

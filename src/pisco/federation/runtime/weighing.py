@@ -9,11 +9,13 @@ from __future__ import annotations
 import logging
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pisco.errors import InputError
 from pisco.federation.kits import Refused
 from pisco.federation.roster import SERVER
-from pisco.federation.runtime.peers import FIRST_WORD, Stopped, Waited, printable
+from pisco.federation.runtime.lines import printable
+from pisco.federation.runtime.peers import FIRST_WORD, Stopped, Waited
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Report
 
@@ -34,7 +36,11 @@ def ask_mean(agent: Agent, samples: int) -> float:
             if receipt.mean_samples:
                 break
             missing = printable(receipt.missing) or SERVER
-        except (grpc.RpcError, OSError, Refused, ValueError):
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:  # type: ignore[attr-defined]
+                raise Stopped(f"the server refuses us: {printable(error.details() or '')}") from None  # type: ignore[attr-defined]
+            missing = SERVER
+        except (OSError, Refused, ValueError):
             missing = SERVER
         waited = time.monotonic() - began
         if waited > agent.plan.patience:
@@ -53,3 +59,22 @@ def ask_mean(agent: Agent, samples: int) -> float:
     mean = receipt.mean_samples
     log.info("members have %.6g samples on average and we %d: we count %.3g times", mean, samples, samples / mean)
     return mean
+
+
+def notes(agent: Agent) -> dict[str, Any]:
+    """What an agent keeps with its state."""
+    return {"samples": agent.num_samples, "mean_samples": agent.mean_samples}
+
+
+def check_samples(agent: Agent) -> None:
+    """Refuse other data than those that the others count us by; without such counts say that they are others."""
+    now = agent.num_samples
+    before = agent.found.job.get("samples", now) if agent.found else now
+    if before != now and agent.plan.weigh_by == "samples":
+        agent.store.close()
+        raise InputError(
+            f"the state in {agent.store.folder} was begun with {before} samples, by which the others count us, and now "
+            f"there are {now}; give the data of before"
+        )
+    if before != now:
+        log.warning("there are %d samples, where there were %d: a replay cannot repeat this run", now, before)
