@@ -378,6 +378,14 @@ def test_plan_takes_all_methods(monkeypatch):
     assert learned.fits("hl-sgd", graph) and not learned.fits("hl-sgd") and learned.fits("gossip-pga")
 
 
+def test_methods_that_cost_the_same_share_the_first_place(ours):
+    """LED and exact diffusion take 19 rounds each; counting the first by name alone would favour names."""
+    ring = {at: some for at, some in ours.items() if at == ("a9a", "ring-10")}
+    first = {row["method"]: row["cheapest"] for row in map.leaderboard(ring, 10.0) if row["cheapest"]}
+    assert first == {"exact-diffusion": 1, "led": 1}
+    assert "in 1 both cost the same" in map.sentences(ring, ratios=(10.0,))[0]
+
+
 def test_the_page_of_the_docs_says_what_the_commands_print(ours):
     page = Path(__file__).parent.parent / "docs" / "benchmark.md"
     if not page.is_file():

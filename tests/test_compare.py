@@ -298,7 +298,11 @@ def test_tune_as_a_command(tiny):
     assert said["local_lr"] in (0.05, 0.3) and len(said["trials"]) == 2
     shown = pisco_(*words)
     assert shown.exit_code == 0
-    assert f"next: pisco run tiny.toml --set algorithm.local_lr={said['local_lr']:g}" in shown.stdout
+    step = f"--set algorithm.local_lr={said['local_lr']:g}"
+    assert f"next: pisco run tiny.toml {step}" in shown.stdout
+    other = pisco_(*words, "--set", "network.server_prob=0.5", "--rounds", "20").stdout
+    hint = "next: pisco run tiny.toml --set network.server_prob=0.5 --set run.rounds=20 --set algorithm.local_lr="
+    assert hint in " ".join(other.split())  # a step is for the p that it was tuned at
     assert pisco_("tune", "tiny.toml", "--grid", "x").exit_code == 2
 
 

@@ -140,6 +140,9 @@ def test_forecasts_know_linear_convergence_and_floors():
     assert rows_to(noise * 0.97**k, 1e-8) == pytest.approx(math.log(1e-8) / math.log(0.97), rel=0.1)
     assert rows_to(noise * 5 / (k + 1), 1e-3) == pytest.approx(5000, rel=0.3)
     assert rows_to(noise * (0.01 + 0.9**k), 1e-3) == math.inf == rows_to(noise, 0.5)
+    # A loss that creeps towards f* = 1 does not go on below it, near it or far.
+    creeps = 1 + 0.003 * 0.9988 ** np.arange(301)
+    assert rows_to(creeps, 0.995) == rows_to(creeps, 0.5) == math.inf and rows_to(creeps, 1.001) < 1500
     # A running mean goes on falling as 1/k when what it is the mean of is long at 0.
     assert rows_to(0.5**k, 0.001, running=True) == pytest.approx(2000, rel=0.01)
     assert rows_to(0.001 * noise + (k == 0), 0.0015, running=True) == pytest.approx(2000, rel=0.3)

@@ -26,7 +26,8 @@ def gt_hsgd(*, local_lr: float, momentum: float = 0.1) -> Pair:
         Yᵏ⁺¹ = (Yᵏ + Vᵏ⁺¹ − Vᵏ)·Wᵏ
 
     The difference of two gradients on one batch carries the estimate from point to point, so its noise fades as the
-    steps get small. mean(Y) = mean(V) always. With β = 1 it is full-ATC gradient tracking.
+    steps get small. mean(Y) = mean(V) always. With β = 1 it is full-ATC gradient tracking. (In the paper
+    V⁰ is of a larger batch, and Y⁰ = V⁰·W.)
 
     Args:
       local_lr: η, the step size.

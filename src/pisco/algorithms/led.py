@@ -25,7 +25,8 @@ def led(*, local_lr: float, local_steps: int, lazy: bool = False) -> Pair:
         D ← D + Φ − Xᵏ⁺¹
 
     With T = 1 it is exact diffusion, also called D²: Xᵏ⁺¹ = (2Xᵏ − Xᵏ⁻¹ − η(Gᵏ − Gᵏ⁻¹))·W. That needs eigenvalues of W
-    above −1/3; `lazy` takes (I + W)/2 for W, which has none below 0, and is NIDS with equal steps.
+    above −1/3; `lazy` takes (I + W)/2 for W, which has none below 0, and is NIDS with equal steps (whose first step the
+    paper does not mix).
 
     Args:
       local_lr: η, the step size.

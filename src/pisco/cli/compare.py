@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -71,7 +72,9 @@ def tune(
     if tuned.failed:
         note(f"no step size works on every tuning seed; {tuned.failed} of {seeds} fail at {tuned.local_lr:g}")
     say(f"rule: {tuning.RULE}")
-    say(f"next: pisco run {experiment} --set algorithm.local_lr={tuned.local_lr:g}")
+    # Beside what it was tuned for: at another p or T_o the step means nothing.
+    kept = [*(settings or ()), *([f"run.rounds={rounds}"] if rounds else ()), f"algorithm.local_lr={tuned.local_lr:g}"]
+    say(f"next: pisco run {shlex.quote(experiment)} {' '.join(f'--set {shlex.quote(each)}' for each in kept)}")
 
 
 def compare(

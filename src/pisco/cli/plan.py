@@ -124,8 +124,8 @@ def plan(
         )
     elif not found.measured:
         note(
-            f"warning: no pilot run got to the target within {config.run.rounds} rounds, so this plan may not either; "
-            "give more rounds, more --seconds or an easier --target"
+            f"warning: no pilot run got to the target (that of this plan was run for {found.checked_rounds} rounds of "
+            f"{config.run.rounds}), so the plan may not either; give more rounds, more --seconds or an easier --target"
         )
     if found.interrupted:
         note("the search was cut short; this is the best so far (more --seconds may find better)")

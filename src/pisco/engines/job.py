@@ -181,7 +181,7 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         )
     if needs.steady_links and (network.varying is not None or network.splits_rounds):
         raise InputError(
-            f"{algorithm.name} keeps copies of what its neighbours sent, which go stale when links come and go; "
+            f"{algorithm.name} goes by messages of earlier rounds, which go stale when links come and go; "
             "use fixed weights and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):

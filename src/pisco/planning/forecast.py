@@ -13,7 +13,10 @@ BINS = 20
 FLOORS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
 """Where the curve may end, over its lowest stretch; all are tried."""
 
-HORIZON = 1000.0
+BELOW = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+"""And by how much of what it moved it may end below that stretch: a loss that creeps towards f* moves little."""
+
+HORIZON = 100.0
 """No forecast goes further than this many times the rounds that were run."""
 
 Curve = Callable[[np.ndarray], np.ndarray]
@@ -55,15 +58,18 @@ def _fitted(values: np.ndarray) -> Curve | None:
     at, seen = (np.array([series[part].mean() for part in parts]) for series in (k.astype(float), values))
     height, least = np.log(seen), seen.min()
     best, error = _level(float(seen.mean())), float(np.sqrt(np.mean((height - height.mean()) ** 2))) / FALLS
-    for share in FLOORS:
-        floor = share * least
+    moved = float(seen.max() - least)
+    floors = [*(share * least for share in FLOORS), *(least - share * moved for share in BELOW)]
+    for floor in floors:
+        if not 0 <= floor < least:
+            continue
         for shape in (_same, np.log):
             slope, start = np.polyfit(shape(at), np.log(seen - floor), 1)
 
             def curve(k, floor=floor, shape=shape, slope=slope, start=start):
                 return floor + np.exp(slope * shape(k) + start)
 
-            misses = float(np.sqrt(np.mean((np.log(curve(at)) - height) ** 2))) * (ENDS if share else 1)
+            misses = float(np.sqrt(np.mean((np.log(curve(at)) - height) ** 2))) * (ENDS if floor else 1)
             if slope < 0 and misses < error:
                 best, error = curve, misses
     return best

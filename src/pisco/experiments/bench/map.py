@@ -68,9 +68,12 @@ def sentences(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = 
     if not squares:
         return ["no method reached its target on any network"]
     clear = sum(square.margin.low > 1 for square in squares)
+    even = sum(
+        square.second is not None and math.isclose(square.first.price, square.second.price) for square in squares
+    )
     told = [
         f"{len(squares)} squares (task × network × price); in {clear} of them the first is ahead of the second "
-        "beyond the 95% interval",
+        f"beyond the 95% interval, in {even} both cost the same, and the first by name is shown",
         "whom the cheapest talks to: " + _shares(squares, lambda score: score.kind),
         "compressed messages: " + _shares(squares, lambda score: "yes" if score.compressed else "no"),
         "local steps: " + _shares(squares, lambda score: "yes" if score.local_steps else "no"),
@@ -169,7 +172,8 @@ def leaderboard(scores: Scores, ratio: float = 10.0, currency: str = "bytes") ->
         ranked: list[Ranked] = ranking(some, ratio, currency)
         if not ranked or math.isinf(ranked[0].price):
             continue
-        firsts[ranked[0].score.method] += 1
+        # Medians of whole rounds are often equal: then all of them are the cheapest, not the first by name.
+        firsts.update(each.score.method for each in ranked if math.isclose(each.price, ranked[0].price))
         for each in ranked:
             over.setdefault(each.score.method, []).append(each.price / ranked[0].price)
     rows = [
