@@ -23,7 +23,7 @@ from pisco.experiments.bench import learned
 from pisco.experiments.bench.scores import by_setting, whole
 from pisco.experiments.bench.store import bundled
 from pisco.experiments.bench.suite import load
-from pisco.experiments.bench.tasks import check_task, graph_of
+from pisco.experiments.bench.tasks import graph_of, problem_of
 from pisco.networks.network import Network
 from pisco.planning import plan
 
@@ -32,7 +32,7 @@ def one(name: str, ratio: float, seconds: float) -> dict[str, object]:
     """One cell: the list, the plan, and what it pays."""
     (place,) = load("full").places(f"{name}/pisco")
     task, graph = place.task, Network(graph_of(place.table)).graph
-    problem, tables = check_task(task, graph.num_agents), learned.tables_of(whole(by_setting(bundled())), "messages")
+    problem, tables = problem_of(task, graph.num_agents), learned.tables_of(whole(by_setting(bundled())), "messages")
     here = tables[task.name, place.network]
     others = {at: table for at, table in tables.items() if at[0] != task.name}
     methods = learned.rank(others, here.place, ratio, usable=learned.plain).methods

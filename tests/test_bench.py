@@ -87,6 +87,36 @@ def test_a_second_run_gives_the_same_bits_and_only_what_is_missing(measured, tmp
     assert not run_suite(load(tmp_path / "other.toml"), tmp_path, only="*/split-4/dsgt").kept
 
 
+MINE = """
+import numpy as np, jax.numpy as jnp, pisco
+
+def points():
+    features = np.eye(8, 2, dtype=np.float32)
+    return pisco.data.Dataset("points", features, np.arange(8) % 2)
+
+def pulled(*, agents: int):
+    return pisco.problems.quadratic(np.ones((agents, 1, 1)), np.arange(float(agents))[:, None])
+"""
+
+
+def test_files_beside_the_suite_are_found_from_anywhere_and_count_with_what_they_hold(tmp_path, monkeypatch):
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "mine.py").write_text(MINE)
+    (work / "links.edgelist").write_text("0 1\n1 2\n2 3\n")
+    text = TINY.replace('"least-squares"', '"mine.py:pulled"').replace("options = ", "# ").replace("gap", "loss")
+    (work / "own.toml").write_text(text.replace('graph = "ring"\nagents = 4', 'graph = "links.edgelist"'))
+    monkeypatch.chdir(tmp_path)
+    run = {"folder": tmp_path, "only": "small/ring-4/dsgt"}
+    assert run_suite(load("work/own.toml"), **run).measured == ["small/ring-4/dsgt"]
+    there = work.rename(tmp_path / "elsewhere")  # cells travel
+    assert run_suite(load(there / "own.toml"), **run).kept == ["small/ring-4/dsgt"]
+    (there / "links.edgelist").write_text("0 1\n1 2\n2 3\n3 0\n")
+    assert run_suite(load(there / "own.toml"), **run).measured == ["small/ring-4/dsgt"]
+    (there / "mine.py").write_text(MINE.replace("np.ones", "2 * np.ones"))
+    assert run_suite(load(there / "own.toml"), **run).measured == ["small/ring-4/dsgt"]
+
+
 def test_a_method_keeps_what_it_says_about_the_server():
     suite = load("full")
     for method, sampled, silent in (("sampled-to-sampled", True, False), ("proxskip", False, True)):
@@ -173,6 +203,8 @@ def test_the_suites_name_every_method_and_a_task_without_data_is_skipped(tmp_pat
         (("seeds = 3", "clock = 'camps'\nseeds = 3"), "unknown clock 'camps'; did you mean 'campus'?"),
         (("seeds = 3", "clock = { compute = [1, 2] }\nseeds = 3"), "compute has 2 numbers, expected one"),
         (('graph = "ring"', 'graph = "rnig"'), "networks.ring-4: unknown graph 'rnig'; did you mean 'ring'?"),
+        (('"least-squares"', '"logstic"'), "tasks.small: unknown problem 'logstic'; did you mean 'logistic'?"),
+        (("gap = 0.2", "gapp = 0.2"), "tasks.small: unknown target 'gapp'; did you mean 'gap'?"),
     ],
 )
 def test_mistakes_in_a_suite_are_one_sentence(tmp_path, change, sentence):

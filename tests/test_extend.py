@@ -13,8 +13,10 @@ import pisco
 from pisco import InputError
 from pisco.cli import compare as command
 from pisco.cli.main import app
+from pisco.data.partition import deal
 from pisco.experiments import load
 from pisco.federation.plan import Federation
+from pisco.problems.registry import PROBLEMS
 from pisco.registry import load_file
 
 from federations import Running, plan_for, quadratic_of
@@ -233,6 +235,23 @@ def test_a_changed_file_is_loaded_again(tmp_path):
     assert load_file(file).points() == 2
 
 
+def squeezed(compressor):
+    """A run whose messages a compressor of the file makes."""
+    rule = pisco.algorithms.build("choco", local_lr=0.1, compressor=f"work/odd.py:{compressor}")
+    return pisco.run(rule, WORLD.problem(), pisco.Network.ring(5), rounds=1)
+
+
+ODD = """
+class Wider:
+    def __call__(self, tree, key): return [tree, tree]
+    def message_bytes(self, tree): return 8
+
+class Wordy:
+    def __call__(self, tree, key): return tree
+    def message_bytes(self, tree): return "few"
+"""
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -247,13 +266,35 @@ def test_a_changed_file_is_loaded_again(tmp_path):
         (lambda: pisco.data.load("work/bad.py:f"), "bad.py, line 2: loading it fails (NameError"),
         (lambda: pisco.Network.named("work/mine.py:tree", 4, branchng=2), "did you mean 'branching'"),
         (lambda: pisco.Network.named("work/mine.py:failing", 4), "failing() fails (ZeroDivisionError"),
+        (
+            lambda: pisco.Network.named("work/mine.py:np", 4),
+            "graph 'mine.py:np' is of type module, expected a function",
+        ),
+        (lambda: pisco.algorithms.build("work/mine.py:length"), "is of type Metric, expected a function"),
+        (lambda: pisco.data.load("work/mine.py:jnp"), "is of type module, expected a function"),
+        (lambda: PROBLEMS["work/mine.py:points"](), "returns Dataset, expected a pisco.Problem"),
+        (lambda: pisco.algorithms.build("work/mine.py:extra", local_lr=np.nan), "local_lr is nan, expected a number"),
+        (lambda: deal(pisco.data.load("work/mine.py:points"), lambda labels, agents: 3, 2), "partition returns 3"),
+        (lambda: squeezed("Wider"), "the compressor Wider returns other shapes or dtypes than it is given"),
+        (lambda: squeezed("Wordy"), "message_bytes of the compressor Wordy returns is 'few', expected a number"),
     ],
 )
 def test_mistakes_with_files_are_one_sentence(here, call, sentence):
     (here / "bad.py").write_text("x = 1\ny = z\n")
+    (here / "odd.py").write_text(ODD)
     with pytest.raises(InputError) as caught:
         call()
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_error_in_a_round_of_ones_own_names_the_line(here):
+    text = MINE.replace("return State(add(step, subtract(mix(step), step), pull))", "return State(mix(stp))")
+    (here / "mine.py").write_text(text)
+    line = 1 + text[: text.index("mix(stp)")].count("\n")
+    for words in (["run", "--out", "out"], ["tune", "--grid", "0.1", "--seeds", "1"]):
+        failed = pisco_(*words, here / "mine.toml")
+        assert failed.exit_code == 2 and f"mine.py, line {line}: NameError: name 'stp'" in failed.output, failed.output
+    assert not Path("out").exists()  # nothing was computed: the same command may be typed again
 
 
 def test_entry_points_of_other_packages(installed):
@@ -398,6 +439,24 @@ def test_a_graph_from_a_file(here, roads, name):
         load(here / "mine.toml", ["network.agents=4"]).build()
 
 
+def test_a_file_of_one_way_links_stays_one_way(tmp_path):
+    file = tmp_path / "roads.graphml"
+    nx.write_graphml(nx.cycle_graph(4, create_using=nx.DiGraph), file)
+    assert pisco.Network.named(str(file)).graph.arcs.tolist() == [[0, 1], [1, 2], [2, 3], [3, 0]]
+    nx.write_graphml(nx.cycle_graph(4).to_directed(), file)
+    assert pisco.Network.named(str(file)).graph.arcs is None  # every link goes both ways
+
+
+@pytest.mark.parametrize("name", ["roads.edgelist", "roads.csv"])
+def test_agents_that_are_numbered_from_one_are_found_out(tmp_path, name):
+    """Agent 0 would be one more, without links."""
+    (tmp_path / name).write_text("1 2\n2 3\n3 1\n")
+    for agents in (None, 3):
+        with pytest.raises(InputError, match="no link of agent 0; number agents from 0 on, or give agents = 4"):
+            pisco.Network.named(str(tmp_path / name), agents)
+    assert pisco.Network.named(str(tmp_path / name), 4).num_agents == 4
+
+
 def test_weights_from_a_file(here):
     ring = pisco.Network.ring(5, weights="fdla")
     scipy.sparse.save_npz(here / "w.npz", ring.weights)
@@ -424,6 +483,12 @@ def test_the_network_command_takes_files(here, roads):
     nx.write_graphml(roads, here / "roads.graphml")
     shown = pisco_("network", here / "roads.graphml", "--json", "--out", "roads.png")
     assert shown.exit_code == 0 and json.loads(shown.stdout)["agents"] == 5
+    np.save(here / "apart.npy", np.eye(3))  # no links at all
+    assert pisco_("network", here / "apart.npy", "--out", "apart.png").exit_code == 0
+    np.save(here / "apart.npy", np.full((3, 3), np.nan))
+    assert "holds NaN; write 0 where" in pisco_("network", here / "apart.npy").output
+    (here / "roads.graphml").write_text("<graphml>")
+    assert "roads.graphml: reading it as a graph fails" in pisco_("network", here / "roads.graphml").output
 
 
 # ------------------------------------------------------------------------------------------ federations

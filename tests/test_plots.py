@@ -85,6 +85,12 @@ def test_mistakes_are_sentences(tmp_path):
         plot_results([result()], tmp_path / "file" / "x.png")
 
 
+def test_a_folder_is_no_picture(tmp_path):
+    with pytest.raises(InputError, match="which is a folder; give the path of a file"):
+        plot_results([result()], tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_result_plots_itself(tmp_path):
     result(label="me").plot(tmp_path / "me.svg")
     assert (tmp_path / "me.svg").read_text().startswith("<?xml")

@@ -112,6 +112,11 @@ def test_a_mistake_is_caught_and_named(broken, check, words):
     assert "\n" not in said[check]
 
 
+def test_numbers_that_are_not_finite_prove_nothing():
+    rule = pisco.algorithms.dsgd(local_lr=1e30)
+    assert "`params` are not finite after 2 rounds" in str(check_algorithm(rule))
+
+
 def test_a_number_that_compiles_again_is_named():
     @pisco.algorithm
     def odd(*, local_lr: float | None = None) -> Pair:

@@ -106,6 +106,8 @@ class _Recorder(RoundMix):
         self.codecs: list[Codec] = []
 
     def each(self, function: Any, key: Key, tree: Any) -> Any:
+        if isinstance(function, Compressor):
+            _check_message(function, _one_agent(tree))
         if not isinstance(function, Codec):
             return super().each(function, key, tree)
         self.codecs.append(function)
@@ -113,10 +115,25 @@ class _Recorder(RoundMix):
 
     def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         whole = num_bytes(tree) // self.sizes.agents
-        one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
-        self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(one))
+        self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(_one_agent(tree)))
         self.sizes.whole.append(whole)
         return _exchange(tree)
+
+
+def _one_agent(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+
+
+def _check_message(compressor: Compressor, one: Any) -> None:
+    """Refuse a compressor of a user's own that returns something else than it was given, or no number of bytes."""
+    name, made = type(compressor).__name__, jax.eval_shape(lambda *given: compressor(*given), one, jax.random.key(0))
+    if jax.tree.structure(made) != jax.tree.structure(one) or any(
+        (a.shape, a.dtype) != (b.shape, b.dtype)
+        for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(one), strict=True)
+    ):
+        raise InputError(f"the compressor {name} returns other shapes or dtypes than it is given; keep them")
+    size = compressor.message_bytes(one)
+    check_number(f"what message_bytes of the compressor {name} returns", size, low=0, integer=True)
 
 
 def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> MessageSizes:

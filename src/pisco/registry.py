@@ -89,8 +89,8 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
         return kind in (bool, Any), value
     if kind is float and not isinstance(value, Real):  # an array, or a value that is traced
         return hasattr(value, "dtype") and value.dtype != bool, value
-    if kind is float:
-        return True, float(value)
+    if kind is float:  # NaN passes every comparison on the way, and ends in a run of NaNs
+        return value == value, float(value)
     if kind is int:
         whole = isinstance(value, Integral) or (isinstance(value, float) and value.is_integer())
         return whole, int(value) if whole else value  # pyright: ignore[reportArgumentType]
@@ -113,7 +113,9 @@ def _words(kind: Any) -> str:
 
 
 def checked(what: str, factory: Callable[..., T]) -> Callable[..., T]:
-    """The same factory, which refuses keywords that it does not have."""
+    """The same factory, which refuses keywords that it does not have; what is no function is refused."""
+    if not callable(factory):
+        raise InputError(f"{what} is of type {type(factory).__name__}, expected a function; name one of the same file")
     known = list(options(factory).items())
 
     def call(*args: Any, **given: Any) -> T:
@@ -145,6 +147,10 @@ def label(name: str) -> str:
     return move(name, lambda path: Path(path.name))
 
 
+_own_files: set[str] = set()
+"""Files of users that were run: whose errors are theirs to mend."""
+
+
 def load_file(path: Path) -> ModuleType:
     """The module of a Python file, run once for as long as its text stays the same; it may import its neighbours."""
     return _run_file(path, guarded(path, "reading it", path.read_bytes))
@@ -152,6 +158,7 @@ def load_file(path: Path) -> ModuleType:
 
 @functools.cache
 def _run_file(path: Path, text: bytes) -> ModuleType:
+    _own_files.add(str(path))
     module = ModuleType(f"{path.stem} of {path.parent}")  # a name that no import has
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # where dataclasses look their classes up
@@ -172,11 +179,17 @@ def guarded(path: Path, what: str, function: Callable[[], T]) -> T:
     except InputError:
         raise
     except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if frame.filename == str(path)]
-        lines += [error.lineno] if isinstance(error, SyntaxError) else []
-        at = f"{path}, line {lines[-1]}" if lines else str(path)
-        raise InputError(f"{at}: {what} fails ({brief(error)}); fix it") from error
+        at = own_line(error, str(path))
+        if isinstance(error, SyntaxError) and error.lineno:  # that of an XML file has none
+            at = f"{path}, line {error.lineno}"
+        raise InputError(f"{at or path}: {what} fails ({brief(error)}); fix it") from error
+
+
+def own_line(error: BaseException, *files: str) -> str:
+    """The last line of users' files that an error went through, as in "my_algos.py, line 7"; empty where of none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [f"{f.filename}, line {f.lineno}" for f in frames if f.filename in (files or _own_files)]
+    return lines[-1] if lines else ""
 
 
 def _from_file(kind: str, name: str) -> Any:

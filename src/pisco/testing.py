@@ -165,8 +165,13 @@ def _state(trial: _Trial) -> str:
             return f"{where} of the state is {after}, not one entry for each agent; lead with the agents"
         if before != after:
             return f"{where} goes into a round as {before} and comes out as {after}; cast steps as pisco.tree does"
-    kept = jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, last.params, params))
-    return "" if kept else "`params` of the state have not the dtypes of the start; keep them"
+    if not jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, last.params, params)):
+        return "`params` of the state have not the dtypes of the start; keep them"
+    finite = jax.tree.all(jax.tree.map(lambda x: bool(np.isfinite(x).all()), trial.after().params))
+    # The other checks take NaN for like NaN, and would pass.
+    return (
+        "" if finite else f"`params` are not finite after {ROUNDS} rounds, so nothing can be seen; take smaller steps"
+    )
 
 
 def _permuted(trial: _Trial) -> str:

@@ -31,7 +31,7 @@ from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.scaffold import scaffold
 from pisco.algorithms.sd_gt import sd_gt
 from pisco.errors import InputError, check_number
-from pisco.registry import Options, Registry, fit, options
+from pisco.registry import Options, Registry, checked, fit, options
 from pisco.types import Algorithm
 
 
@@ -109,6 +109,7 @@ def _method(what: str, found: Any) -> Method:
     """A row as it is, or around a factory from elsewhere, described by the first line of its docstring."""
     if isinstance(found, Method):
         return found
+    checked(what, found)
     return Method(found, ((found.__doc__ or "").strip().splitlines() or [what])[0].rstrip(".:"))
 
 

@@ -60,6 +60,11 @@ class _Commands(TyperGroup):
         except _TYPERS_OWN:
             raise
         except Exception as error:
+            from pisco.registry import own_line
+
+            if own := own_line(error):
+                note(f"error: {own}: {brief(error)}; fix it (PISCO_TRACEBACK=1 shows how it came there)")
+                raise typer.Exit(2) from None
             note(f"error: {brief(error)} — this should not happen; PISCO_TRACEBACK=1 shows where, please report it")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:

@@ -112,7 +112,7 @@ def run(
                     keep(result, folder, config)
                     _report(result, folder, config, as_json)
                     watchers.finish(result, folder, quiet=as_json)
-        except InputError:
+        except Exception:  # a user's own code may raise anything
             if resume is None and group.leads:
                 release(folder)
             raise

@@ -7,7 +7,7 @@ agent is left without one. Those that draw at random are deterministic for a see
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,10 @@ def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents
         inspect.signature(rule).bind(dataset.labels, agents=agents, **given)
     except TypeError as error:
         raise InputError(f"a partition is called as f(labels, agents=…); name yours so ({error})") from None
-    return list(rule(dataset.labels, agents=agents, **given))
+    dealt = rule(dataset.labels, agents=agents, **given)
+    if not isinstance(dealt, Iterable):
+        raise InputError(f"the partition returns {dealt!r}, expected a list with every agent's samples")
+    return list(dealt)
 
 
 def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:

@@ -44,13 +44,23 @@ def read_graph(path: Path, *, agents: int | None = None) -> Graph:
         if path.suffix in MATRIX_FILES:
             matrix = read_matrix(path)
             if matrix.ndim == 2 and matrix.shape[1] == 2 and (matrix % 1 == 0).all():
-                return from_edges(matrix.astype(np.int64), name=path.name)
+                return numbered(matrix.astype(np.int64))
             return from_adjacency(matrix, path.name)
         import networkx as nx
 
         if path.suffix == ".graphml":
-            return from_networkx(nx.read_graphml(path).to_undirected(), path.name)
-        return from_edges(list(nx.read_edgelist(path, nodetype=int, data=False).edges), name=path.name)
+            held = nx.DiGraph(nx.read_graphml(path))  # with both directions where the file has none
+            both = all(held.has_edge(b, a) for a, b in held.edges)
+            return from_networkx(held.to_undirected() if both else held, path.name)
+        return numbered(np.array(nx.read_edgelist(path, nodetype=int, data=False).edges, np.int64).reshape(-1, 2))
+
+    def numbered(pairs: np.ndarray) -> Graph:
+        if pairs.size and pairs.min() > 0 and agents != pairs.max() + 1:  # most likely counted from 1
+            raise InputError(
+                f"{path.name} has no link of agent 0; number agents from 0 on, or give agents = {pairs.max() + 1} if "
+                "some have no links"
+            )
+        return from_edges(pairs, name=path.name)
 
     graph = guarded(path, "reading it as a graph", read)
     if agents not in (None, graph.num_agents):

@@ -116,7 +116,11 @@ def from_adjacency(matrix: Any, name: str = "graph") -> Graph:
         matrix = np.asarray(matrix)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"the adjacency matrix has shape {matrix.shape}, expected n × n")
+    if not np.issubdtype(matrix.dtype, np.number) and matrix.dtype != bool:
+        raise InputError(f"the adjacency matrix holds {matrix.dtype}, expected numbers")
     entries = coo_array(matrix)
+    if np.isnan(entries.data).any():
+        raise InputError("the adjacency matrix holds NaN; write 0 where agents are not linked")
     there = entries.data != 0
     i, j = (index[there].astype(np.int64) for index in entries.coords)
     n = matrix.shape[0]

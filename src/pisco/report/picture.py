@@ -255,6 +255,10 @@ def _powers(words: str) -> str:
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format that the ending names; folders are made."""
     path = Path(path)
+    if not path.name or path.is_dir():  # matplotlib would write the hidden file .png
+        raise InputError(
+            f"cannot write the picture {path}, which is a folder; give the path of a file, as in curves.png"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

@@ -102,7 +102,7 @@ def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[LinkLines]:
     from pisco.networks.weights import check
 
     lines, base = segments(graph, places), 1.6 if graph.num_edges < 200 else 0.7
-    if weights is None:
+    if weights is None or not graph.num_edges:  # no entries of a sparse matrix are no array
         return [LinkLines(lines, np.full(len(lines), base), LINK)]
     i, j = graph.edges.T
     if graph.one_way:  # a line is as wide as the heavier of its directions

@@ -39,11 +39,20 @@ Follow = Callable[[Progress], None] | None
 
 
 def setting_key(place: Place) -> str:
-    """What every method of a task and network shares: cells with the same key can be set side by side."""
-    facts = [__version__, place.task.facts(), dict(place.table), place.network]
+    """What every method of a task and network shares: cells with the same key can be set side by side.
+
+    Files of yours count with their names and what they hold, wherever they lie: cells travel.
+    """
+    held: dict[str, str] = {}
+
+    def by_name(path: Path) -> Path:
+        held[path.name] = hashlib.sha256(path.read_bytes() if path.is_file() else b"").hexdigest()
+        return Path(path.name)
+
+    facts = [__version__, *place.moved(by_name), place.network]
     judging = asdict(place.task.judging)
     judging.pop("server_probs")  # each p is an entry of its own
-    return _digest([*facts, judging])
+    return _digest([*facts, judging, *([held] if held else [])])
 
 
 def key_of(place: Place) -> str:

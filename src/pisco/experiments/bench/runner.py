@@ -11,7 +11,7 @@ from pisco.clock import Clock
 from pisco.errors import InputError
 from pisco.experiments.bench.cells import Follow, keep, kept, measure
 from pisco.experiments.bench.suite import Place, Suite
-from pisco.experiments.bench.tasks import check_task, graph_of
+from pisco.experiments.bench.tasks import check_names, check_target, graph_of, problem_of
 from pisco.networks.network import Network
 from pisco.problems.problem import Problem
 
@@ -57,11 +57,13 @@ def run_suite(
         graph = graphs[place.network]
         key = (place.task.name, graph.num_agents)
         if key not in problems:
+            check_names(place.task)
             try:
-                problems[key] = check_task(place.task, graph.num_agents)
+                problems[key] = problem_of(place.task, graph.num_agents)
             except InputError as error:
                 done.skipped[place.task.name] = str(error)
                 continue
+            check_target(place.task, problems[key])
         cell = measure(place, graph, problems[key], started(place, at + 1, len(places)))
         keep(folder / CELLS, place, cell)
         if cell["entries"]:

@@ -8,17 +8,19 @@ tuning_seeds = 10                     target = { grad_norm_sq_mean = 0.05 }
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pisco.algorithms.registry import ALGORITHMS
+from pisco.data.registry import DATASETS
 from pisco.errors import InputError, check_number, suggest
 from pisco.experiments.tune import GRID, TUNING_SEEDS
 from pisco.registry import is_reference, label, move
 from pisco.settings import toml
+from pisco.settings.options import moved
 
 SUITES = Path(__file__).parent / "suites"
 ALL = "all"
@@ -99,6 +101,14 @@ class Place(NamedTuple):
         """Where it is kept."""
         return self.name.replace("/", "--").replace(":", "-") + ".json"
 
+    def moved(self, where: Callable[[Path], Path]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What is known of its task and its network, with the files that they name put elsewhere."""
+        both = moved({"problem": self.task.facts(), "network": dict(self.table)}, where)
+        named = both["problem"]["dataset"]
+        if named is not None and Path(named).is_absolute() and not is_reference(named):
+            both["problem"]["dataset"] = str(where(Path(named)))
+        return both["problem"], both["network"]
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -176,14 +186,18 @@ def load(path_or_name: str | Path) -> Suite:
     methods = tuple(ALGORITHMS) if methods == ALL else _known(methods, path.parent)
     judging = Judging(**{name: tables[name] for name in allowed if name in tables})
     judging.check()
-    tasks = {}
+    tasks, networks = {}, {}
+    for name, table in tables["networks"].items():
+        networks |= {
+            name: moved({"network": table}, lambda file: (path.parent / file.expanduser()).resolve())["network"]
+        }
     for name, table in tables["tasks"].items():
         _only_known(f"tasks.{name}", table, [*own, *allowed])
-        tasks[name] = _task(name, table, judging, tables["networks"], path.parent)
+        tasks[name] = _task(name, table, judging, networks, path.parent)
     options = tables.get("options", {})
     for name in options:
         _ = ALGORITHMS[name]
-    return Suite(str(tables.get("name", path.stem)), tasks, tables["networks"], methods, options)
+    return Suite(str(tables.get("name", path.stem)), tasks, networks, methods, options)
 
 
 def _task(name: str, table: Mapping[str, Any], judging: Judging, networks: Mapping[str, Any], home: Path) -> Task:
@@ -204,6 +218,10 @@ def _task(name: str, table: Mapping[str, Any], judging: Judging, networks: Mappi
         if network not in networks:
             raise InputError(f"tasks.{name}.networks names {network!r}; {suggest(network, networks)}")
     given["methods"] = _known(given.get("methods", ()), home)
+    given = moved({"problem": given}, lambda file: (home / file.expanduser()).resolve())["problem"]
+    named = given.get("dataset")
+    if isinstance(named, str) and named not in DATASETS and (home / named).exists():
+        given["dataset"] = str((home / named).resolve())
     made = Task(name=name, judging=how, **given)
     for key in ("rounds", "eval_every", "pixels"):
         check_number(f"tasks.{name}.{key}", getattr(made, key), low=1, integer=True)

@@ -13,6 +13,7 @@ import numpy as np
 from pisco.algorithms.registry import ALGORITHMS, build
 from pisco.costs import message_sizes
 from pisco.data.dataset import Dataset
+from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.job import check_needs
 from pisco.errors import InputError, check_number, choose
@@ -224,12 +225,23 @@ def _fixed(place: Place, problem: Problem) -> dict[str, Any]:
     return given
 
 
-def check_task(task: Task, agents: int) -> Problem:
-    """The problem, once it is known to measure the target."""
+def check_names(task: Task) -> None:
+    """Refuse a problem or a partition that is not known; data may be on another machine."""
+    try:
+        _ = task.problem in OWN or PROBLEMS[task.problem]
+        _ = task.partition is None or PARTITIONS[task.partition]
+    except InputError as error:
+        raise InputError(f"tasks.{task.name}: {error}") from error
+
+
+def check_target(task: Task, problem: Problem) -> None:
+    """Refuse a target that the problem does not measure."""
     from pisco.metrics import METRICS
     from pisco.targets import Target
 
-    problem = problem_of(task, agents)
-    Target.of(*task.target, METRICS | problem.columns)
-    choose("measured column", task.target[0], problem.columns | {"grad_norm_sq_mean": 1, "grad_norm_sq": 1, "loss": 1})
-    return problem
+    try:
+        Target.of(*task.target, METRICS | problem.columns)
+        known = problem.columns | {"grad_norm_sq_mean": 1, "grad_norm_sq": 1, "loss": 1}
+        choose("measured column", task.target[0], known)
+    except InputError as error:
+        raise InputError(f"tasks.{task.name}: {error}") from error
