@@ -134,3 +134,21 @@ def test_wrong_shapes_and_sums_are_one_sentence():
         theory.largest_safe_step(np.ones(2), np.array([[0.9, 0.1], [0.2, 0.8]]), local_steps=0)
     with pytest.raises(pisco.InputError, match="server_prob is 2"):
         theory.agents_growth(np.ones(2), np.eye(2), local_lr=0.1, local_steps=0, server_prob=2)
+
+
+def test_errors_that_grow_slowly_still_grow():
+    """One agent has no links, and the errors grow by a few millionths a round from η_l = 0.192 on."""
+    weights = np.array(
+        [
+            [1.0, 0.0, 0.0, 0.0, 0.0],
+            [0.0, 0.4787, 0.0, 0.2918, 0.2295],
+            [0.0, 0.0, 0.698, 0.1417, 0.1603],
+            [0.0, 0.2918, 0.1417, 0.3869, 0.1796],
+            [0.0, 0.2295, 0.1603, 0.1796, 0.4306],
+        ]
+    )
+    curvatures = np.array([3.6691, 3.9206, 7.8603, 9.1303, 0.1243])[:, None, None]
+    rule = {"local_steps": 8, "comm_lr": 0.3, "server_prob": 0.05, "one_exchange": True}
+    limit = theory.largest_safe_step(curvatures, weights, **rule)
+    assert 0.95 * 0.192 < limit < 1.05 * 0.192
+    assert theory.agents_growth(curvatures, weights, local_lr=0.2, **rule) > 1

@@ -24,7 +24,7 @@ import numpy as np
 
 from pisco.errors import InputError, check_number
 
-FLAT = 1e-5
+FLAT = 1e-6
 """Where f is flat nothing grows or shrinks: growth within this of 1 counts as stable."""
 
 HUGE = 1e100
