@@ -364,6 +364,10 @@ def test_a_plan_may_close_with_the_mean_model(tmp_path, server):
     assert (server == "always") == np.array_equal(own[0]["b"], own[1]["b"])
     kept = EndModel(tmp_path / "state" / "server").load(0, [], Ledger(plan, tmp_path / "state" / "server").leaves)
     np.testing.assert_array_equal(kept["b"], found["b"])
+    for damage in (b"", b"\xff\n", b"0 float32[1,3]\nabc"):
+        (tmp_path / "model").write_bytes(damage)
+        with pytest.raises(InputError, match="model is damaged"):
+            EndModel(tmp_path).load(0, [], ["b"])
     # And the same from everybody's results, without a closing average.
     folders = [ran.results[name].save(tmp_path / "results" / name) for name in plan.names]
     words = ("--kit", tmp_path / "kits" / "server", "--out", tmp_path / "collected")

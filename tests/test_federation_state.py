@@ -166,6 +166,26 @@ def test_reports_that_a_full_disk_refused_are_kept_in_memory(server, monkeypatch
     assert server.ledger.overview().agents[0].round == 1 and "cannot keep what members report" in caplog.text
 
 
+def test_counts_and_keys_that_a_full_disk_refused_are_told_again(server, tmp_path, monkeypatch):
+    """Nobody hears of what is not on disk: a server that is killed then would not know it any more."""
+    book = Ledger(plan_for(2, weigh_by="samples"), tmp_path)
+    book.count("agent-0", 10)
+    with monkeypatch.context() as patched:
+        patched.setattr(ledger, "atomic_write", full)
+        with pytest.raises(OSError, match="No space"):
+            book.count("agent-1", 30)
+    assert book.count("agent-0", 10) == (0.0, ["agent-1"])
+    assert book.count("agent-1", 30) == (20.0, []) == Ledger(book.plan, tmp_path).count("agent-0", 10)
+    board, own = keyring.KeyBoard(server, tmp_path), make_kits(tmp_path, server.plan, ["agent-0"])["agent-0"]
+    told = keyring.sign_key(own, bytes(31) + b"9")
+    with monkeypatch.context() as patched:
+        patched.setattr(keyring, "atomic_write", full)
+        with pytest.raises(OSError, match="No space"):
+            board.answer("agent-0", told, None)
+    assert list(board.answer("agent-0", told, None).keys) == [told]
+    assert keyring.KeyBoard(server, tmp_path)._keys == {"agent-0": told}
+
+
 def test_a_plan_that_a_full_disk_refused_is_taken_later(server, tmp_path, monkeypatch):
     later = server.plan.change(2, "remove", "agent-1")
     monkeypatch.setattr(member, "LATER", 0.0)

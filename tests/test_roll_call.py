@@ -354,7 +354,7 @@ def test_the_log_survives_a_full_disk(home, tmp_path):
     assert read(path, home.plan)[3] == roll
 
 
-@pytest.mark.parametrize("how", ["another roll", "another signer", "a line left out", "nonsense"])
+@pytest.mark.parametrize("how", ["another roll", "another signer", "a line left out", "nonsense", "no text"])
 def test_a_log_that_was_changed_is_refused(home, tmp_path, how):
     path = written(home, tmp_path / "a")
     lines = path.read_text().splitlines()
@@ -365,8 +365,8 @@ def test_a_log_that_was_changed_is_refused(home, tmp_path, how):
     elif how == "a line left out":
         del lines[2]
     else:
-        lines[2] = "[]"
-    path.write_text("\n".join(lines) + "\n")
+        lines[2] = "[]" if how == "nonsense" else "\xa5"
+    path.write_bytes(("\n".join(lines) + "\n").encode("latin-1"))
     with pytest.raises(InputError, match="line . of"):
         read(path, home.plan, home.kits["server"].authority)
 

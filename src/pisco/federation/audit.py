@@ -10,6 +10,7 @@ chain; lines cut off at the end are missed by who has noted a later hash.
 | plan | hash and version of a newer one |
 | refusal | the line of the log |
 | roll | its place, round, attempt, who is called, who was left out since the last attempt, the hash of all rolls |
+| expulsion | the round from which on, and the members' indices |
 | revoked | serial numbers of certificates |
 | stop | nothing: the process ends, and was not killed |
 

@@ -225,7 +225,7 @@ def read(path: Path, plan: Federation, authority: bytes | None = None) -> list[R
     """
     chain, certificate, signature = Chain(plan), b"", b""
     try:
-        lines = path.read_text().split("\n")[:-1]
+        lines = path.read_text(errors="replace").split("\n")[:-1]
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror}); give the server's {FILE}") from None
     rolls: list[Roll] = []

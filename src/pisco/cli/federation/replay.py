@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,10 +83,12 @@ def replay(
 
 def _mean_samples(log: Path | None, plan: Any) -> float | None:
     """What the server told founders: one who never told its own count is not in it."""
+    from pisco.files import read_json
+
     file = log.with_name("reports.json") if log else None
     if plan.weigh_by != "samples" or file is None or not file.exists():
         return None
-    return json.loads(file.read_text()).get("mean_samples")
+    return read_json(file, "bring it back from a copy").get("mean_samples")
 
 
 def _furthest(stacked: Any, own: list[Any]) -> float:

@@ -83,18 +83,17 @@ def show(
 
 def _told(kit: Path) -> dict[str, int]:
     """The samples that agents told the server of: asked there, else as its kit has them on this machine's disk."""
-    import json
-
     from pisco.errors import InputError
     from pisco.federation.kits import Kit
     from pisco.federation.runtime.asking import overview
     from pisco.federation.runtime.ledger import FILE
+    from pisco.files import read_json
 
     try:
         return {agent.name: agent.samples for agent in overview(Kit.load(kit), timeout=3.0).agents if agent.samples}
     except InputError:
         kept = kit / "state" / FILE
-        return json.loads(kept.read_text()).get("samples", {}) if kept.is_file() else {}
+        return read_json(kept, "bring it back from a copy").get("samples", {}) if kept.is_file() else {}
 
 
 def _counts(epoch: Epoch, told: dict[str, int] | None) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.files import atomic_write
 
@@ -62,5 +63,10 @@ class EndModel:
         if not file.exists():
             return None
         head, _, data = file.read_bytes().partition(b"\n")
-        of, _, layout = head.decode().partition(" ")
-        return MessageLayout.parse(layout).split(data) if int(of) == round_ else None
+        try:
+            of, _, layout = head.decode().partition(" ")
+            return MessageLayout.parse(layout).split(data) if int(of) == round_ else None
+        except ValueError:
+            raise InputError(
+                f"{file} is damaged; move it away, and average the agents' results with `pisco federation collect`"
+            ) from None

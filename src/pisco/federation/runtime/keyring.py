@@ -225,8 +225,9 @@ class KeyBoard:
                 lost = "it told another key for masks before; bring back its state folder"
                 refuse(context, name, lost, grpc.StatusCode.FAILED_PRECONDITION)
             if known is None or known.certificate != told.certificate:
-                self._keys[name] = told
-                atomic_write(self.path, json.dumps({n: _written(key) for n, key in self._keys.items()}).encode())
+                kept = self._keys | {name: told}
+                atomic_write(self.path, json.dumps({n: _written(key) for n, key in kept.items()}).encode())
+                self._keys = kept  # not before: what a full disk refused is told again
             return MaskKeys(keys=self._keys.values())
 
     def methods(self) -> dict[str, Any]:

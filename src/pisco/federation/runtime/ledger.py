@@ -128,16 +128,21 @@ class Ledger:
         """
         with self._lock:
             self._standing.get(name, {}).pop("trouble", None)  # it has started after all
-            new = not self._mean or name not in self._samples
+            new, before = not self._mean or name not in self._samples, (self._samples, self._mean)
             if new:
-                self._samples[name] = samples
+                self._samples = self._samples | {name: samples}
             needed = [member.name for member in self.plan.roster if member.name not in self.plan.excused]
             missing = [each for each in needed if each not in self._samples] if not self._mean else []
             self._contact[name] = time.monotonic()
             if not missing and not self._mean:
                 self._mean = self.plan.mean_samples(self._samples)
         if new:
-            self.save()
+            try:
+                self.save()
+            except OSError:  # it is told again, and then kept
+                with self._lock:
+                    self._samples, self._mean = before
+                raise
         return self._mean, missing
 
     def told_before(self, name: str, samples: int) -> str | None:
