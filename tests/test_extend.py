@@ -297,6 +297,15 @@ def test_an_error_in_a_round_of_ones_own_names_the_line(here):
     assert not Path("out").exists()  # nothing was computed: the same command may be typed again
 
 
+def test_a_run_that_goes_on_with_another_file_says_so(here):
+    assert pisco_("run", here / "mine.toml", "--out", "out").exit_code == 0
+    same = pisco_("run", "--resume", "out", "--set", "run.rounds=21")
+    assert same.exit_code == 0 and "is not as it was" not in same.output
+    (here / "mine.py").write_text(MINE.replace("descend(state.params, local_lr", "descend(state.params, 2 * local_lr"))
+    other = pisco_("run", "--resume", "out", "--set", "run.rounds=22")
+    assert other.exit_code == 0 and "mine.py is not as it was when out began" in other.output.replace("\n", " ")
+
+
 def test_entry_points_of_other_packages(installed):
     assert repr(pisco.algorithms.build("my-extra", local_lr=0.1)) == "descent(local_lr=0.1, pull=0.5)"
     assert pisco.Network.named("my-tree", 7, weights="metropolis").num_agents == 7
