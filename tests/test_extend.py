@@ -359,6 +359,9 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     first = pisco_(*compared)
     assert first.exit_code == 0, first.output
     assert [row["method"] for row in json.loads(first.stdout)["methods"]] == ["dsgd", "mine.py:descent"]
+    words = ("--algorithms", "dsgd", "--grid", "0.1", "--seeds", 1, "--tuning-seeds", 1, "--out", "d")
+    usual = pisco_("compare", file, *words)
+    assert usual.exit_code == 0 and "test" not in usual.stdout, usual.output  # no columns of what nothing measures
     page = pisco_("report", "c/dsgd", "c/mine.py-descent", "result", "--out", "page.html")
     assert page.exit_code == 0 and "descent" in Path("page.html").read_text(), page.output
     (here / "mine.py").unlink()
