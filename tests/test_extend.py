@@ -274,6 +274,10 @@ class Wordy:
         (lambda: pisco.data.load("work/mine.py:jnp"), "is of type module, expected a function"),
         (lambda: PROBLEMS["work/mine.py:points"](), "returns Dataset, expected a pisco.Problem"),
         (lambda: pisco.algorithms.build("work/mine.py:extra", local_lr=np.nan), "local_lr is nan, expected a number"),
+        (
+            lambda: pisco.algorithms.dsgd(local_lr=np.array([0.1, 0.2])),
+            "local_lr is array([0.1, 0.2]), expected a numb",
+        ),
         (lambda: deal(pisco.data.load("work/mine.py:points"), lambda labels, agents: 3, 2), "partition returns 3"),
         (lambda: squeezed("Wider"), "the compressor Wider returns other shapes or dtypes than it is given"),
         (lambda: squeezed("Wordy"), "message_bytes of the compressor Wordy returns is 'few', expected a number"),
