@@ -82,6 +82,7 @@ def test_it_says_the_same_as_python(tiny):
         (["algorithm.local_lr=inf"], "local_lr is inf, expected a finite number greater than 0"),
         (["run.round=4"], "run.round is not a setting; did you mean 'rounds'?"),
         (["run.rounds=0"], "run.rounds is 0, expected a whole number at least 1"),
+        (["run.rounds=nan"], "run.rounds is nan, expected a finite number"),
         (["run.rounds=many"], "run.rounds is 'many', expected a whole number"),
         (["run.seeds=[1, -1]"], "run.seeds is [1, -1], expected how many seeds"),
         (["run.seed=-1"], "run.seed is -1, expected a whole number from 0 to 4294967295"),

@@ -178,6 +178,7 @@ def test_progress_reports_every_chunk():
         ({"seed": []}, "at least one seed"),
         ({"engine": "scna"}, "unknown engine 'scna'; did you mean 'scan'"),
         ({"resume": True}, "resume needs the folder"),
+        ({"checkpoint": 3}, "checkpoint is 3, expected the path of a folder"),
         ({"seed": 1.5}, "seed is 1.5, expected a whole number"),
         ({"seed": [0, 1.7]}, "seed is 1.7, expected a whole number"),
         ({"seed": "12"}, "seed is '12', expected a whole number"),
@@ -204,6 +205,8 @@ def test_points_of_a_sweep_are_checked_all():
         pisco.sweep(points, PROBLEM, ring(), rounds=1)
     with pytest.raises(pisco.InputError, match="is no pair of an algorithm and a schedule"):
         pisco.sweep([(RULE, 0.1)], PROBLEM, ring(), rounds=1)
+    with pytest.raises(pisco.InputError, match="give at least one point"):
+        pisco.sweep([], PROBLEM, ring(), rounds=1)
     found = pisco.sweep(((RULE, pisco.bernoulli(p)) for p in (0.1, 0.9)), PROBLEM, ring(), rounds=2)
     assert len(found) == 2
 

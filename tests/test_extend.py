@@ -274,6 +274,10 @@ class Wordy:
         (lambda: pisco.data.load("work/mine.py:jnp"), "is of type module, expected a function"),
         (lambda: PROBLEMS["work/mine.py:points"](), "returns Dataset, expected a pisco.Problem"),
         (lambda: pisco.algorithms.build("work/mine.py:extra", local_lr=np.nan), "local_lr is nan, expected a number"),
+        (
+            lambda: pisco.algorithms.dsgd(local_lr=np.array([0.1, 0.2])),
+            "local_lr is array([0.1, 0.2]), expected a numb",
+        ),
         (lambda: deal(pisco.data.load("work/mine.py:points"), lambda labels, agents: 3, 2), "partition returns 3"),
         (lambda: squeezed("Wider"), "the compressor Wider returns other shapes or dtypes than it is given"),
         (lambda: squeezed("Wordy"), "message_bytes of the compressor Wordy returns is 'few', expected a number"),
@@ -295,6 +299,15 @@ def test_an_error_in_a_round_of_ones_own_names_the_line(here):
         failed = pisco_(*words, here / "mine.toml")
         assert failed.exit_code == 2 and f"mine.py, line {line}: NameError: name 'stp'" in failed.output, failed.output
     assert not Path("out").exists()  # nothing was computed: the same command may be typed again
+
+
+def test_a_run_that_goes_on_with_another_file_says_so(here):
+    assert pisco_("run", here / "mine.toml", "--out", "out").exit_code == 0
+    same = pisco_("run", "--resume", "out", "--set", "run.rounds=21")
+    assert same.exit_code == 0 and "is not as it was" not in same.output
+    (here / "mine.py").write_text(MINE.replace("descend(state.params, local_lr", "descend(state.params, 2 * local_lr"))
+    other = pisco_("run", "--resume", "out", "--set", "run.rounds=22")
+    assert other.exit_code == 0 and "mine.py is not as it was when out began" in other.output.replace("\n", " ")
 
 
 def test_entry_points_of_other_packages(installed):
@@ -350,6 +363,9 @@ def test_an_experiment_of_ones_own_things(here, installed, prefix):
     first = pisco_(*compared)
     assert first.exit_code == 0, first.output
     assert [row["method"] for row in json.loads(first.stdout)["methods"]] == ["dsgd", "mine.py:descent"]
+    words = ("--algorithms", "dsgd", "--grid", "0.1", "--seeds", 1, "--tuning-seeds", 1, "--out", "d")
+    usual = pisco_("compare", file, *words)
+    assert usual.exit_code == 0 and "test" not in usual.stdout, usual.output  # no columns of what nothing measures
     page = pisco_("report", "c/dsgd", "c/mine.py-descent", "result", "--out", "page.html")
     assert page.exit_code == 0 and "descent" in Path("page.html").read_text(), page.output
     (here / "mine.py").unlink()

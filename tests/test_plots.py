@@ -88,6 +88,8 @@ def test_mistakes_are_sentences(tmp_path):
 def test_a_folder_is_no_picture(tmp_path):
     with pytest.raises(InputError, match="which is a folder; give the path of a file"):
         plot_results([result()], tmp_path)
+    with pytest.raises(InputError, match="whose format is not said; name it .*curves.png"):
+        plot_results([result()], tmp_path / "curves")
     assert not list(tmp_path.iterdir())
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ def writing(path: Any) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"cannot write {path} ({error.strerror or error}); give another path") from error
     except (TypeError, ValueError) as error:  # "" has no name, and a number is no path
-        raise InputError(f"cannot write {path!r} ({error}); give the path of a file") from error
+        shown = str(path) if isinstance(path, os.PathLike) else path
+        raise InputError(f"cannot write {shown!r} ({error}); give the path of a file") from error
 
 
 class InputError(ValueError):

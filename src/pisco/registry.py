@@ -87,8 +87,8 @@ def _converted(value: Any, kind: Any) -> tuple[bool, Any]:
         return value in parts, value
     if isinstance(value, bool):
         return kind in (bool, Any), value
-    if kind is float and not isinstance(value, Real):  # an array, or a value that is traced
-        return hasattr(value, "dtype") and value.dtype != bool, value
+    if kind is float and not isinstance(value, Real):  # an array of one number, or a value that is traced
+        return hasattr(value, "dtype") and value.dtype != bool and value.shape == (), value
     if kind is float:  # NaN passes every comparison on the way, and ends in a run of NaNs
         return value == value, float(value)
     if kind is int:

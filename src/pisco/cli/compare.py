@@ -149,7 +149,11 @@ def compare(
     if as_json:
         say_json({"targets": goals, "prices": prices, "rule": RULE, "methods": records, "plot": picture})
     else:
-        _print(entries, goals, prices)
+        # A usual target that nobody asked for and nothing measures would be columns of dashes.
+        held = {
+            name: bound for name, bound in goals.items() if targets or any(name in e.result.history for e in entries)
+        }
+        _print(entries, held, prices)
         say(f"step sizes from {', '.join(f'{lr:g}' for lr in chosen)} by the rule: {RULE}")
         say(f"picture: {picture}   table: {folder / 'compare.csv'}")
     if interrupted:

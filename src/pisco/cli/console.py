@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
@@ -53,6 +55,19 @@ def keep_stdout() -> None:
     sys.stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding=sys.stdout.encoding, errors="replace")
     sys.stderr.reconfigure(errors="replace")  # type: ignore[union-attr]
     os.dup2(sys.stderr.fileno(), 1)
+
+
+def keep_interrupts() -> None:
+    """Ctrl-C is not lost where Python would only print it: in the callback by which jax follows garbage collection."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        if frame is not None and frame.f_code.co_name == "_xla_gc_callback":
+            threading.Timer(0.05, signal.pthread_kill, [threading.main_thread().ident, number]).start()
+        else:
+            signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody ignores it on purpose
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def drop_stdout() -> None:

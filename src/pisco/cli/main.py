@@ -13,7 +13,15 @@ from pisco.cli.bench import bench
 from pisco.cli.catalogue import data, list_names
 from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
-from pisco.cli.console import Command, drop_stdout, keep_stdout, note, wants_traceback, warnings_as_lines
+from pisco.cli.console import (
+    Command,
+    drop_stdout,
+    keep_interrupts,
+    keep_stdout,
+    note,
+    wants_traceback,
+    warnings_as_lines,
+)
 from pisco.cli.demo import demo
 from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
@@ -130,6 +138,7 @@ app.add_typer(federation, name="federation")
 def main() -> None:
     """The entry point of the command `pisco`."""
     keep_stdout()
+    keep_interrupts()
     app()
 
 

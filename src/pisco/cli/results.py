@@ -49,7 +49,7 @@ def show(
       pisco show results/a9a results/dsgd --targets loss=0.4
     """
     from pisco.results import compare
-    from pisco.targets import parse_targets
+    from pisco.targets import parse_targets, reached
 
     results, goals = read_results(folders), parse_targets(targets)
     held = {name: bound for name, bound in goals.items() if targets or any(name in r.history for r in results)}
@@ -57,6 +57,17 @@ def show(
     if as_json:
         say_json([{"folder": str(f)} | record for f, record in zip(folders, records, strict=True)])
         return
+    signs = {True: "≥", False: "≤"}
+    bounds = {
+        f" to {goal.column}": f" {signs[bool(goal.metric.rising)]} {goal.bound:g}"
+        for found in reached(results, held)
+        for goal, _ in found
+    }
+
+    def title(name: str) -> str:
+        bound = next((words for ending, words in bounds.items() if name.endswith(ending)), "")
+        return name.replace("_", " ") + bound
+
     timed = any("seconds" in result.history for result in results)
     fields = [
         name
@@ -69,7 +80,8 @@ def show(
     rows = [
         ("folder", *(str(folder) for folder in folders)),
         ("rounds run", *(str(result.rounds) for result in results)),
-        *((name.replace("_", " "), *(_words(name, record[name]) for record in records)) for name in fields),
+        ("measured every", *(_stride(result) for result in results)),
+        *((title(name), *(_words(name, record[name]) for record in records)) for name in fields),
         ("diverged", *("yes" if record["diverged"] else "no" for record in records)),
     ]
     print_table("Results, medians over seeds", ("", *(record["label"] for record in records)), rows)
@@ -100,6 +112,13 @@ def endings(result: Result) -> list[tuple[str, str]]:
         for name, metric in measured([result], costs=True).items()
         if metric.usual
     ]
+
+
+def _stride(result: Result) -> str:
+    """How far apart measurements are: a target is seen to be met at the next one."""
+    steps = result.column("round")[0]
+    most = int((steps[1:] - steps[:-1]).max(initial=0))
+    return "round" if most == 1 else f"{most:,} rounds" if most else "–"
 
 
 def _words(name: str, value: float | None) -> str:

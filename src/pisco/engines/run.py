@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
@@ -95,7 +96,7 @@ def run(
         rounds=rounds,
         eval_every=eval_every,
         chunk_rounds=chunk_rounds,
-        checkpoints=None if checkpoint is None else Path(checkpoint),
+        checkpoints=_folder(checkpoint),
         resume=resume,
         clock=None if clock is None else Clock.of(clock),
     )[0]
@@ -132,6 +133,8 @@ def sweep(
                 f"the point {point!r} is no pair of an algorithm and a schedule, as in (pisco(…), bernoulli(0.1))"
             )
         _check_kinds(point[0], problem, network)
+    if not points:
+        raise InputError("there is nothing to run; give at least one point, as in [(pisco(…), bernoulli(0.1))]")
     job = Job(problem, network, _runs(points, seeds), batch_size)
     options: Any = {"rounds": rounds, "eval_every": eval_every, "chunk_rounds": chunk_rounds}
     options["clock"] = None if clock is None else Clock.of(clock)
@@ -218,6 +221,12 @@ def _check_kinds(algorithm: Any, problem: Any, network: Any) -> None:
     ):
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, expected one such as {example}")
+
+
+def _folder(checkpoint: Any) -> Path | None:
+    if checkpoint is not None and not isinstance(checkpoint, str | os.PathLike):
+        raise InputError(f"checkpoint is {checkpoint!r}, expected the path of a folder")
+    return None if checkpoint is None else Path(checkpoint)
 
 
 def _engine(engine: str | Engine) -> Engine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tempfile
 import warnings
 from collections.abc import Callable
@@ -16,8 +17,9 @@ from pisco.experiments.config import Config
 from pisco.experiments.loading import load
 from pisco.files import atomic_write
 from pisco.results import SUMMARY_FILE, Result
+from pisco.settings.options import files
 
-CONFIG_FILE, CHECKPOINTS = "config.toml", "checkpoints"
+CONFIG_FILE, CHECKPOINTS, FILES = "config.toml", "checkpoints", "files.json"
 MAY_CHANGE = ("run.rounds", "run.chunk_rounds", "run.engine")
 """What a resumed run may set again."""
 
@@ -73,6 +75,29 @@ def claim(folder: Path, config: Config) -> None:
             "choose another --out"
         )
     record(folder, config)
+    own = _own_files(config)
+    if own:
+        writable(folder, FILES, json.dumps(own, indent=1).encode())
+
+
+def _own_files(config: Config) -> dict[str, str]:
+    """The SHA-256 of every file of the user's that an experiment runs or reads its network from."""
+    return {str(path): digest for path, digest in files(config.to_dict()).items()}
+
+
+def _warn_of_changes(folder: Path, config: Config) -> None:
+    """A run that goes on with other files than it began with is neither the old one nor the new one."""
+    try:
+        before = dict(json.loads((folder / FILES).read_text()))
+    except (OSError, ValueError, TypeError):  # of a run that names none, or one by an earlier version
+        return
+    for path, digest in _own_files(config).items():
+        if before.get(path, digest) != digest:
+            warnings.warn(
+                f"{path} is not as it was when {folder} began: rounds so far are of the old one; put it back, or start "
+                "a new run in another folder",
+                stacklevel=3,
+            )
 
 
 def record(folder: Path, config: Config) -> None:
@@ -91,7 +116,8 @@ def with_step(folder: Path, config: Config) -> Config:
 def release(folder: Path) -> None:
     """Give a claimed folder back when its experiment could not be started."""
     if not (folder / CHECKPOINTS).exists():
-        (folder / CONFIG_FILE).unlink(missing_ok=True)
+        for name in (CONFIG_FILE, FILES):
+            (folder / name).unlink(missing_ok=True)
         with suppress(OSError):  # other files of the user's are there
             folder.rmdir()
 
@@ -120,6 +146,8 @@ def reopen(folder: Path, overrides: list[str]) -> Config:
         raise InputError(
             f"{folder} has got to round {done} already; give run.rounds={done} or more, or start a new run"
         )
+    if done is not None:
+        _warn_of_changes(folder, config)
     record(folder, config)
     return config
 

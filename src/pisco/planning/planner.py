@@ -191,9 +191,12 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
     if chosen is None:
         order = search.final_order()
         if not order:
+            tried = sum(pilot.rounds > 0 for pilot in search.track.finished)
             raise InputError(
-                "every setting diverged, or got worse before the last round, or there was no time to try one; give "
-                "more --seconds or fewer rounds, or check that the loss falls with a small algorithm.local_lr"
+                f"each of the {tried} settings tried diverged, or got worse before the last round; give fewer "
+                "rounds, or check that the loss falls with a small algorithm.local_lr"
+                if tried
+                else "there was no time to try one setting; give more --seconds or fewer rounds"
             )
         chosen = order[0]
     price = chosen.predicted(target)

@@ -259,6 +259,8 @@ def save(figure: Figure, path: str | Path) -> None:
         raise InputError(
             f"cannot write the picture {path}, which is a folder; give the path of a file, as in curves.png"
         )
+    if not path.suffix:  # matplotlib would add one, and write another file than was asked for
+        raise InputError(f"cannot write the picture {path}, whose format is not said; name it {path}.png, .svg or .pdf")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)

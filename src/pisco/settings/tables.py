@@ -236,6 +236,7 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         "int_parsing": "expected a whole number",
         "int_type": "expected a whole number",
         "int_from_float": "expected a whole number",
+        "finite_number": "expected a finite number",
         "float_parsing": "expected a number",
         "float_type": "expected a number",
         "string_type": "expected a text in quotes",
