@@ -152,6 +152,14 @@ def test_many_images_are_taken_in_blocks(monkeypatch, x64):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11)
 
 
+def test_blocks_of_half_precision_add_up(monkeypatch):
+    """257 is no number of bfloat16: a sum of ones would end at 256."""
+    monkeypatch.setattr(patches, "BLOCK_BYTES", 1)
+    images, kernel = jnp.ones((300, 1, 3, 3), jnp.bfloat16), jnp.ones((2, 1, 3, 3), jnp.bfloat16)
+    summed = with_fast_convolutions(lambda k, x: lax.conv(x, k, (1, 1), "VALID").astype(jnp.float32).sum())
+    assert jax.jit(jax.grad(summed))(kernel, images).astype(float).tolist() == np.full((2, 1, 3, 3), 300).tolist()
+
+
 def test_wherever_they_stand(x64):
     """Inside jit, scan with a weak carry, cond, checkpoint, custom_jvp."""
     rng = np.random.default_rng(1)
@@ -192,6 +200,21 @@ def test_half_precision_adds_up_in_single():
     assert ours.dtype == jnp.bfloat16
     exact = jax.vmap(convolve)(images.astype(jnp.float32), kernels.astype(jnp.float32))
     np.testing.assert_allclose(ours.astype(jnp.float32), exact, rtol=2**-8, atol=1e-2)
+
+
+@pytest.mark.parametrize(("small", "wide"), [(jnp.bfloat16, jnp.float32), (jnp.int8, jnp.int32)])
+def test_one_channel_a_group_has_the_digits_that_are_asked_for(small, wide):
+    rng = np.random.default_rng(0)
+    images, kernel = (jnp.asarray(20 * rng.normal(size=shape), small) for shape in ((2, 6, 5, 5), (6, 1, 3, 3)))
+
+    def conv(images, kernel):
+        same = {"padding": "SAME", "feature_group_count": 6, "preferred_element_type": wide}
+        return lax.conv_general_dilated(images, kernel, (1, 1), **same)
+
+    expected = conv(images.astype(wide), kernel.astype(wide))
+    found = jax.jit(with_fast_convolutions(conv))(images, kernel)
+    assert found.dtype == wide
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3)
 
 
 def test_derivative_rules_of_the_user_stay_theirs(x64):

@@ -223,7 +223,10 @@ def test_cnn_trains_inside_the_scan(narrow):
 @given(st.integers(1, 9), st.integers(1, 30))
 def test_blockwise_sums_do_not_depend_on_the_block(block, total):
     values = jnp.arange(total, dtype=jnp.float32)
-    assert float(weighted_total(jnp.vdot, values, jnp.ones(total), block)) == total * (total - 1) / 2
+    assert (
+        float(weighted_total(lambda _, *given: jnp.vdot(*given), (), values, jnp.ones(total), block))
+        == total * (total - 1) / 2
+    )
 
 
 def test_agents_with_fewer_samples_than_are_measured_count_alike(x64):
@@ -334,6 +337,16 @@ def test_a_loss_from_elsewhere_is_asked_for_whole_batches_of_agents_of_unequal_s
     assert min(asked) >= 4  # training on all samples, too
     np.testing.assert_allclose(got.params, expected.params, rtol=1e-5)
     np.testing.assert_allclose(got.history["loss"], expected.history["loss"], rtol=1e-5)
+
+
+def test_slopes_of_half_precision_add_up_over_blocks():
+    problem = pisco.Problem(
+        lambda x, batch, key: x.astype(jnp.float32) * batch,
+        jnp.zeros((), jnp.bfloat16),
+        np.ones((2, 600)),
+        eval_batch=1,
+    )
+    assert float(jax.grad(problem.objective)(jnp.zeros((), jnp.bfloat16))) == pytest.approx(1, rel=2**-7)
 
 
 def test_squares_of_half_precision_have_all_their_digits():

@@ -113,7 +113,7 @@ def _product(patches: jax.Array, kernel: jax.Array, form: Form) -> jax.Array:
     if form.groups == 1:  # as matrices: with more axes, XLA's CPU backend is many times slower
         made = _einsum("npx,nxf->npf", _matrix(seen), kernel.reshape(agents, -1, kernel.shape[-1]), form, OUT)
     elif form.depthwise:
-        made = (seen * _flat(form, kernel)[:, None, :, :, 0]).sum(axis=2).astype(form.dtypes[OUT])
+        made = _summed(seen, _flat(form, kernel)[:, None, :, :, 0], 2, form, OUT)
     else:
         made = _einsum("npwgc,nwgcf->npgf", seen, _flat(form, kernel), form, OUT)
     return made.reshape(agents, *form.shape(OUT, batch))
@@ -126,7 +126,7 @@ def _kernel_slope(patches: jax.Array, slope: jax.Array, form: Form) -> jax.Array
     if form.groups == 1:
         made = _einsum("npx,npf->nxf", _matrix(seen), _matrix(slope), form, KERNEL)
     elif form.depthwise:
-        made = (seen * slope[:, :, None]).sum(axis=1).astype(form.dtypes[KERNEL])
+        made = _summed(seen, slope[:, :, None], 1, form, KERNEL)
     else:
         made = _einsum("npwgc,npgf->nwcgf", seen, slope, form, KERNEL)
     return made.reshape(agents, *form.shape(KERNEL, 0))
@@ -170,6 +170,12 @@ def _overlapped(parts: jax.Array, form: Form) -> jax.Array:
     return total[(slice(None), slice(None), *(slice(None, None, d) for d in form.image_dilation))]
 
 
+def _summed(first: jax.Array, second: jax.Array, axis: int, form: Form, role: int) -> jax.Array:
+    """Σ first·second; products have the digits of what is asked for, which may be more than those of the factors."""
+    wide = jnp.promote_types(jnp.promote_types(first.dtype, second.dtype), form.dtypes[role])
+    return (first.astype(wide) * second.astype(wide)).sum(axis=axis).astype(form.dtypes[role])
+
+
 def _einsum(words: str, first: jax.Array, second: jax.Array, form: Form, role: int) -> jax.Array:
     dtype = form.dtypes[role]
     if first.dtype != second.dtype:
@@ -204,6 +210,7 @@ def alone_by_patches(first: jax.Array, second: jax.Array, *, form: Form, missing
         made = call(*(next(parts) if moves else x for moves, x in zip(moving, cut, strict=True)))
         return (total + made, None) if missing == KERNEL else (total, made)
 
-    start: Any = jnp.zeros(form.shape(KERNEL, 0), form.dtypes[KERNEL]) if missing == KERNEL else None
+    wide = jnp.promote_types(form.dtypes[KERNEL], jnp.float32)  # half precision would stand still after some blocks
+    start: Any = jnp.zeros(form.shape(KERNEL, 0), wide) if missing == KERNEL else None
     total, made = lax.scan(step, start, [x for moves, x in zip(moving, cut, strict=True) if moves])
-    return total if missing == KERNEL else made.reshape(images, *made.shape[2:])
+    return total.astype(form.dtypes[KERNEL]) if missing == KERNEL else made.reshape(images, *made.shape[2:])

@@ -215,7 +215,7 @@ def _checked_module(net: Any) -> Any:
     if not isinstance(net, torch.nn.Module):
         raise InputError(f"the module is {type(net).__name__}, expected a torch.nn.Module or a function that makes one")
     if not any(parameter.requires_grad for parameter in net.parameters()):
-        raise InputError("the module has no parameters, so there is nothing to train")
+        raise InputError("the module has no parameters with requires_grad, so there is nothing to train")
     for name, part in net.named_modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm) and part.momentum is None:
             raise InputError(

@@ -13,20 +13,25 @@ from pisco.problems.stream import STREAM_BYTES, StreamRows, everything, piece
 
 
 def weighted_total(
-    summed: Callable[[Any, jax.Array], jax.Array], data: Any, weights: jax.Array, at_once: int
+    summed: Callable[[Any, Any, jax.Array], jax.Array], params: Any, data: Any, weights: jax.Array, at_once: int
 ) -> jax.Array:
-    """summed(data, weights), a sum over samples, so many at a time; the last block overlaps with weight zero."""
+    """summed(params, data, weights) over samples, so many at a time; the last block overlaps with weight zero."""
     total = weights.shape[0]
     block = min(at_once, total)
     if block == total:
-        return summed(everything(data), weights)
+        return summed(params, everything(data), weights)
+
+    # Gradients of blocks add up in float32 at least: in half precision a long sum stands still.
+    params = jax.tree.map(jnp.asarray, params)
+    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), params)
 
     def one(start):
         begin = jnp.minimum(start, total - block)
         batch = piece(data, begin, block)
         w = lax.dynamic_slice_in_dim(weights, begin, block)
         fresh = begin + jnp.arange(block) >= start
-        return summed(batch, jnp.where(fresh, w, 0))
+        own = jax.tree.map(lambda leaf, like: leaf.astype(like.dtype), wide, params)
+        return summed(own, batch, jnp.where(fresh, w, 0))
 
     # Checkpointed: the backward pass recomputes a block instead of keeping all of them.
     return lax.map(jax.checkpoint(one), jnp.arange(0, total, block)).sum()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -257,7 +256,7 @@ class Problem:
             some = self.take(rows)
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
-            return weighted_total(partial(self.weighted_loss, params), some, weights.reshape(-1), self.eval_batch)
+            return weighted_total(self.weighted_loss, params, some, weights.reshape(-1), self.eval_batch)
         alike = self.min_size == self.max_size and self.scales is None
         if alike and self.num_samples <= self.eval_batch:
             return self.batch_loss(params, everything(self._all()))
@@ -265,7 +264,7 @@ class Problem:
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         weights = weights if self.scales is None else weights * self.scales[agent_of]
-        return weighted_total(partial(self.weighted_loss, params), self._all(), weights, self.eval_batch)
+        return weighted_total(self.weighted_loss, params, self._all(), weights, self.eval_batch)
 
     def _all(self) -> Any:
         return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
@@ -281,8 +280,8 @@ class Problem:
             rows = self.offsets[agent] + jnp.minimum(slots, size - 1)
             share = jnp.where(agent < self.num_agents, 1.0, 0.0) / (self.num_agents * jnp.asarray(size, float))
             share = share if self.scales is None else share * self.scales[agent]
-            summed = partial(self.weighted_loss, local.filled(params))
-            return weighted_total(summed, self.take(rows), jnp.where(slots < size, share, 0.0), self.eval_batch)
+            own, weights = local.filled(params), jnp.where(slots < size, share, 0.0)
+            return weighted_total(self.weighted_loss, own, self.take(rows), weights, self.eval_batch)
 
         # Checkpointed: the backward pass keeps the activations of one agent at a time.
         return lax.map(jax.checkpoint(one), (params.keep((LOCAL, LOCAL_BUFFERS)), agents)).sum()

@@ -238,9 +238,7 @@ def _facts(
         weights = jnp.where(slots < size, 1 / jnp.asarray(size, float), 0.0)
         weights = weights if problem.scales is None else weights * problem.scales[agent]
         rows = problem.offsets[agent] + jnp.minimum(slots, size - 1)
-        return weighted_total(
-            partial(problem.weighted_loss, unflatten(x)), problem.take(rows), weights, problem.eval_batch
-        )
+        return weighted_total(problem.weighted_loss, unflatten(x), problem.take(rows), weights, problem.eval_batch)
 
     first = power(objective, flat, key, 25)
     curvatures = _agents(problem, flat, key, unflatten, share, 15)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -67,7 +66,7 @@ class Shard:
             data = problem.take(jnp.minimum(self.first_sample[0] + own, problem.num_samples - 1))
         elif self.measured is not None:
             data = jax.tree.map(lambda leaf: leaf[self.measured], data)
-        return weighted_total(partial(problem.weighted_loss, params), data, self.weights, problem.eval_batch)
+        return weighted_total(problem.weighted_loss, params, data, self.weights, problem.eval_batch)
 
 
 def split(mesh: Mesh, rows: Callable[[int], np.ndarray]) -> jax.Array:
