@@ -32,7 +32,7 @@ check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'quick and not slow'
 
 test: $(STAMP) ## the tests (about 7 minutes on 2 cores)
-	$(BIN)/python -m pytest -n auto --dist loadfile -m 'not slow'
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each
 	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest -m slow
@@ -44,7 +44,7 @@ $(LOWEST)/.installed: pyproject.toml tools/lowest.py
 	@touch $@
 
 test-lowest: $(LOWEST)/.installed ## the tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n auto --dist loadfile -m 'not slow'
+	$(LOWEST)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 lint: $(DEV_STAMP) ## format check, lint and types
 	$(BIN)/ruff format --check .

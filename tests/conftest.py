@@ -50,12 +50,17 @@ QUICK |= {"targets", "twins", "weights"}
 """Files of tests that together take a minute on two cores: what `make check` runs."""
 
 
+LONG = ("cli", "runtime_faults", "runtime_rolls", "federation_sites", "stream", "docs", "planning", "directed", "attacks")
+"""Files of tests that take longest. They are begun first, so that no worker is left alone with one at the end."""
+
+
 def pytest_xdist_auto_num_workers(config):
-    """One more than there are cores: some tests wait for other processes."""
-    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) + 1
+    """Two more than there are cores: some tests wait for other processes."""
+    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) + 2
 
 
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
     for item in items:
         if item.path.stem.removeprefix("test_") in QUICK:
             item.add_marker("quick")
