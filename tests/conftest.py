@@ -50,7 +50,17 @@ QUICK |= {"targets", "twins", "weights"}
 """Files of tests that together take a minute on two cores: what `make check` runs."""
 
 
-LONG = ("cli", "runtime_faults", "runtime_rolls", "federation_sites", "stream", "docs", "planning", "directed", "attacks")
+LONG = (
+    "cli",
+    "runtime_faults",
+    "runtime_rolls",
+    "federation_sites",
+    "stream",
+    "docs",
+    "planning",
+    "directed",
+    "attacks",
+)
 """Files of tests that take longest. They are begun first, so that no worker is left alone with one at the end."""
 
 
