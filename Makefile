@@ -31,7 +31,7 @@ demo: $(STAMP) ## PISCO on the bundled a9a over a ring of 10: a table and a plot
 check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'quick and not slow'
 
-test: $(STAMP) ## the tests (about 7 minutes on 2 cores)
+test: $(STAMP) ## the tests (8 to 9 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each
