@@ -6,7 +6,7 @@ weights × form × T_o × p × η_l, raced on three seeds without halving: a set
 than one that already reached the target, or diverged, so its best is exact. The grid's best five run on the same twenty
 seeds, and medians are compared.
 
-    python benchmarks/bench_plan.py --no-grid             # all twelve, a quarter of an hour on 2 idle cores
+    python benchmarks/bench_plan.py --no-grid             # all twelve, seven minutes on 2 idle cores
     python benchmarks/bench_plan.py a9a-ring quadratics   # with the grid, some minutes each
 """
 
