@@ -54,6 +54,42 @@ def test_a_whole_federation_on_this_machine(tmp_path):
     assert again.exit_code == 0 and "done: 6 rounds" in again.output, again.output
 
 
+OWN = """
+from typing import Any, NamedTuple
+import jax
+from pisco.types import Pair, algorithm
+
+class State(NamedTuple):
+    params: Any
+
+@algorithm
+def own(*, local_lr: float, shrink: float = 1.0):
+    def one_round(state, key, grad, mix):
+        step = jax.tree.map(lambda x, g: shrink * x - local_lr * g, state.params, grad(state.params, key))
+        return State(mix(step))
+    return Pair(lambda params, key, grad, mix: State(params), one_round)
+"""
+
+
+def test_a_method_of_ones_own_is_tried_in_a_federation(tmp_path):
+    """Its file lies in every kit, and what is set reaches it."""
+    (tmp_path / "mine.py").write_text(OWN)
+    own = ("--algorithm", f"{tmp_path / 'mine.py'}:own", "--set", "algorithm.shrink=0.9", "--set", "batch_size=0")
+    size = ("--agents", 2, "--rounds", 3, "--graph", "path", "--server-prob", 0.5)
+    said = json.loads(pisco_("federation", "try", *size, *own, "--out", tmp_path / "f", "--json", works_in=tmp_path))
+    assert all((tmp_path / "f" / "kits" / name / "mine.py").is_file() for name in ("server", "agent-0", "agent-1"))
+    problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=2, partition="sorted")
+    rule = pisco.algorithms.build(f"{tmp_path / 'mine.py'}:own", local_lr=0.05, shrink=0.9)
+    network = pisco.Network.path(2, server=pisco.bernoulli(0.5))
+    alone = pisco.run(rule, problem, network, rounds=3)
+    np.testing.assert_allclose(pisco.Result.load(said["folder"]).params, alone.params, rtol=0, atol=1e-6)
+    assert "shrink is not a setting" in refused(
+        "federation", "try", "--set", "algorithm.shrink=2", "--out", tmp_path / "g"
+    )
+    told = refused("federation", "try", "--algorithm", "scaffold", "--out", tmp_path / "g")
+    assert "needs the server in every round" in told and not (tmp_path / "g").exists()
+
+
 def test_mistakes_are_one_sentence(tmp_path):
     plan = plan_for(2, problem={"name": "logistic", "classes": [-1, 1]}, batch_size=64)
     make_kits(tmp_path, plan)

@@ -92,7 +92,6 @@ def init(
       pisco federation init clinic --agents 2 --authority ca.pem --certificate server=c.example.org
       --certificate agent-0=n.example.org --certificate agent-1=s.example.org
     """
-    from pisco.algorithms.registry import ALGORITHMS
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
     from pisco.federation import signed, signers
@@ -106,10 +105,8 @@ def init(
         )
     if (folder / PLAN).exists() or (folder / AUTHORITY).exists():
         raise InputError(f"{folder} holds a federation already; choose another folder, or `pisco federation change` it")
-    taken = ALGORITHMS[algorithm].hyperparameters
-    start = {"local_lr": 0.05, "local_steps": 1}
     tables: dict[str, Any] = {
-        "algorithm": {"name": algorithm} | {key: value for key, value in start.items() if key in taken},
+        "algorithm": started(algorithm),
         "network": {"graph": graph},
         "problem": None if problem == "none" else {"name": problem},
     }
@@ -126,7 +123,7 @@ def init(
         tables["data"] = agreed.model_dump(exclude_none=True)
     if server_prob is not None:
         tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
-    _apply(tables, settings)
+    apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
     given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
     given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
@@ -365,7 +362,16 @@ def _numbers(text: str) -> list[int]:
         raise InputError(f"--classes is {text!r}, expected whole numbers with commas, as in 0,1,2") from None
 
 
-def _apply(tables: dict[str, Any], settings: list[str] | None) -> None:
+def started(algorithm: str) -> dict[str, Any]:
+    """The table of an algorithm, by name or in a file of one's own, with steps to start with where it takes them."""
+    from pisco.algorithms.registry import ALGORITHMS
+
+    start = {"local_lr": 0.05, "local_steps": 1}
+    taken = ALGORITHMS[algorithm].hyperparameters
+    return {"name": algorithm} | {key: value for key, value in start.items() if key in taken}
+
+
+def apply(tables: dict[str, Any], settings: list[str] | None) -> None:
     """Put `table.key=value` and `key=value` into the tables."""
     from pisco.errors import InputError
 

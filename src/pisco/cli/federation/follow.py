@@ -64,6 +64,13 @@ def try_(
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
     server_prob: Annotated[float, typer.Option(help="Chance that a round reaches the server.")] = 0.1,
+    algorithm: Annotated[
+        str, typer.Option(help="See `pisco list algorithms`; or your own, as in my.py:method.")
+    ] = "pisco",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Any other setting, as in algorithm.local_lr=0.1."),
+    ] = None,
     folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for kits, logs and results.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -72,10 +79,14 @@ def try_(
     Example:
 
       pisco federation try --agents 5
+
+      pisco federation try --algorithm my.py:method --set algorithm.local_lr=0.1
     """
     from rich.live import Live
 
     from pisco.cli.federation import loopback
+    from pisco.cli.federation.changes import apply, started
+    from pisco.engines.job import check_needs
     from pisco.errors import InputError
     from pisco.experiments.folders import unused
     from pisco.federation.kits import Kit
@@ -85,17 +96,12 @@ def try_(
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; choose a new folder with --out")
     began = time.perf_counter()
-    plan = loopback.plan_here(
-        "try",
-        agents,
-        rounds=rounds,
-        batch_size=64,
-        eval_every=max(1, rounds // 20),
-        patience=600.0,
-        algorithm={"name": "pisco", "local_lr": 0.05, "local_steps": 1},
-        problem={"name": "logistic", "classes": [-1, 1]},
-        network={"graph": graph, "server_prob": server_prob},
-    )
+    tables: dict[str, Any] = {"algorithm": started(algorithm), "problem": {"name": "logistic", "classes": [-1, 1]}}
+    tables |= {"network": {"graph": graph, "server_prob": server_prob}, "rounds": rounds, "batch_size": 64}
+    tables |= {"eval_every": max(1, rounds // 20), "patience": 600.0}
+    apply(tables, settings)
+    plan = loopback.plan_here("try", agents, **tables)
+    check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     here = loopback.Loopback(folder, plan, loopback.share_out("a9a", plan, folder / "data"))
     note(f"{agents} agents and a server start as processes of their own; kits and logs are in {folder}")
     try:
