@@ -53,8 +53,8 @@ def noloco(
       array([1., 1.], dtype=float32)
 
     Reference: J. Kolehmainen et al., "NoLoCo: No-all-reduce Low Communication Training Method for Large Models", 2025,
-    arXiv 2506.10911. The signs and places of α, β and γ are reconstructed from descriptions of it; the random routing
-    of activations between parts of a pipeline is not here.
+    arXiv 2506.10911. The outer step is that of its authors' code, with β = γ = 0.7, α = 0.5 and pairs; inside, that
+    code takes Adam. The random routing of activations between parts of a pipeline is not here.
     """
     for name, value in {"local_lr": local_lr, "comm_lr": comm_lr, "consensus_lr": consensus_lr}.items():
         check_number(name, value, low=0, open_low=True)

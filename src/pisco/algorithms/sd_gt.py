@@ -44,8 +44,9 @@ def sd_gt(*, local_lr: float) -> Pair:
       array([3., 3.], dtype=float32)
 
     Reference: E. Chen, S. Wang and C. G. Brinton, "A Hierarchical Gradient Tracking Algorithm for Mitigating
-    Subnet-Drift in Fog Learning Networks", 2024, arXiv 2409.17430. Reconstructed from its abstract and descriptions,
-    because we could not get its algorithm; the paper's server hears a sample of every subnet, ours hears everybody.
+    Subnet-Drift in Fog Learning Networks", 2024, arXiv 2409.17430. The layers are the paper's; beside its authors' code
+    (SD-GT-INFOCOM) ours differs: there Y moves once a period, by the mean of (G + Y)W − (G + Y) over its rounds,
+    without Z; a sample of every subnet reports and alone hears the average; those of a subnet who report share one Z.
     """
     check_number("local_lr", local_lr, low=0, open_low=True)
 
