@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.experiments.bench.scores import KINDS, RATIOS, Ranked, Score, Setting, Square, chart, ranking
+from pisco.experiments.bench.scores import KINDS, RATIOS, SERVER, Ranked, Score, Setting, Square, chart, ranking
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.report.panels import Panel, Tiles
 from pisco.report.picture import draw
@@ -84,8 +84,25 @@ def sentences(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = 
         if mine:
             low, high = (end(square.ratio for square in mine) for end in (min, max))
             rates = [scores[square.setting][0].cell["mixing_rate"] for square in mine]
+            where = f"prices {low:g} to {high:g}, mixing rates {min(rates):.2g} to {max(rates):.2g}"
+            told.append(f"{kind} is cheapest at {where}: " + _shares(mine, lambda score: score.method, most=4))
+    return [*told, *_until(scores, squares)]
+
+
+def _until(scores: Scores, squares: Sequence[Square]) -> list[str]:
+    """Up to which price the server alone is cheapest, where the network hangs together and where it does not."""
+    ends: dict[Setting, float] = {square.setting: 0.0 for square in squares}
+    for square in squares:
+        if square.first.score.kind == SERVER:
+            ends[square.setting] = max(ends[square.setting], square.ratio)
+    told = []
+    for words, whole in (("hang together", True), ("fall apart", False)):
+        mine = Counter(end for at, end in ends.items() if (scores[at][0].cell["mixing_rate"] > 0) == whole)
+        if mine:
+            parts = [f"{end:g} on {count}" if end else f"none on {count}" for end, count in sorted(mine.items())]
             told.append(
-                f"{kind} is cheapest at prices {low:g} to {high:g}, mixing rates {min(rates):.2g} to {max(rates):.2g}"
+                f"the server alone is cheapest up to a price of {', '.join(parts)} of the {mine.total()} tasks and "
+                f"networks that {words}"
             )
     return told
 
