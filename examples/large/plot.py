@@ -15,12 +15,14 @@ runs = [json.loads(line) for file in files for line in Path(file).read_text().sp
 runs = [run for run in runs if "test_loss" in run and not run.get("tuning")]
 for run in runs:
     run["example"] += ", shuffled" * (run["shuffled"] and "shuffled" not in run["example"])
+    run["gigabytes"] = [each / 1000 for each in run["megabytes"]]
     run["label"] = run["method"] + (f", p = {run['server_prob']:g}" if run.get("server_prob", 0.1) != 0.1 else "")
 names = list(dict.fromkeys(run["example"] for run in runs))
 labels = sorted({run["label"] for run in runs})
+unit = "gigabytes" if max(run["megabytes"][-1] for run in runs) > 10_000 else "megabytes"
 figure = Figure(figsize=(4 * len(names), 7), layout="constrained")
 axes = figure.subplots(2, len(names), squeeze=False)
-for row, (column, words) in enumerate({"gradients": "gradients", "megabytes": "megabytes sent"}.items()):
+for row, (column, words) in enumerate({"gradients": "gradients", unit: f"{unit} sent"}.items()):
     for place, name in zip(axes[row], names, strict=True):
         for label in labels:
             same = [run for run in runs if (run["example"], run["label"]) == (name, label)]
@@ -32,6 +34,7 @@ for row, (column, words) in enumerate({"gradients": "gradients", "megabytes": "m
             place.plot(along, np.median(losses, axis=0), colour, label=f"{label} ({len(same)})")
             place.fill_between(along, losses.min(axis=0), losses.max(axis=0), color=colour, alpha=0.2, linewidth=0)
         place.set(xlabel=words, ylabel="test loss", title=name)
+        place.locator_params(axis="x", nbins=5)
         if row == 0:
             place.legend(fontsize="small")
 figure.savefig(picture, dpi=70)
