@@ -10,7 +10,7 @@ from pathlib import Path
 # One XLA thread pool per pytest-xdist worker is plenty; must be set before jax is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# Small matrices, on cores that are busy: threads of BLAS wait for each other a hundred times as long as they work.
+# Matrices are small and the cores are busy: threads of BLAS wait for each other longer than they work.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The programs of the tests are small and many: compiling them takes most of the time, and half of it is spent on
@@ -79,8 +79,8 @@ def pytest_xdist_auto_num_workers(config):
 
 def pytest_ignore_collect(collection_path, config):
     """Every worker imports every file that it may run tests of: the quick ones need no others."""
-    if quick_alone(config) and collection_path.is_file():
-        return collection_path.stem.removeprefix("test_") not in QUICK or None
+    other = collection_path.is_file() and collection_path.stem.removeprefix("test_") not in QUICK
+    return True if other and quick_alone(config) else None
 
 
 def pytest_collection_modifyitems(items):
