@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
 export JAX_PLATFORMS ?=
+unexport PYTHONDONTWRITEBYTECODE # tests start hundreds of processes, and each would compile the sources again
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test test-slow test-lowest lint format docs notebooks bench bench-gpu bench-peers bench-plan data proto clean
+.PHONY: help demo check quick test test-slow test-lowest lint format docs notebooks bench bench-gpu bench-peers bench-plan data proto clean
 
 help: ## show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,8 +29,11 @@ $(DEV_STAMP): pyproject.toml | $(VENV)/bin/python
 demo: $(STAMP) ## PISCO on the bundled a9a over a ring of 10: a table and a plot
 	$(BIN)/pisco demo
 
-check: lint ## lint, types and the quick tests (a minute and a half on 2 cores)
-	$(BIN)/python -m pytest -n auto --dist worksteal -m 'quick and not slow'
+check: ## lint, types and, at the same time, the quick tests
+	@$(MAKE) --no-print-directory --jobs 2 lint quick
+
+quick: $(DEV_STAMP)
+	$(BIN)/python -m pytest -n auto --dist worksteal -m 'quick and not slow' tests
 
 test: $(STAMP) ## the tests (8 to 9 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'

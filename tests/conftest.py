@@ -10,6 +10,9 @@ from pathlib import Path
 # One XLA thread pool per pytest-xdist worker is plenty; must be set before jax is imported.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+# Matrices are small and the cores are busy: threads of BLAS wait for each other longer than they work.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 # The programs of the tests are small and many: compiling them takes most of the time, and half of it is spent on
 # making them fast. `XLA_FLAGS= make test` compiles as users do, and so does `make test-slow`.
 QUICKLY = ["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
@@ -64,9 +67,20 @@ LONG = (
 """Files of tests that take longest. They are begun first, so that no worker is left alone with one at the end."""
 
 
+def quick_alone(config):
+    return config.getoption("markexpr").startswith("quick")
+
+
 def pytest_xdist_auto_num_workers(config):
-    """Two more than there are cores: some tests wait for other processes."""
-    return len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)) + 2
+    """Two more than there are cores, as some tests wait for other processes; the quick ones do not."""
+    cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    return cores if quick_alone(config) else cores + 2
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Every worker imports every file that it may run tests of: the quick ones need no others."""
+    other = collection_path.is_file() and collection_path.stem.removeprefix("test_") not in QUICK
+    return True if other and quick_alone(config) else None
 
 
 def pytest_collection_modifyitems(items):

@@ -59,14 +59,21 @@ def quadratic_of(agent, world=None, dtype=np.float32):
 @pytest.fixture(scope="module", autouse=True)
 def shared_programs(tmp_path_factory):
     """Agents whose data have one size share their compiled programs, as their processes do. Import it to use it."""
-    before = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    compilation_cache.reset_cache()
+    shared = {
+        "jax_enable_compilation_cache": True,
+        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in shared}
+
+    def use(settings):
+        for name, value in settings.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+
+    use(shared)
     yield
-    jax.config.update("jax_compilation_cache_dir", before[0])
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before[1])
-    compilation_cache.reset_cache()
+    use(before)
 
 
 class Running:

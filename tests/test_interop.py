@@ -2,6 +2,7 @@
 
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +12,24 @@ import pytest
 import pisco
 from pisco import InputError
 from pisco.interop import host
+from pisco.interop import torch as interop
 from pisco.interop.modules import load_problem
 from pisco.problems.gradient import agent_loss
 
 import needs
 
-torch = needs.module("torch", "torch")
-from pisco.interop import torch as interop  # noqa: E402
+torch: Any = None
 
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(24, 5)).astype(np.float32)
 CLASSES = RNG.integers(0, 3, 24)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def with_torch():
+    """Imported for the first test here: it takes seconds, and every worker imports every file of tests."""
+    global torch
+    torch = needs.module("torch", "torch")
 
 
 def mlp():
@@ -59,15 +67,18 @@ def test_the_gradient_is_that_of_the_same_network_in_jax():
     assert float(ours.objective(params)) == pytest.approx(float(twin.objective(params)), abs=1e-6)
 
 
-class Logistic(torch.nn.Module):
+def logistic(width):
     """Scores of a linear model from zero, as `problems.logistic` has them."""
 
-    def __init__(self, width):
-        super().__init__()
-        self.x = torch.nn.Parameter(torch.zeros(width))
+    class Logistic(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.x = torch.nn.Parameter(torch.zeros(width))
 
-    def forward(self, features):
-        return features @ self.x, self.x
+        def forward(self, features):
+            return features @ self.x, self.x
+
+    return Logistic()
 
 
 def logistic_loss(outputs, labels):
@@ -84,7 +95,7 @@ def test_a_logistic_model_follows_the_trajectory_of_ours(engine):
     theirs = host.problem(
         *(
             interop.local(
-                lambda: Logistic(124),
+                lambda: logistic(124),
                 logistic_loss,
                 torch.utils.data.TensorDataset(
                     torch.tensor(bias[part]), torch.tensor(data.labels[part].astype(np.float32))
@@ -143,9 +154,12 @@ def test_starts_and_dropout_depend_on_the_seed_alone():
     assert not np.array_equal(first.init(jax.random.key(1))["0.weight"], params["0.weight"])
 
 
-class Endless(torch.utils.data.IterableDataset):
-    def __iter__(self):
-        yield from ()
+def endless():
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            yield from ()
+
+    return Endless()
 
 
 def test_training_and_measuring_at_once_do_not_disturb_each_other():
@@ -169,13 +183,13 @@ def test_training_and_measuring_at_once_do_not_disturb_each_other():
     [
         (lambda: torch.nn.BatchNorm1d(5, momentum=None), samples, "counts its batches"),
         (lambda: 3, samples, "expected a torch.nn.Module"),
-        (torch.nn.Tanh, samples, "no parameters"),
+        (lambda: torch.nn.Tanh(), samples, "no parameters"),
         (lambda: mlp().half(), samples, "float16"),
         (lambda: mlp().double(), doubles, "jax computes in float32"),
         (lambda: torch.nn.Linear(4, 3), samples, "check that module, loss and data fit"),
-        (mlp, Endless, "cannot be indexed"),
+        (mlp, endless, "cannot be indexed"),
         (mlp, lambda: samples(slice(0, 0)), "empty"),
-        (mlp, lambda: torch.utils.data.DataLoader(Endless()), "cannot be indexed"),
+        (mlp, lambda: torch.utils.data.DataLoader(endless()), "cannot be indexed"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(module, data, words):
@@ -263,15 +277,18 @@ def rows_of(agent):
     return {"agent": np.full(count, agent), "row": np.arange(count)}
 
 
-class Fragile(torch.utils.data.TensorDataset):
+def fragile(*tensors):
     """Samples that are gone from some moment on."""
 
-    gone = False
+    class Fragile(torch.utils.data.TensorDataset):
+        gone = False
 
-    def __getitem__(self, row):
-        if self.gone:
-            raise OSError("the disk is gone")
-        return super().__getitem__(row)
+        def __getitem__(self, row):
+            if self.gone:
+                raise OSError("the disk is gone")
+            return super().__getitem__(row)
+
+    return Fragile(*tensors)
 
 
 def test_parameters_are_handed_over_once_a_local_step_or_not_at_all(monkeypatch):
@@ -279,7 +296,7 @@ def test_parameters_are_handed_over_once_a_local_step_or_not_at_all(monkeypatch)
     monkeypatch.setattr(interop, "SHARED", ("cpu",))
     counted, tensors = [], interop._tensors
     monkeypatch.setattr(interop, "_tensors", lambda *given: counted.append(1) or tensors(*given))
-    data = [Fragile(torch.tensor(FEATURES[rows]), torch.tensor(CLASSES[rows])) for rows in PARTS]
+    data = [fragile(torch.tensor(FEATURES[rows]), torch.tensor(CLASSES[rows])) for rows in PARTS]
     agents = [interop.local(mlp, torch.nn.functional.cross_entropy, each) for each in data]
     rule, network = pisco.algorithms.dsgd(local_lr=0.1, local_steps=2), pisco.Network.ring(3)
 
@@ -333,7 +350,7 @@ def test_many_samples_pass_a_module_in_parts(monkeypatch):
 
 
 def test_samples_that_fail_at_once_are_told():
-    data = Fragile(torch.tensor(FEATURES), torch.tensor(CLASSES))
+    data = fragile(torch.tensor(FEATURES), torch.tensor(CLASSES))
     data.gone = True
     with pytest.raises(InputError, match=r"the loss of the first samples fails \(OSError"):
         interop.problem(mlp, torch.nn.functional.cross_entropy, data)

@@ -1,6 +1,7 @@
 """The house keeps its shape: imports point one way, inside packages too, and the core needs jax and numpy alone."""
 
 import ast
+import functools
 import graphlib
 import subprocess
 import sys
@@ -116,24 +117,32 @@ def dotted(path):
 
 
 MODULES = {dotted(path): path for path in sorted(SOURCE.rglob("*.py"))}
+NAMED = MODULES.keys() - {"pisco"}
 
 
-def known(name, path):
+def apart(node):
+    """Whether a node is for typing alone or a docstring."""
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test)
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@functools.cache
+def parsed(name):
+    return ast.parse(MODULES[name].read_text())
+
+
+def known(name):
     """Every pisco module that a module imports, at its top or in a function, or names to have it imported or started.
 
     Not for typing alone, and not in docstrings.
     """
-    tree = ast.parse(path.read_text())
-    apart = {
-        id(child)
-        for node in ast.walk(tree)
-        if (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-        for child in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if id(node) in apart:
+    path, nodes = MODULES[name], [parsed(name)]
+    while nodes:
+        node = nodes.pop()
+        if apart(node):
             continue
+        nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "pisco")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pisco":
@@ -141,7 +150,7 @@ def known(name, path):
             yield from (name if name in MODULES else node.module for name in longer)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path.name}, line {node.lineno}: write the whole path, from pisco.… import"
-        elif isinstance(node, ast.Constant) and node.value in MODULES.keys() - {"pisco"}:
+        elif isinstance(node, ast.Constant) and node.value in NAMED:
             if node.value.split(".")[1:2] != name.split(".")[1:2]:  # a room may start itself
                 yield node.value  # as in [sys.executable, "-m", "pisco.cli.main"]
         elif isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "'pisco'":
@@ -163,7 +172,10 @@ def place(package, room):
     return (named[0], False) if named else (order.index(REST), True)
 
 
-GRAPH = {name: set(known(name, path)) for name, path in MODULES.items() if name != "pisco"}
+@functools.cache
+def graph():
+    """What every module knows. Not read before a test asks: every worker imports every file of tests."""
+    return {name: set(known(name)) for name in NAMED}
 
 
 def excused(name, other):
@@ -171,10 +183,10 @@ def excused(name, other):
     return package == "pisco" and tuple(two) in EXCEPTIONS
 
 
-@pytest.mark.parametrize("name", GRAPH)
+@pytest.mark.parametrize("name", sorted(NAMED))
 def test_imports_point_downwards(name):
     place("pisco", name.split(".")[1])
-    for other in GRAPH[name]:
+    for other in graph()[name]:
         package, room, its = rooms(name, other)
         if not room or excused(name, other):
             continue  # a package's own __init__ shows what its modules have
@@ -184,16 +196,16 @@ def test_imports_point_downwards(name):
 
 
 def test_nothing_goes_in_circles():
-    graph = {name: [o for o in others if not excused(name, o)] for name, others in GRAPH.items()}
-    graphlib.TopologicalSorter(graph).prepare()
+    known = {name: [o for o in others if not excused(name, o)] for name, others in graph().items()}
+    graphlib.TopologicalSorter(known).prepare()
 
 
 def test_no_two_classes_share_a_name():
     found = [
         (node.name, name)
-        for name, path in MODULES.items()
+        for name in MODULES
         if not name.endswith("_pb2")
-        for node in ast.parse(path.read_text()).body
+        for node in parsed(name).body
         if isinstance(node, ast.ClassDef)
     ]
     places = {name: [module for one, module in found if one == name] for name, _ in found}
@@ -201,7 +213,7 @@ def test_no_two_classes_share_a_name():
 
 
 def test_every_exception_is_needed():
-    used = {rooms(name, other)[1:] for name, others in GRAPH.items() for other in others}
+    used = {rooms(name, other)[1:] for name, others in graph().items() for other in others}
     assert set(EXCEPTIONS) <= used, f"nobody needs {set(EXCEPTIONS) - used}: delete it"
 
 

@@ -307,6 +307,16 @@ def test_who_does_not_speak_is_hung_up_on(site, relay, monkeypatch):
         each.close()
 
 
+def test_who_is_hung_up_on_before_the_greeting_is_let_go(relay):
+    """The thread that greets may be late: what it finds is an end, no error, and nothing stays open."""
+    near, far = socket.socketpair()
+    with far:
+        secured = relay._context.wrap_socket(near, server_side=True, do_handshake_on_connect=False)
+        relay._end(secured)
+        relay._greet(secured, "127.0.0.1")
+        assert secured.fileno() == -1 and far.recv(1) == b""
+
+
 def test_a_revoked_member_is_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(relays, "BEAT", 0.2)
     plan = hidden_plan(2, relays=("relay-1",))

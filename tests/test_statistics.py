@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from pisco.statistics import Estimate, Sample, median_curve, medians
 
 
 def scipys(values, missed):
     """Kaplan and Meier's median from scipy's survival function, in the middle of a stretch at a half."""
+    from scipy import stats  # slow to import, and every worker imports every file of tests
+
     if missed.all():
         return math.inf
     alive = stats.ecdf(stats.CensoredData(uncensored=values[~missed], right=values[missed])).sf

@@ -17,11 +17,12 @@ COIN = pisco.bernoulli(0.3)
 
 
 def assert_states(states, twin, tolerance=1e-12):
-    for k, (state, naive) in enumerate(zip(states[1:], twin, strict=True)):
-        for field, expected in naive.items():
-            np.testing.assert_allclose(
-                getattr(state, field).T, expected, rtol=0, atol=tolerance, err_msg=f"{field}, round {k}"
-            )
+    twin = list(twin)
+    assert len(twin) == len(states) - 1
+    for field in twin[0]:
+        found = [getattr(state, field).T for state in states[1:]]
+        expected = [naive[field] for naive in twin]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=tolerance, err_msg=f"{field}, rounds lead")
 
 
 def assert_twins_agree(name, hyperparameters, server, symmetric):

@@ -1,6 +1,7 @@
 """Small worlds the tests share: quadratics, doubly stochastic matrices, and trajectories state by state."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -65,7 +66,7 @@ def doubly_stochastic(n, seed=0, symmetric=True):
 def coins(server, rounds, seed=0):
     """What the server schedule decides in every round."""
     key = streams(seed_key(seed)).coins
-    return [np.asarray(server.participants(key, k)) for k in range(rounds)]
+    return list(np.asarray(jax.vmap(lambda k: server.participants(key, k))(jnp.arange(rounds))))
 
 
 def mixes(W, server, rounds, seed=0):

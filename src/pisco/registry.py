@@ -13,7 +13,7 @@ import sys
 import traceback
 import typing
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType, ModuleType, NoneType, SimpleNamespace, UnionType
@@ -218,6 +218,18 @@ def _from_file(kind: str, name: str) -> Any:
 # ---------------------------------------------------------------------------------------------- tables
 
 
+def _entries(group: str) -> EntryPoints:
+    """A group's entry points of all installed packages."""
+    folders = [Path(each or ".") for each in sys.path]
+    return _read_entries(group, tuple((str(each), each.stat().st_mtime_ns) for each in folders if each.exists()))
+
+
+@functools.lru_cache
+def _read_entries(group: str, folders: tuple[tuple[str, int], ...]) -> EntryPoints:
+    """Every package is read for them: only again where packages came or went."""
+    return entry_points(group=group)
+
+
 class Registry(Mapping[str, T], Generic[T]):
     """A table of what can be named. A row may be the "module:function" of something that is imported when asked for.
 
@@ -261,7 +273,7 @@ class Registry(Mapping[str, T], Generic[T]):
             return _from_file(self.kind, name)
         if self.is_data(name):
             return functools.partial(self.read, Path(name).expanduser())
-        for entry in entry_points(group=self.group, name=name):
+        for entry in _entries(self.group).select(name=name):
             try:
                 return entry.load()
             except Exception as error:
@@ -273,7 +285,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def _others(self) -> set[str]:
-        return entry_points(group=self.group).names
+        return _entries(self.group).names
 
     def is_data(self, name: Any) -> bool:
         """Whether a name is that of a file of data which this table reads."""

@@ -8,7 +8,6 @@ import logging
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -237,12 +236,7 @@ def _keep(result: Result, folder: Path) -> None:
 
 
 def open_kit(folder: Path, proxy: str | None = None) -> Kit:
-    """A kit, with a proxy to dial through if one is given, and jax in its precision.
-
-    Agents on one machine compile the same programs: even fast ones are kept.
-    """
-    import jax
-
+    """A kit, with a proxy to dial through if one is given, and jax in its precision."""
     from pisco.federation.kits import Kit
 
     opened = Kit.load(folder)
@@ -252,9 +246,6 @@ def open_kit(folder: Path, proxy: str | None = None) -> Kit:
         opened.proxy = check_proxy(proxy)
     opened.federation.use_precision()
     use_compilation_cache()
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    # Two that write the same program at once: the reader compiles it instead.
-    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
     return opened
 
 

@@ -185,7 +185,7 @@ def progress_bar(rounds: int, words: str) -> AbstractContextManager[Bar]:
 
 
 def use_compilation_cache() -> None:
-    """Keep compiled programs in the user's cache, so that a second run starts at once."""
+    """Keep compiled programs in the user's cache, even fast ones, so that a second run starts at once."""
     import jax
 
     from pisco.data.storage import cache_folder
@@ -198,7 +198,9 @@ def use_compilation_cache() -> None:
     except OSError:  # a convenience only: without a place for it, compile every time
         return
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # Two that write the same program at once: the reader compiles it instead.
+    warnings.filterwarnings("ignore", message="Error (reading|writing) persistent compilation cache")
 
 
 def wants_traceback() -> bool:

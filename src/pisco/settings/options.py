@@ -105,7 +105,7 @@ def drop_stale(table: str, settings: dict[str, Any], before: Mapping[str, Any], 
 
     def taken(choice: RowChoice, settings: Mapping[str, Any]) -> set[str]:
         with suppress(InputError):  # a name that is not known, or no more: others will say so
-            return set(choice.options(str(settings.get(choice.key))))
+            return set(choice.options(str(settings[choice.key]))) if choice.key in settings else set()
         return set()
 
     now = {name for choice in choices(table) for name in taken(choice, settings)}

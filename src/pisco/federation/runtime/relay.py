@@ -108,8 +108,7 @@ class Relay:
         with self._lock:
             left = [*self._open, *self._strangers]
         for each in left:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+            self._end(each)
 
     # Connections
 
@@ -148,8 +147,8 @@ class Relay:
     def _end(self, raw: ssl.SSLSocket) -> None:
         with self._lock:
             self._strangers.pop(raw, None)
-        with contextlib.suppress(OSError):
-            raw.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # below TLS: its own `shutdown` takes TLS from a thread about to greet
+            socket.socket.shutdown(raw, socket.SHUT_RDWR)
 
     def _greet(self, secured: ssl.SSLSocket, where: str) -> None:
         try:
