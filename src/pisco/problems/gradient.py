@@ -14,8 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from pisco.errors import InputError
+from pisco.jaxprs import holds
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
 from pisco.problems.problem import Problem, WeightedLoss
@@ -100,8 +102,7 @@ def usual(problem: Problem, batch_size: int | None = None) -> Batching:
     """
     if jax.default_backend() == "cpu":
         return in_turn if problem.convolves else stacked
-    large = num_bytes(jax.eval_shape(problem.init, jax.random.key(0))) >= LARGE_BYTES
-    keep = products if large and not problem.convolves else None
+    keep = _little(problem, batch_size)
 
     def fitting(own: PerAgent) -> PerAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
@@ -111,6 +112,20 @@ def usual(problem: Problem, batch_size: int | None = None) -> Batching:
         return every
 
     return Batching(fitting, keep)
+
+
+def _little(problem: Problem, batch_size: int | None) -> Keep | None:
+    """`products` for a large model; None, everything, where that would not save memory.
+
+    A loop over layers is computed again as a whole before the way back begins: there the body is what to checkpoint,
+    which only the model can.
+    """
+    own, key = jax.eval_shape(problem.init, jax.random.key(0)), jax.random.key(0)
+    if problem.convolves or num_bytes(own) < LARGE_BYTES:
+        return None
+    program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, key, 0).jaxpr
+    loops = (core.primitives.scan_p, core.primitives.while_p)
+    return None if any(holds(program, loop) for loop in loops) else products
 
 
 def group_size(problem: Problem, batch_size: int | None, params: Params, room: float, keep: Keep | None = None) -> int:
