@@ -111,13 +111,14 @@ def held_rounds(
     They start from Y = G = 0, which takes no program of its own.
     """
     job, engine, segment = _rounds_of_pisco(problem, batch_size, rounds, local_steps, None, engine)
-    params = stack_agents(problem.init(jax.random.key(0)), problem.num_agents)
-    silent = StartMix(lambda tree: tree, lambda tree: tree)
-    state = job.runs[0].algorithm.init(params, jax.random.key(0), lambda params, key: zeros_like(params), silent)
-    state = jax.tree.map(jnp.copy, state)  # of its own, as it is given away
-    del params
-    held = [[Carry(state, job.runs[0].server.start())]]
-    del state
+    rule, server = job.runs[0].algorithm, job.runs[0].server
+
+    @jax.jit
+    def at_rest(key):
+        params, silent = stack_agents(problem.init(key), problem.num_agents), StartMix(*(lambda tree: tree,) * 2)
+        return Carry(rule.init(params, key, lambda params, key: zeros_like(params), silent), server.start())
+
+    held = [[at_rest(jax.random.key(0))]]
 
     def call():
         held.append(engine.advance(job, held.pop(), 0, segment)[0])
