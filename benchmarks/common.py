@@ -15,8 +15,10 @@ import numpy as np
 from jax import lax
 
 import pisco
-from pisco.engines.job import Job, Run, Segment
+from pisco.engines.job import Carry, Job, Run, Segment
 from pisco.engines.scan import ScanEngine
+from pisco.tree import stack_agents, zeros_like
+from pisco.types import StartMix
 
 Call = Callable[[], Any]
 
@@ -104,9 +106,19 @@ def engine_rounds(problem: pisco.Problem, batch_size: int, rounds: int, local_st
 def held_rounds(
     problem: pisco.Problem, batch_size: int, rounds: int, local_steps: int, engine: ScanEngine | None = None
 ) -> Call:
-    """The same for large models: the state stays on the device, and every call goes on where the last one ended."""
+    """The same for large models: the state stays on the device, and every call goes on where the last one ended.
+
+    They start from Y = G = 0, which takes no program of its own.
+    """
     job, engine, segment = _rounds_of_pisco(problem, batch_size, rounds, local_steps, None, engine)
-    held = [engine.start(job)]
+    rule, server = job.runs[0].algorithm, job.runs[0].server
+
+    @jax.jit
+    def at_rest(key):
+        params, silent = stack_agents(problem.init(key), problem.num_agents), StartMix(*(lambda tree: tree,) * 2)
+        return Carry(rule.init(params, key, lambda params, key: zeros_like(params), silent), server.start())
+
+    held = [[at_rest(jax.random.key(0))]]
 
     def call():
         held.append(engine.advance(job, held.pop(), 0, segment)[0])

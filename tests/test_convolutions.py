@@ -29,6 +29,12 @@ FORMS = [
     (2, 1, "SAME", 1, 1, CHANNELS, True),
     (2, 3, "VALID", 1, 1, CHANNELS, False),
     (3, 2, "SAME", 1, 1, 1, False),
+    (1, 2, [(-1, 3)], 3, 2, 2, False),
+    (1, 3, [(4, -2)], 2, 1, CHANNELS, True),
+    (2, 2, [(-1, 2), (3, -2)], 3, 2, 2, True),
+    (3, 1, [(2, -1), (-1, 2), (1, 1)], 2, 2, 2, False),
+    (3, 2, [(-1, -1), (0, 1), (-2, 3)], 1, 1, CHANNELS, True),
+    (1, 2, [(-4, -4)], 1, 1, 1, False),
 ]
 
 
@@ -67,8 +73,12 @@ def test_values_and_derivatives_are_those_of_xla(which, x64):
             def total(x, k):
                 return jnp.sin(function(x, k)).sum()
 
+            def along(x, k):
+                return jax.jvp(total, (x, k), (dx, dk))[1]
+
             slopes = jax.grad(total, (0, 1))
-            return function(x, k), *jax.jvp(slopes, (x, k), (dx, dk))  # values, slopes, slopes of the slopes
+            # values, slopes, slopes of the slopes, forwards over backwards and the other way round
+            return function(x, k), *jax.jvp(slopes, (x, k), (dx, dk)), jax.grad(along, (0, 1))(x, k)
 
         return jax.jit(jax.vmap(one))(images, kernels, images[::-1], kernels[::-1])
 

@@ -2,6 +2,7 @@
 
 import json
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -35,12 +36,12 @@ def a9a(partition):
     return pisco.Problem(loss, np.zeros(123, np.float32), {"features": deal(features), "labels": deal(labels)})
 
 
-def error(method, problem, p=0.1, steps=STEPS, batch_size=BATCH, **options):
+def error(method, problem, p=0.1, steps=STEPS, batch_size=BATCH, rounds=ROUNDS, **options):
     """The mean of ‖∇f‖² over a run, at the best of several step sizes."""
     network = pisco.Network.ring(AGENTS)
     rules = [build(method, local_lr=reach / steps, local_steps=steps, **options) for reach in (0.06, 0.2, 0.6)]
     points = [(rule, pisco.bernoulli(p)) for rule in rules]
-    found = pisco.sweep(points, problem, network, rounds=ROUNDS, batch_size=batch_size, eval_every=4)
+    found = pisco.sweep(points, problem, network, rounds=rounds, batch_size=batch_size, eval_every=4)
     return min(float(np.nanmin(each.history["grad_norm_sq_mean"][..., -1])) for each in found)
 
 
@@ -136,6 +137,67 @@ def test_through_adam_all_is_measured_in_its_scale():
     assert not plain.through and plain.facts.curvature == pytest.approx(300, rel=1e-3)
 
 
+def lines(local):
+    """Every agent a line through points of its own; with `local`, its height is its own."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(AGENTS, 40)) + np.linspace(-2, 2, AGENTS)[:, None]
+    y = 2 * x + 5 * rng.normal(size=(AGENTS, 1)) + 0.05 * rng.normal(size=x.shape)
+    data = {"x": x.astype(np.float32), "y": y.astype(np.float32)}
+
+    def loss(params, batch, key):
+        return (batch["x"] * params["slope"] + params["height"] - batch["y"]) ** 2 / 2
+
+    problem = pisco.Problem(loss, {"slope": np.zeros(1, np.float32), "height": np.zeros(1, np.float32)}, data)
+    return problem.parted({"local": "height"}) if local else problem
+
+
+def test_leaves_of_ones_own_are_no_unlikeness_of_what_is_sent():
+    """Heights differ: tracking pays where they are shared, and hardly where they are not; as runs show."""
+    for local in (False, True):
+        problem = lines(local)
+        network, how = pisco.Network.ring(AGENTS, server=pisco.bernoulli(0.1)), {"batch_size": None, "rounds": 400}
+        said = diagnose(problem, network, local_steps=STEPS, **how)
+        ratio = error("pisco", problem, **how) / error("local-dsgd", problem, **how)
+        assert said.pays["tracking"] == (not local) == (ratio < 0.8), (local, ratio, said)
+        assert said.kept == ("height" if local else "")
+
+
+@pytest.mark.parametrize("through", [False, True])
+def test_beside_leaves_of_ones_own_what_is_sent_is_measured(through):
+    """ζ² and drift of the shared entries, and the curvature of all of an agent's, against matrices."""
+    rng = np.random.default_rng(3)
+    with jax.enable_x64(True):
+        roots, shifts = rng.normal(size=(3, 5, 5)), rng.normal(size=(3, 5))
+        curves = np.einsum("aij,akj->aik", roots, roots)
+        data = {"a": curves[:, None], "b": shifts[:, None]}
+
+        def loss(params, batch, key):
+            x = jnp.concatenate([params["h"], params["w"]])  # in another order than that of parts
+            return jnp.einsum("bij,i,j->b", batch["a"], x, x) / 2 - batch["b"] @ x
+
+        problem = pisco.Problem(loss, {"w": np.zeros(3), "h": np.zeros(2)}, data, parts={"local": "h"})
+        run = {"w": rng.normal(size=(3, 3)), "h": rng.normal(size=(3, 2))}
+        network = pisco.Network.complete(3, server=pisco.bernoulli(0.5))
+        found = diagnose(problem, network, rounds=10, params=run, direction="adam" if through else None)
+
+        x = np.concatenate([run["h"], np.tile(run["w"].mean(0), (3, 1))], axis=1)
+        slopes = np.einsum("aij,aj->ai", curves, x) - shifts
+        value = np.mean(np.einsum("aij,ai,aj->a", curves, x, x) / 2 - np.sum(shifts * x, axis=1))
+        if through:  # entries as they lie in z: shared ones first
+            squares = np.roll(np.mean(slopes**2, axis=0), 3)
+            scale = np.roll((np.sqrt(squares) + 1e-3 * np.sqrt(squares.mean())) ** -0.5, -3)
+            slopes, curves = slopes * scale, curves * scale[:, None] * scale
+        unlike = slopes[:, 2:] - slopes[:, 2:].mean(0)
+        drift = np.mean(np.einsum("aij,aj->ai", curves[:, 2:, 2:], unlike), axis=0)
+        spread = found.facts.spread
+        assert found.facts.gap == pytest.approx(value, rel=1e-9)
+        assert spread.heterogeneity == pytest.approx(np.mean(np.sum(unlike**2, axis=1)), rel=1e-6)
+        assert spread.drift == pytest.approx(np.sum(drift**2), rel=1e-6)
+        assert spread.top_tenth < 1 and spread.noise == 0
+        largest = max(np.linalg.eigvalsh(each).max() for each in curves)
+        assert found.facts.curvature == pytest.approx(largest, rel=0.05)
+
+
 def test_the_command_says_it_in_words_and_json(tmp_path):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "points.npz", features=rng.normal(size=(40, 3)), labels=np.arange(40) % 2)
@@ -173,7 +235,10 @@ def test_what_cannot_be_judged_is_refused():
     rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
     assert check_step(rule, host.problem(outside, outside), pisco.Network.ring(2), rounds=10) is None
     heads = pisco.Problem(lambda x, b, key: (b - x["w"] - x["h"]) ** 2, {"w": 0.0, "h": 0.0}, np.ones((2, 3)))
-    with pytest.raises(InputError, match=r"leaves of their own \(local: h\)"):
-        diagnose(heads.parted({"local": "h"}), pisco.Network.ring(2), rounds=10)
+    heads, pair = heads.parted({"local": "h"}), pisco.Network.ring(2)
+    with pytest.raises(InputError, match=r"w of params has shape \(\), expected \(2,\); .* give the params of a run"):
+        diagnose(heads, pair, rounds=10, params={"w": 0.0, "h": 0.0})
+    with pytest.raises(InputError, match=r"h of params is missing, expected \(2,\)"):
+        diagnose(heads, pair, rounds=10, params={"w": np.zeros(2)})
     with pytest.raises(InputError, match="rounds is 0"):
         diagnose(problem, pisco.Network.ring(2), rounds=0)

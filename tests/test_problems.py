@@ -308,6 +308,104 @@ def test_agents_in_groups(monkeypatch):
     assert sizes[0] == 1 < sizes[1] < 5 == sizes[2], sizes
 
 
+def networks():
+    """A network of one hidden layer, and one with attention, as losses of (params, batch, key) and their starts."""
+    rng = np.random.default_rng(0)
+
+    def layered(p, batch, key):
+        hidden = jax.nn.gelu(batch["x"] @ p["a"])
+        return ((hidden * jax.nn.sigmoid(hidden)) @ p["b"] - batch["y"]) ** 2
+
+    def attending(p, batch, key):
+        x = jnp.tanh(batch["x"][..., None] * p["in"])
+        q, k, v = jnp.split(x @ p["qkv"], 3, axis=-1)
+        weights = jax.nn.softmax(jnp.einsum("bid,bjd->bij", q, k))
+        x = x + jnp.einsum("bij,bjd->bid", weights, v) @ p["out"]
+        return (x.mean(axis=(1, 2)) - batch["y"]) ** 2
+
+    def draw(*shape):
+        return rng.normal(size=shape)
+
+    start = {"in": draw(16), "qkv": draw(16, 48) / 4, "out": draw(16, 16) / 4}
+    return {"layered": (layered, {"a": draw(4, 32), "b": draw(32)}), "attending": (attending, start)}
+
+
+@pytest.mark.parametrize("name", ["layered", "attending"])
+def test_a_lean_pass_keeps_products_and_has_the_same_gradient(name):
+    """In engines too, and where agents have unlike numbers of samples."""
+    from pisco.engines.scan import ScanEngine
+    from pisco.problems import gradient as made
+
+    rng = np.random.default_rng(1)
+    loss, start = networks()[name]
+    data = [{"x": rng.normal(size=(size, 4)), "y": rng.normal(size=size)} for size in (5, 8, 6)]
+    rule, network = pisco.algorithms.pisco(local_lr=0.001, local_steps=2), pisco.Network.ring(3)
+    with jax.enable_x64(True):
+        problem = pisco.Problem(loss, start, data)
+        params, key = problem.init(jax.random.key(0)), jax.random.key(3)
+        for batch_size in (4, None):
+            plain = made.agent_gradient(problem, batch_size)(params, key, 1)
+            found = made.agent_gradient(problem, batch_size, keep=made.products)(params, key, 1)
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14), found, plain)
+            assert "checkpoint" not in str(jax.make_jaxpr(made.agent_gradient(problem, batch_size))(params, key, 1))
+        kept = [made.kept_bytes(made.agent_loss(problem, 4, keep=keep), params) for keep in (None, made.products)]
+        assert kept[1] < 0.7 * kept[0], kept
+        results = [
+            pisco.run(rule, problem, network, rounds=3, batch_size=3, engine=ScanEngine(batching=batching)).params
+            for batching in (made.stacked, made.lean(made.stacked), made.lean(made.in_turn))
+        ]
+        for found in results[1:]:
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), found, results[0])
+
+
+def test_large_models_on_an_accelerator_are_lean_unless_they_loop_or_convolve(monkeypatch):
+    from pisco.problems import gradient as made
+
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(2, 6, 4)), "y": rng.normal(size=(2, 6))}
+    loss, start = networks()["layered"]
+
+    def looped(p, batch, key):
+        x = jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), batch["x"], p)[0]
+        return (x.mean(axis=1) - batch["y"]) ** 2
+
+    def convolved(p, batch, key):
+        x = jax.lax.conv_general_dilated(batch["x"][:, None], p, (1,), "SAME")
+        return (x.mean(axis=(1, 2)) - batch["y"]) ** 2
+
+    plain = pisco.Problem(loss, start, data)
+    problems = [plain, pisco.Problem(looped, rng.normal(size=(3, 4, 4)), data)]
+    problems.append(pisco.Problem(convolved, rng.normal(size=(2, 1, 3)), data))
+    assert made.usual(plain, 3) is made.stacked
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert made.usual(plain, 3).keep is None  # small
+    monkeypatch.setattr(made, "LARGE_BYTES", 0)
+    assert [made.usual(problem, 3).keep for problem in problems] == [made.products, None, None]
+
+
+def test_a_lean_pass_asks_a_loss_from_elsewhere_once():
+    asked = []
+
+    def elsewhere(x):
+        asked.append(len(x))
+        return np.tanh(x)
+
+    @jax.custom_vjp
+    def outside(x):
+        return jax.pure_callback(elsewhere, x, x, vmap_method="sequential")
+
+    outside.defvjp(lambda x: (outside(x),) * 2, lambda y, back: (back * (1 - y**2),))
+    from pisco.problems import gradient as made
+
+    problem = pisco.Problem(
+        lambda p, batch, key: outside(batch["x"] @ p) ** 2, np.ones(3, np.float32), {"x": np.ones((2, 4, 3))}
+    )
+    asked.clear()
+    params = problem.init(jax.random.key(0))
+    jax.block_until_ready(jax.jit(made.agent_gradient(problem, 2, keep=made.products))(params, jax.random.key(0), 0))
+    assert asked == [2]
+
+
 def test_a_loss_from_elsewhere_is_asked_for_whole_batches_of_agents_of_unequal_sizes():
     """One sample at a time would be a call each, and a gradient as large as the model for each of them."""
     rng, asked = np.random.default_rng(0), []

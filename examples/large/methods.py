@@ -99,7 +99,7 @@ def compare(name, problem_of, parts, chosen):
         for seed in seeds:
             _, result, network = one_run(*setup, best, seed)
     if chosen.diagnose:
-        say_what_pays(problem, network, result, chosen)
+        say_what_pays(name, problem, network, result, chosen)
 
 
 def one_run(name, method, problem, agents, chosen, rate, seed):
@@ -144,13 +144,13 @@ def one_run(name, method, problem, agents, chosen, rate, seed):
     return float(history["test_loss"][-1]), result, network
 
 
-def say_what_pays(problem, network, result, chosen):
+def say_what_pays(name, problem, network, result, chosen):
     """`pisco diagnose` at the mean model of a run."""
     from pisco.planning import diagnose
 
     mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), result.params)
     numbers = {"rounds": chosen.rounds, "batch_size": chosen.batch_size, "local_steps": chosen.local_steps}
-    for direction in (None, "adam"):
+    for direction in ("adam", None):
         found = diagnose(problem, network, params=mean, samples=64 * problem.num_agents, direction=direction, **numbers)
         print(f"through {direction}: {found.facts}")
         for verdict in found.verdicts:
@@ -158,6 +158,7 @@ def say_what_pays(problem, network, result, chosen):
         if not chosen.out:
             continue
         told = {verdict.question: [verdict.ratio, verdict.words] for verdict in found.verdicts}
-        line = {"diagnosis": told, "through": found.through, "spread": found.facts.spread._asdict()}
+        line = {"example": name, "shuffled": chosen.shuffled, "diagnosis": told, "through": found.through}
+        line["spread"] = found.facts.spread._asdict()
         with Path(chosen.out).open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -47,6 +47,7 @@ def diagnose(
         f"… with the server at p = {found.server_prob:g}, λ_p": found.expected_mixing_rate,
     }
     title = f"Measured for {experiment}" + (f", in the scale of {found.through}" if found.through else "")
+    title += f"; gradients of what is sent, beside every agent's own {found.kept}" if found.kept else ""
     print_table(title, ("", ""), [(name, f"{value:.3g}") for name, value in measured.items()])
     print_table(
         f"What will pay in {facts.rounds} rounds with {found.local_steps} gradients between exchanges",

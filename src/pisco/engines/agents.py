@@ -35,7 +35,8 @@ class Frames:
 
     def add(self, round_index: int, errors: np.ndarray) -> None:
         """Note a measured round, if its turn has come."""
-        self.newest = (round_index, np.asarray(errors, np.float32))
+        with np.errstate(over="ignore"):  # a run in float64 that is lost
+            self.newest = (round_index, np.asarray(errors, np.float32))
         self.skipped += 1
         if self.skipped < self.stride:
             return

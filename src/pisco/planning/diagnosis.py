@@ -10,15 +10,18 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+from jax.tree_util import keystr, tree_map_with_path
 
 from pisco.algorithms.optimizers import Optimizer
 from pisco.errors import InputError, check_number
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
+from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, names_of, whole
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
 from pisco.problems.trouble import heeded
-from pisco.theory.estimates import agent_curvatures
+from pisco.theory.estimates import agent_curvatures, coordinates
 from pisco.theory.expected import Facts, least_error
 from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
 
@@ -62,6 +65,8 @@ class Diagnosis(NamedTuple):
     verdicts: tuple[Answer, ...]
     through: str = ""
     """The optimizer in whose scale all was measured; none for plain steps."""
+    kept: str = ""
+    """Leaves of an agent's own: noise and unlikeness are those of the others, which are averaged and tracked."""
 
     @property
     def pays(self) -> dict[str, bool]:
@@ -90,7 +95,7 @@ def diagnose(
       batch_size: samples per gradient, None for all.
       local_steps: T, gradient steps between two exchanges (T_o + 1 for PISCO).
       params: where to measure, the model of one agent, as in a run's mean; None descends from x⁰ first, which takes
-        some hundred gradients of f.
+        some hundred gradients of f. Where agents have leaves of their own, the `params` of a run as they are.
       samples: on how many samples of all agents together to look at the curvature, and to descend.
       seed: of x⁰ and the batches.
       direction: the optimizer of the local steps. Through one that normalises, such as "adam", all is measured in the
@@ -115,11 +120,6 @@ def diagnose(
         raise InputError(
             f"the problem has {problem.num_agents} agents and the network {network.num_agents}; match them"
         )
-    if problem.personal:
-        raise InputError(
-            f"agents keep leaves of their own ({problem.kinds}), and what is measured is a model that all share; "
-            "diagnose the problem without parts, or compare runs"
-        )
     optimizer = Optimizer.read(direction)
     through = optimizer.text if optimizer.normalises else ""
     # A tracker of the newest gradient carries too much noise for an optimizer that normalises.
@@ -127,8 +127,10 @@ def diagnose(
     if params is None:
         params, gap = descent(problem, samples=samples, seed=seed)
     else:
-        value = heeded(jax.jit(lambda problem, x: problem.objective(x)))
-        gap = float(value(problem, params))  # losses end at 0 or above
+        params = _everybodys(problem, params) if problem.personal else params
+        flat, where = coordinates(problem, params)
+        value = heeded(jax.jit(lambda problem, where, flat: where.objective(problem, flat)))
+        gap = float(value(problem, where, flat))  # losses end at 0 or above
     sizes: Any = {"batch_size": batch_size, "samples": samples, "seed": seed}
     scale = adam_scale(problem, params, **sizes) if through else None
     spread = gradient_spread(problem, params, **sizes, scale=scale)
@@ -155,7 +157,28 @@ def diagnose(
         _server({each: error(method, p=each) for each in sorted({p, *PROBABILITIES}) if each >= p}, p),
         _compression(compressed / max(errors[method], 1e-300), spread),
     )
-    return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts, through)
+    kept = "" if problem.kinds is None else ", ".join(problem.kinds.of(LOCAL) + problem.kinds.of(LOCAL_BUFFERS))
+    return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts, through, kept)
+
+
+def _everybodys(problem: Problem, params: Any) -> Parted:
+    """A run's parameters as they are measured: every agent's own leaves, and the mean of the others."""
+    params = whole(params)
+    held = dict(zip(names_of(params), jax.tree.leaves(params), strict=True))
+    like = jax.eval_shape(problem.init, jax.random.key(0))
+
+    def leaf(path: Any, one: Any) -> Any:
+        name, shape = keystr(path[1:], simple=True, separator="/") or ".", (problem.num_agents, *one.shape)
+        found = held.get(name)
+        if found is None or jnp.shape(found) != shape:
+            given = "is missing" if found is None else f"has shape {jnp.shape(found)}"
+            raise InputError(
+                f"{name} of params {given}, expected {shape}; where agents have leaves of their own give the params of "
+                "a run, of all agents"
+            )
+        return jnp.asarray(found) if path[0].name in (LOCAL, LOCAL_BUFFERS) else jnp.mean(found, axis=0)
+
+    return tree_map_with_path(leaf, like)
 
 
 def _tracking(facts: Facts, errors: dict[str, float], through: str) -> Answer:

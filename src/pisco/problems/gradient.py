@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.extend import core
 
 from pisco.errors import InputError
+from pisco.jaxprs import holds
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
 from pisco.problems.problem import Problem, WeightedLoss
@@ -34,23 +37,37 @@ SAMPLES_BYTES = 64 << 20
 PerAgent = Callable[[Params, Key, Any], Any]
 """A function of (params, key, agent): of one agent and its number, or of several that lead."""
 
-Batching = Callable[[PerAgent], PerAgent]
-"""How the function of one agent becomes that of several."""
+Keep = Callable[..., Any]
+"""A policy of `jax.checkpoint`: what a pass keeps for the way back."""
 
-stacked: Batching = partial(jax.vmap, in_axes=(0, None, 0))
+
+@dataclass(frozen=True)
+class Batching:
+    """How the function of one agent becomes that of several, and what gradients keep of a pass (None: everything)."""
+
+    together: Callable[[PerAgent], PerAgent]
+    keep: Keep | None = None
+
+    def __call__(self, own: PerAgent) -> PerAgent:
+        return self.together(own)
+
+
+def _one_by_one(own: PerAgent) -> PerAgent:
+    return lambda params, key, agents: lax.map(lambda one: own(one[0], key, one[1]), (params, agents))
+
+
+stacked = Batching(partial(jax.vmap, in_axes=(0, None, 0)))
 """All agents at once, on a leading axis."""
 
-
-def in_turn(own: PerAgent) -> PerAgent:
-    """One agent after the other: no more memory for activations than one agent needs."""
-    return lambda params, key, agents: lax.map(lambda one: own(one[0], key, one[1]), (params, agents))
+in_turn = Batching(_one_by_one)
+"""One agent after the other: no more memory for activations than one agent needs."""
 
 
 @cache
 def in_groups(size: int) -> Batching:
     """So many agents at a time: between `in_turn`, of one each, and `stacked`, of all."""
 
-    def batching(own: PerAgent) -> PerAgent:
+    def together(own: PerAgent) -> PerAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
             if size >= agents.shape[0]:
                 return stacked(own)(params, key, agents)
@@ -58,28 +75,60 @@ def in_groups(size: int) -> Batching:
 
         return every
 
-    return batching
+    return Batching(together)
+
+
+KEPT = ("reduce_max", "reduce_sum", "ragged_dot_general", "pallas_call", "ffi_call", "pure_callback", "buffer_callback")
+"""Beside products of matrices: what is small, or costly to compute again."""
+
+
+def products(primitive: Any, *given: Any, **params: Any) -> Any:
+    """Keep products with weights, sums and what other programs computed; the rest is cheap to compute again."""
+    if primitive.name in KEPT:
+        return True
+    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *given, **params)
+
+
+def lean(batching: Batching, keep: Keep = products) -> Batching:
+    """The same with a pass that keeps little: what is elementwise is computed again on the way back."""
+    return replace(batching, keep=keep)
 
 
 def usual(problem: Problem, batch_size: int | None = None) -> Batching:
     """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking.
 
-    Large models on an accelerator are taken in groups where its memory does not hold all agents' passes at once.
+    Large models on an accelerator keep little of a pass (`lean`), and are taken in groups where its memory does not
+    hold all agents' passes at once.
     """
     if jax.default_backend() == "cpu":
         return in_turn if problem.convolves else stacked
+    keep = _little(problem, batch_size)
 
     def fitting(own: PerAgent) -> PerAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
             room = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
-            return in_groups(group_size(problem, batch_size, params, room))(own)(params, key, agents)
+            return in_groups(group_size(problem, batch_size, params, room, keep))(own)(params, key, agents)
 
         return every
 
-    return fitting
+    return Batching(fitting, keep)
 
 
-def group_size(problem: Problem, batch_size: int | None, params: Params, room: float) -> int:
+def _little(problem: Problem, batch_size: int | None) -> Keep | None:
+    """`products` for a large model; None, everything, where that would not save memory.
+
+    A loop over layers is computed again as a whole before the way back begins: there the body is what to checkpoint,
+    which only the model can.
+    """
+    own, key = jax.eval_shape(problem.init, jax.random.key(0)), jax.random.key(0)
+    if problem.convolves or num_bytes(own) < LARGE_BYTES:
+        return None
+    program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, key, 0).jaxpr
+    loops = (core.primitives.scan_p, core.primitives.while_p)
+    return None if any(holds(program, loop) for loop in loops) else products
+
+
+def group_size(problem: Problem, batch_size: int | None, params: Params, room: float, keep: Keep | None = None) -> int:
     """How many of the agents whose parameters lead here are taken at a time, with `room` bytes of memory.
 
     All of them, unless the model is large and what their passes keep for the way back may not fit beside X, Y, G and
@@ -90,22 +139,31 @@ def group_size(problem: Problem, batch_size: int | None, params: Params, room: f
     if own < LARGE_BYTES or count == 1:
         return count
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), params)
-    loss = agent_loss(problem, batch_size)
+    activations = max(1, kept_bytes(agent_loss(problem, batch_size, keep=keep), one) - own)
+    most = max(1, int(min(count, (room - 4 * count * own) / activations)))
+    return -(-count // -(-count // most))  # groups of about one size
+
+
+def kept_bytes(loss: PerAgent, params: Params) -> int:
+    """What one agent's pass keeps for the way back, its parameters too, by shapes alone."""
 
     def kept(params: Params) -> Any:
         leaves = jax.tree.leaves(jax.vjp(lambda params: loss(params, jax.random.key(0), 0), params)[1])
         return [leaf for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
 
-    activations = max(1, num_bytes(jax.eval_shape(kept, one)) - own)
-    most = max(1, int(min(count, (room - 4 * count * own) / activations)))
-    return -(-count // -(-count // most))  # groups of about one size
+    return num_bytes(jax.eval_shape(kept, params))
 
 
-def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
+def agent_loss(
+    problem: Problem, batch_size: int | None, place: int | None = None, keep: Keep | None = None
+) -> PerAgent:
     """The loss of one agent at its own parameters, on the batch that (key, agent) draws or on all its samples.
 
     `place` is whose samples they are in `problem`, where that is not the agent's number: data of one agent alone, say.
     """
+
+    def kept(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        return loss if keep is None else jax.checkpoint(loss, policy=keep)
 
     def loss(params: Params, key: Key, agent: Any) -> jax.Array:
         at = agent if place is None else place
@@ -115,11 +173,12 @@ def agent_loss(problem: Problem, batch_size: int | None, place: int | None = Non
     def unweighted(params: Params, key: Key, agent: Any, at: Any) -> jax.Array:
         size, most, own_key = problem.sizes[at], problem.max_size, jax.random.fold_in(key, agent)
         if batch_size is not None or problem.min_size == most:
-            return problem.batch_loss(params, _batch(problem, batch_size, key, agent, at), own_key)
+            return kept(problem.batch_loss)(params, _batch(problem, batch_size, key, agent, at), own_key)
         batch, held = _all_of_one(problem, key, agent, at)
         if isinstance(problem.loss, WeightedLoss):
-            return problem.weighted_loss(params, batch, jnp.where(held, 1 / jnp.asarray(size, float), 0), own_key)
-        losses = problem.sample_losses(params, batch, own_key)
+            share = jnp.where(held, 1 / jnp.asarray(size, float), 0)
+            return kept(problem.weighted_loss)(params, batch, share, own_key)
+        losses = kept(problem.sample_losses)(params, batch, own_key)
         return jnp.where(held, losses, 0).sum() / size.astype(losses.dtype)
 
     return loss
@@ -133,10 +192,12 @@ def _all_of_one(problem: Problem, key: Key, agent: Any, at: Any) -> tuple[Any, j
     return batch, slots < size
 
 
-def agent_gradient(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
+def agent_gradient(
+    problem: Problem, batch_size: int | None, place: int | None = None, keep: Keep | None = None
+) -> PerAgent:
     """The gradient of `agent_loss`; of a private problem, with every sample's clipped, and noise added."""
     if problem.privacy is None:
-        return jax.grad(agent_loss(problem, batch_size, place))
+        return jax.grad(agent_loss(problem, batch_size, place, keep))
     protection, smooth = problem.protection, problem.privacy.smooth
     if protection is None:
         raise InputError("the noise for this epsilon is not known before a run; give privacy a noise, or use pisco.run")
@@ -218,7 +279,8 @@ def gradient(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Grad:
     """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
-    own = (batching or usual(problem, batch_size))(agent_gradient(problem, batch_size))
+    batching = batching or usual(problem, batch_size)
+    own = batching(agent_gradient(problem, batch_size, keep=batching.keep))
     return lambda params, key: own(params, key, _numbers(here, params))
 
 

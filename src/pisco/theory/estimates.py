@@ -8,6 +8,7 @@ path, and a limit worked out at x⁰ is then too strict.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,11 +19,16 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from pisco.errors import InputError, brief, check_number
+from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, only, over
 from pisco.problems.blocks import weighted_total
 from pisco.problems.gradient import agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.problems.trouble import heeded
+from pisco.tree import stack_agents, zeros_like
+
+KEPT = (LOCAL, LOCAL_BUFFERS)
+"""What agents have of their own."""
 
 DESCENT = 150
 """Steps of the descent that estimates f*."""
@@ -86,7 +92,7 @@ def agent_curvatures(
     """The largest curvature of every agent's own f_i at x⁰ (or at `params`), what `largest_safe_step` asks for.
 
     Power iteration on Hessian products, on about `samples` samples of all agents together; it comes from below, and is
-    short by a few per cent at most where curvatures crowd. `scale` is that of `coordinates`.
+    short by a few per cent at most where curvatures crowd. `params` and `scale` are those of `coordinates`.
 
     >>> import pisco
     >>> agent_curvatures(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [0.0]])).round(4).tolist()
@@ -94,17 +100,62 @@ def agent_curvatures(
     """
     key = jax.random.key(seed)
     few = subsample(problem, samples, test=False, seed=seed)
-    flat, unflatten = coordinates(few.init(key) if params is None else params, scale)
-    return np.asarray(_agents(few, flat, key, unflatten, share_of(few, samples), iterations), float)
+    if params is None:
+        params = everybodys(few, few.init(key))
+    flat, where = coordinates(few, params, scale)
+    return np.asarray(_agents(few, flat, key, where, share_of(few, samples), iterations), float)
 
 
-def coordinates(params: Any, scale: jax.Array | None = None) -> tuple[jax.Array, Callable[[jax.Array], Any]]:
-    """The model as one vector z, and the way back; with a `scale` s of every entry, params = s·z.
+def everybodys(problem: Problem, params: Any) -> Any:
+    """One agent's model as that of all: where agents have leaves of their own, these lead."""
+    if not problem.personal:
+        return params
+    return over(only(params), stack_agents(params.keep(KEPT), problem.num_agents))
 
-    A plain step in z is one by s² times the gradient in the parameters: what an optimizer such as Adam does.
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Coordinates:
+    """The model of an agent as one vector z, and the way back.
+
+    With a `scale` s of every entry, params = s·z: a plain step in z is one by s² times the gradient in the parameters,
+    what an optimizer such as Adam does. Where agents have leaves of their own, z holds how far all of them move these.
     """
+
+    scale: jax.Array | None
+    own: Parted | None  # agents lead
+    unflatten: Callable[[jax.Array], Any] = field(metadata={"static": True})
+
+    def model(self, z: jax.Array, agent: Any) -> Any:
+        """What an agent holds."""
+        return self._with(z, jax.tree.map(lambda leaf: leaf[agent], self.own))
+
+    def objective(self, problem: Problem, z: jax.Array) -> jax.Array:
+        """f, of all agents, each at a model of its own."""
+        if self.own is None:
+            return problem.objective(self._with(z, None))
+        return problem.own_objective(self._with(z, self.own), jnp.arange(problem.num_agents))
+
+    def sent(self, z: jax.Array) -> jax.Array:
+        """1 for the entries of z that are sent, 0 for those of leaves of one's own."""
+        ones = self.unflatten(jnp.ones_like(z))
+        return ravel_pytree(over(only(ones), zeros_like(ones)))[0]
+
+    def _with(self, z: jax.Array, own: Parted | None) -> Any:
+        params = self.unflatten(z if self.scale is None else z * self.scale)
+        if own is None:
+            return params
+        moved = params.keep(KEPT)
+        return over(only(params), jax.tree.map(jnp.add, moved, own))
+
+
+def coordinates(problem: Problem, params: Any, scale: jax.Array | None = None) -> tuple[jax.Array, Coordinates]:
+    """Of one model; where agents have leaves of their own, `params` has these of every agent, leading."""
+    own = params.keep(KEPT) if problem.personal else None
+    if own is not None:
+        params = over(only(params), jax.tree.map(lambda leaf: jnp.zeros_like(leaf[0]), own))
     flat, unflatten = ravel_pytree(params)
-    return (flat, unflatten) if scale is None else (flat / scale, lambda z: unflatten(z * scale))
+    return flat if scale is None else flat / scale, Coordinates(scale, own, unflatten)
 
 
 def share_of(problem: Problem, samples: int) -> int | None:
@@ -113,19 +164,14 @@ def share_of(problem: Problem, samples: int) -> int | None:
     return None if share >= problem.max_size else max(share, 1)
 
 
-@partial(jax.jit, static_argnames=("unflatten", "share", "iterations"))
+@partial(jax.jit, static_argnames=("share", "iterations"))
 def _agents(
-    problem: Problem,
-    flat: jax.Array,
-    key: jax.Array,
-    unflatten: Callable[[jax.Array], Any],
-    share: int | None,
-    iterations: int,
+    problem: Problem, flat: jax.Array, key: jax.Array, where: Coordinates, share: int | None, iterations: int
 ) -> jax.Array:
     loss = agent_loss(problem, share)
 
     def curvature(agent):
-        return power(lambda x: loss(unflatten(x), key, agent), flat, key, iterations)
+        return power(lambda z: loss(where.model(z, agent), key, agent), flat, key, iterations)
 
     return lax.map(curvature, jnp.arange(problem.num_agents))
 
@@ -241,7 +287,7 @@ def _facts(
         return weighted_total(problem.weighted_loss, unflatten(x), problem.take(rows), weights, problem.eval_batch)
 
     first = power(objective, flat, key, 25)
-    curvatures = _agents(problem, flat, key, unflatten, share, 15)
+    curvatures = _agents(problem, flat, key, Coordinates(None, None, unflatten), share, 15)
     drawn = lax.map(lambda k: gradients(k, size), jax.random.split(key, batches))  # (batches, agents, d)
     spread = jnp.sum((drawn - drawn.mean(0)) ** 2, axis=(0, 2)) / (batches - 1)
     whole = lax.map(lambda agent: jax.grad(on_all)(flat, agent), agents)

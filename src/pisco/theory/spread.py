@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,11 +11,13 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from pisco.errors import check_number
+from pisco.parts import only, over
 from pisco.problems.gradient import agent_gradient, agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.problems.trouble import heeded
-from pisco.theory.estimates import along, coordinates, descend, power, share_of
+from pisco.theory.estimates import KEPT, Coordinates, along, coordinates, descend, everybodys, power, share_of
+from pisco.tree import scale as scaled
 
 
 class Spread(NamedTuple):
@@ -54,7 +55,8 @@ def gradient_spread(
 
     Hessian products are on about `samples` samples of all agents together. Memory: two gradients an agent, however
     large the data. Without a batch size there is no noise but that of `pisco.Privacy`, which counts. With the `scale`
-    of `adam_scale` it is what Adam meets.
+    of `adam_scale` it is what Adam meets. Where agents have leaves of their own, `params` has these of every agent,
+    leading, and what is told is of the other leaves: of what is averaged and tracked.
 
     >>> import pisco
     >>> gradient_spread(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [2.0]]), jnp.ones(1))[:3]
@@ -62,8 +64,8 @@ def gradient_spread(
     """
     check_number("batches", batches, low=2, integer=True)
     few = subsample(problem, samples, test=False, seed=seed)
-    flat, unflatten = coordinates(params, scale)
-    found = _spread(few, flat, jax.random.key(seed), unflatten, batch_size, share_of(few, samples), batches // 2)
+    flat, where = coordinates(few, params, scale)
+    found = _spread(few, flat, jax.random.key(seed), where, batch_size, share_of(few, samples), batches // 2)
     return Spread(*(max(float(value), 0.0) for value in found))
 
 
@@ -84,19 +86,20 @@ def adam_scale(
     >>> adam_scale(alike, jnp.ones(2)).round(2).tolist()      # gradients 4 and 1
     [0.5, 1.0]
     """
-    flat, unflatten = ravel_pytree(params)
+    few = subsample(problem, samples, test=False, seed=seed)
+    flat, where = coordinates(few, params)
 
     @jax.jit
-    def squares(problem: Problem, flat: jax.Array, key: jax.Array) -> jax.Array:
+    def squares(problem: Problem, flat: jax.Array, where: Coordinates, key: jax.Array) -> jax.Array:
         def one(total, given):
             agent, key = given
-            return total + drawn_gradient(problem, flat, unflatten, batch_size, key, agent) ** 2, None
+            return total + drawn_gradient(problem, flat, where, batch_size, key, agent) ** 2, None
 
         many = batches if draws(problem, batch_size) else 1
         agents, keys = jnp.tile(jnp.arange(problem.num_agents), many), jax.random.split(key, many * problem.num_agents)
         return lax.scan(one, jnp.zeros_like(flat), (agents, keys))[0] / (many * problem.num_agents)
 
-    v = squares(subsample(problem, samples, test=False, seed=seed), flat, jax.random.key(seed))
+    v = squares(few, flat, where, jax.random.key(seed))
     return (jnp.sqrt(v) + 1e-3 * jnp.sqrt(v.mean()) + 1e-30) ** -0.5  # entries without a gradient stay still
 
 
@@ -106,50 +109,47 @@ def draws(problem: Problem, batch_size: int | None) -> bool:
 
 
 def drawn_gradient(
-    problem: Problem,
-    flat: jax.Array,
-    unflatten: Callable[[jax.Array], Any],
-    size: int | None,
-    key: jax.Array,
-    agent: jax.Array,
+    problem: Problem, flat: jax.Array, where: Coordinates, size: int | None, key: jax.Array, agent: jax.Array
 ) -> jax.Array:
     """One gradient as an agent makes it: of a batch, and clipped and with noise where it is private."""
     if problem.privacy is None:
-        return jax.grad(lambda x: agent_loss(problem, size)(unflatten(x), key, agent))(flat)
-    params, back = jax.vjp(unflatten, flat)
+        return jax.grad(lambda z: agent_loss(problem, size)(where.model(z, agent), key, agent))(flat)
+    params, back = jax.vjp(lambda z: where.model(z, agent), flat)
     return back(agent_gradient(problem, size)(params, key, agent))[0]
 
 
-@partial(jax.jit, static_argnames=("unflatten", "size", "share", "pairs"))
+@partial(jax.jit, static_argnames=("size", "share", "pairs"))
 def _spread(
     problem: Problem,
     flat: jax.Array,
     key: jax.Array,
-    unflatten: Callable[[jax.Array], Any],
+    where: Coordinates,
     size: int | None,
     share: int | None,
     pairs: int,
 ) -> tuple[jax.Array, ...]:
     count, agents = problem.num_agents, jnp.arange(problem.num_agents)
+    sent = where.sent(flat) if problem.personal else jnp.ones((), flat.dtype)
+    tenth = max(1, sum(leaf.size for leaf in jax.tree.leaves(only(where.unflatten(flat)))) // 10)
 
     def gradient(agent, key, size):
-        return jax.grad(lambda x: agent_loss(problem, size)(unflatten(x), key, agent))
+        return jax.grad(lambda z: agent_loss(problem, size)(where.model(z, agent), key, agent))
 
     def own(agent):
         def pair(carry, keys):
-            first, second = (drawn_gradient(problem, flat, unflatten, size, k, agent) for k in (keys[0], keys[1]))
+            first, second = (sent * drawn_gradient(problem, flat, where, size, k, agent) for k in (keys[0], keys[1]))
             noise = (first - second) / jnp.sqrt(2.0).astype(flat.dtype)
             return (carry[0] + first + second, carry[1] + jnp.sum(noise**2), noise), None
 
         zero, none = jnp.zeros_like(flat), jnp.zeros((), flat.dtype)
         if not draws(problem, size):
-            return gradient(agent, key, size)(flat), none, zero
+            return sent * gradient(agent, key, size)(flat), none, zero
         (total, square, noise), _ = lax.scan(pair, (zero, none, zero), jax.random.split(key, (pairs, 2)))
         return total / (2 * pairs), square / pairs, noise
 
     def largest(gradient):
         squares = gradient**2
-        return lax.top_k(squares, max(1, flat.size // 10))[0].sum() / jnp.maximum(squares.sum(), 1e-30)
+        return lax.top_k(squares, tenth)[0].sum() / jnp.maximum(squares.sum(), 1e-30)
 
     means, squares, noises = lax.map(own, agents)
     unlike = means - means.mean(0)
@@ -157,10 +157,10 @@ def _spread(
     def stretched(given):
         agent, unlike, noise = given
         mine = gradient(agent, key, share)
-        everybody = along(jax.grad(lambda x: problem.objective(unflatten(x))), flat, noise)
+        everybody = sent * along(jax.grad(lambda z: where.objective(problem, z)), flat, noise)
         return (
-            along(mine, flat, unlike),
-            jnp.sum((along(mine, flat, noise) - everybody) ** 2),
+            sent * along(mine, flat, unlike),
+            jnp.sum((sent * along(mine, flat, noise) - everybody) ** 2),
             jnp.vdot(noise, everybody),
         )
 
@@ -175,6 +175,8 @@ def _spread(
 def descent(problem: Problem, *, samples: int = 5_000, seed: int = 0) -> tuple[Any, float]:
     """Where 150 accelerated steps from x⁰ end, on about `samples` samples, and by how much f fell on the way.
 
+    Where agents have leaves of their own, these are found too: they lead in what is returned.
+
     >>> import pisco
     >>> end, gap = descent(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[1.0], [1.0]]))
     >>> end.round(3).tolist(), round(gap, 3)
@@ -182,15 +184,22 @@ def descent(problem: Problem, *, samples: int = 5_000, seed: int = 0) -> tuple[A
     """
     few = subsample(problem, samples, test=False, seed=seed)
     key = jax.random.key(seed)
-    flat, unflatten = ravel_pytree(few.init(key))
+    own = few.num_agents if few.personal else 1
+
+    def longer(params: Any, factor: float) -> Any:
+        """Leaves of one's own drawn out, as f has a share of each: then all go as fast as they do in runs."""
+        return over(only(params), scaled(params.keep(KEPT), factor)) if few.personal else params
+
+    flat, unflatten = ravel_pytree(longer(everybodys(few, few.init(key)), own**-0.5))
 
     @jax.jit
     def found(problem, flat, key):
-        def objective(x):
-            return problem.objective(unflatten(x))
+        def objective(z):
+            params = longer(unflatten(z), own**0.5)
+            return problem.own_objective(params, jnp.arange(own)) if problem.personal else problem.objective(params)
 
         best, where = descend(objective, flat, 1 / jnp.maximum(power(objective, flat, key, 25), 1e-12))
         return where, objective(flat) - best
 
     where, gap = found(few, flat, key)
-    return unflatten(where), float(gap)
+    return longer(unflatten(where), own**0.5), float(gap)
