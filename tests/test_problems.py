@@ -358,7 +358,7 @@ def test_a_lean_pass_keeps_products_and_has_the_same_gradient(name):
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13), found, results[0])
 
 
-def test_large_models_on_an_accelerator_are_lean_unless_they_loop_or_convolve(monkeypatch):
+def test_large_models_that_do_not_fit_an_accelerator_are_lean_unless_they_loop_or_convolve(monkeypatch):
     from pisco.problems import gradient as made
 
     rng = np.random.default_rng(0)
@@ -378,9 +378,12 @@ def test_large_models_on_an_accelerator_are_lean_unless_they_loop_or_convolve(mo
     problems.append(pisco.Problem(convolved, rng.normal(size=(2, 1, 3)), data))
     assert made.usual(plain, 3) is made.stacked
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(made, "_room", lambda: 1.0)
     assert made.usual(plain, 3).keep is None  # small
     monkeypatch.setattr(made, "LARGE_BYTES", 0)
     assert [made.usual(problem, 3).keep for problem in problems] == [made.products, None, None]
+    monkeypatch.setattr(made, "_room", lambda: 1e9)
+    assert made.usual(plain, 3).keep is None  # all of it fits
 
 
 def test_a_lean_pass_asks_a_loss_from_elsewhere_once():

@@ -97,8 +97,8 @@ def lean(batching: Batching, keep: Keep = products) -> Batching:
 def usual(problem: Problem, batch_size: int | None = None) -> Batching:
     """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking.
 
-    Large models on an accelerator keep little of a pass (`lean`), and are taken in groups where its memory does not
-    hold all agents' passes at once.
+    Where the memory of an accelerator may not hold all agents' passes at once, those of a large model keep little
+    (`lean`), which costs less time than fewer agents at a time; where that is too much still, they are taken in groups.
     """
     if jax.default_backend() == "cpu":
         return in_turn if problem.convolves else stacked
@@ -106,22 +106,27 @@ def usual(problem: Problem, batch_size: int | None = None) -> Batching:
 
     def fitting(own: PerAgent) -> PerAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
-            room = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
-            return in_groups(group_size(problem, batch_size, params, room, keep))(own)(params, key, agents)
+            return in_groups(group_size(problem, batch_size, params, _room(), keep))(own)(params, key, agents)
 
         return every
 
     return Batching(fitting, keep)
 
 
+def _room() -> float:
+    """Bytes of an accelerator's memory."""
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", math.inf)
+
+
 def _little(problem: Problem, batch_size: int | None) -> Keep | None:
-    """`products` for a large model; None, everything, where that would not save memory.
+    """`products`; but None, everything, where that fits, and where keeping less would not save memory.
 
     A loop over layers is computed again as a whole before the way back begins: there the body is what to checkpoint,
     which only the model can.
     """
-    own, key = jax.eval_shape(problem.init, jax.random.key(0)), jax.random.key(0)
-    if problem.convolves or num_bytes(own) < LARGE_BYTES:
+    own, key, count = jax.eval_shape(problem.init, jax.random.key(0)), jax.random.key(0), problem.num_agents
+    every = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), own)
+    if problem.convolves or group_size(problem, batch_size, every, _room()) == count:
         return None
     program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, key, 0).jaxpr
     loops = (core.primitives.scan_p, core.primitives.while_p)
