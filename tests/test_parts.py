@@ -233,6 +233,7 @@ def test_what_is_never_sent_stays_when_somebody_joins_and_at_the_end(tmp_path, m
 
 BAD = [
     ({"local": "haed/*"}, "no leaf is matched by local='haed/*'; the model has head/b, scale, stats/m, w"),
+    ({"local": ["head/*", "w2"]}, "no leaf is matched by local='w2'; the model has head/b, scale, stats/m, w"),
     ({"frozen": lambda path: False}, "no leaf is matched by the function of frozen; the model has head/b"),
     ({"frozen": lambda path: 1 / 0}, "the function of frozen fails at the path 'head/b' (ZeroDivisionError"),
     ({"lokal": "w"}, "unknown kind of part 'lokal'; did you mean 'local'?"),

@@ -336,7 +336,7 @@ def test_files_and_data_sets_that_get_shorter(tmp_path):
     fewer = Samples(0)
     stream = Stream([_Items(fewer)])
     fewer.__class__ = type("Shorter", (Samples,), {"__len__": lambda self: 5})
-    with pytest.raises(pisco.InputError, match="there are 5 samples, and there were 12"):
+    with pytest.raises(pisco.InputError, match=r"of 12 \(there are 5 samples, and there were 12\)"):
         stream.gather(np.arange(3))
 
 

@@ -37,8 +37,8 @@ class InputError(ValueError):
 
 
 def brief(error: BaseException) -> str:
-    """The kind of an error, and the first line of what it says."""
-    return f"{type(error).__name__}: {error}".splitlines()[0]
+    """The kind of an error, and the first line of what it says; our own say enough."""
+    return (str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}").splitlines()[0]
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
 import jax
@@ -122,13 +123,12 @@ class Kinds:
         names, found = names_of(model), {}
         for kind, given in parts.items():
             choose("kind of part", kind, KINDS)
-            test = matcher(kind, given)
-            matched = [name for name in names if test(name)]
-            if not matched:
+            tests = matchers(kind, given)
+            matched = {told: [name for name in names if test(name)] for told, test in tests.items()}
+            for told in (told for told, found in matched.items() if not found):
                 some = ", ".join(name or "one leaf without a path" for name in names[:4]) + ", …" * (len(names) > 4)
-                told = f"the function of {kind}" if callable(given) else f"{kind}={given!r}"
                 raise InputError(f"no leaf is matched by {told}; the model has {some}")
-            for name in matched:
+            for name in dict.fromkeys(name for found in matched.values() for name in found):
                 if name in found:
                     raise InputError(f"{name} is both {found[name]} and {kind}; let one of the two match it")
                 found[name] = kind
@@ -194,8 +194,8 @@ class Kinds:
         return "; ".join(f"{kind}: {', '.join(self.of(kind))}" for kind in KINDS if kind in self.kinds)
 
 
-def matcher(kind: str, given: Any) -> Callable[[str], bool]:
-    """The test of a path that a user's predicate makes."""
+def matchers(kind: str, given: Any) -> dict[str, Callable[[str], bool]]:
+    """The tests of a path that a user's predicate makes, by how they are called in messages."""
     if callable(given):
 
         def test(name: str) -> bool:
@@ -206,10 +206,10 @@ def matcher(kind: str, given: Any) -> Callable[[str], bool]:
                     f"the function of {kind} fails at the path {name!r} ({brief(error)}); let it return True or False"
                 ) from error
 
-        return test
+        return {f"the function of {kind}": test}
     patterns = [given] if isinstance(given, str) else given
     if not isinstance(patterns, list | tuple) or not patterns or not all(isinstance(each, str) for each in patterns):
         raise InputError(
             f'{kind} is {given!r}, expected a pattern such as "head/*", several, or a function of a leaf\'s path'
         )
-    return lambda name: any(fnmatchcase(name, pattern) for pattern in patterns)
+    return {f"{kind}={pattern!r}": partial(fnmatchcase, pat=pattern) for pattern in patterns}

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError, brief
-from pisco.parts import BUFFERS, matcher
+from pisco.parts import BUFFERS, matchers
 from pisco.problems.problem import Problem
 from pisco.problems.trouble import Trouble
 from pisco.types import Key, Params
@@ -97,7 +97,7 @@ def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | No
         {"agent": np.full(each.size, index, np.int32), "row": np.arange(each.size, dtype=np.int32)}
         for index, each in enumerate(agents)
     ]
-    named = [matcher(kind, given) for kind, given in (parts or {}).items()]
+    named = [test for kind, given in (parts or {}).items() for test in matchers(kind, given).values()]
     rest = [each for each in agents[0].buffers if not any(test(each) for test in named)]
     kinds = dict(parts or {}) | ({BUFFERS: rest} if rest else {})
     return Problem(_HostLoss(agents, shapes), _HostStart(agents[0], shapes), data, name=name, parts=kinds or None)
