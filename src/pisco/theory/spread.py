@@ -152,23 +152,21 @@ def _spread(
         return lax.top_k(squares, tenth)[0].sum() / jnp.maximum(squares.sum(), 1e-30)
 
     means, squares, noises = lax.map(own, agents)
-    unlike = means - means.mean(0)
+    mean = means.mean(0)
 
-    def stretched(given):
-        agent, unlike, noise = given
-        mine = gradient(agent, key, share)
+    def stretched(drifts, given):  # added up as they come: another vector for every agent would be much
+        agent, own, noise = given
+        mine, unlike = gradient(agent, key, share), own - mean
         everybody = sent * along(jax.grad(lambda z: where.objective(problem, z)), flat, noise)
-        return (
-            sent * along(mine, flat, unlike),
-            jnp.sum((sent * along(mine, flat, noise) - everybody) ** 2),
-            jnp.vdot(noise, everybody),
-        )
+        strayed = jnp.sum((sent * along(mine, flat, noise) - everybody) ** 2)
+        found = (jnp.sum(unlike**2), strayed, jnp.vdot(noise, everybody), largest(own))
+        return drifts + sent * along(mine, flat, unlike), found
 
-    drifts, noise_drifts, energies = lax.map(stretched, (agents, unlike, noises))
-    noise, noise_drift = squares.mean(), noise_drifts.mean()
-    apart = jnp.sum(unlike**2) / count - (1 - 1 / count) * noise / (2 * pairs)
-    drift = jnp.sum(drifts.mean(0) ** 2) - noise_drift / (2 * pairs * count)
-    return noise, apart, drift, noise_drift, energies.mean(), lax.map(largest, means).mean()
+    drifts, found = lax.scan(stretched, jnp.zeros_like(flat), (agents, means, noises))
+    noise, (apart, noise_drift, energy, top) = squares.mean(), (each.mean() for each in found)
+    apart = apart - (1 - 1 / count) * noise / (2 * pairs)
+    drift = jnp.sum((drifts / count) ** 2) - noise_drift / (2 * pairs * count)
+    return noise, apart, drift, noise_drift, energy, top
 
 
 @heeded
