@@ -6,7 +6,8 @@
 
 Prints one JSON object. Real processes, mutual TLS, everything kept on disk; the two kinds take turns, and the shorter
 times count. `round_ms` is what agents see between two finished rounds of PISCO (two exchanges), on average;
-`cpu_ms_per_agent` what a round costs one agent's process, whatever else the machine does. `alone` times the parts of
+`cpu_ms_per_agent` what a round costs one agent's process, whatever else the machine does; `bytes_per_round` what all
+agents send to the server and hear from it, as the server counts it. `ratio` has masked over plain of each. `alone` times the parts of
 one exchange in this process: one agent's message, whose masks may have been made ahead, and the server's sum.
 """
 
@@ -32,6 +33,7 @@ def federation(given: argparse.Namespace, server_sum: str | None) -> dict[str, f
     from pisco.federation import kits
     from pisco.federation.authority import Authority
     from pisco.federation.plan import Federation
+    from pisco.results import Result
 
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -57,8 +59,10 @@ def federation(given: argparse.Namespace, server_sum: str | None) -> dict[str, f
         codes = [process.wait() for process in processes]
         assert not any(codes), codes
         found = [json.loads((home / f"s-{name}" / "times.json").read_text()) for name in plan.names]
+        sent = np.diff(Result.load(home / "server" / "result").history["bytes_server"])[-1] / given.rounds
     rounds, processor = np.moveaxis(np.diff(found, axis=1)[:, 2:], 2, 0)  # the first ones fill caches
-    return {"round_ms": 1e3 * float(rounds.mean()), "cpu_ms_per_agent": 1e3 * float(processor.mean())}
+    times = {"round_ms": 1e3 * float(rounds.mean()), "cpu_ms_per_agent": 1e3 * float(processor.mean())}
+    return times | {"bytes_per_round": float(sent)}
 
 
 def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]]:
@@ -67,6 +71,7 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
 
     from pisco.federation.runtime import masks
     from pisco.federation.runtime.ahead import MasksAhead
+    from pisco.federation.runtime.buffers import Buffers
     from pisco.federation.runtime.codec import Where
     from pisco.federation.runtime.routes import ServerHop
     from pisco.federation.runtime.sums import MaskedReports, MaskedSum, PlainSum, Reporting
@@ -90,7 +95,7 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
             for _ in range(repeats):
                 reports.used = UsedMasks(Path(folder), durable=False)
                 if not times["sum_ms"]:
-                    reports.ahead = MasksAhead()
+                    reports.ahead, reports.buffers = MasksAhead(), Buffers()
                 if kind == "masked":
                     reports.ahead._last = reports.ahead._making = None  # forgets what comes next
                 time.sleep(0.05)  # what is made ahead is ready then
@@ -98,9 +103,9 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
                 layout, data = agent.message(part, [vector])
                 times["message_ms"].append(time.perf_counter() - began)
                 arrays: Any = dict.fromkeys(range(agents), layout.split(data))
-                if kind != "plain":  # the others' words, so that the masks cancel
-                    arrays = {0: layout.split(data), **{p: [-layout.split(data)[0]] for p in range(1, agents)}}
-                    arrays |= {p: [np.zeros_like(arrays[0][0])] for p in range(2, agents)}
+                if kind != "plain":  # what the others sent, so that the masks cancel: a negative is the inverse and 1
+                    arrays = {p: layout.split(bytes(layout.size)) for p in range(agents)}
+                    arrays |= {0: layout.split(data), 1: [~plane for plane in layout.split(data)]}
                 began = time.perf_counter()
                 server.combine(arrays, layout, hop)
                 times["sum_ms"].append(time.perf_counter() - began)

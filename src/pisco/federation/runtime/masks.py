@@ -39,7 +39,7 @@ def pair_key(private: X25519PrivateKey, other: bytes, federation: bytes, names: 
 
 def exchange_context(where: Where, reporters: Sequence[str], layout: MessageLayout) -> bytes:
     """What names one sum: no two have the same masks."""
-    who = hashlib.sha256("\0".join([*reporters, "", str(layout)]).encode()).digest()
+    who = hashlib.sha256("\0".join([*reporters, "", str(layout.masked)]).encode()).digest()
     number = where.round.to_bytes(8, "big") + where.phase.to_bytes(4, "big")
     return b"pisco mask 1\0" + hashlib.sha256(where.federation).digest() + number + who
 
