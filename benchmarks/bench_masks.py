@@ -6,9 +6,10 @@
 
 Prints one JSON object. Real processes, mutual TLS, everything kept on disk; the two kinds take turns, and the shorter
 times count. `round_ms` is what agents see between two finished rounds of PISCO (two exchanges), on average;
-`cpu_ms_per_agent` what a round costs one agent's process, whatever else the machine does; `bytes_per_round` what all
-agents send to the server and hear from it, as the server counts it. `ratio` has masked over plain of each. `alone` times the parts of
-one exchange in this process: one agent's message, whose masks may have been made ahead, and the server's sum.
+`cpu_ms_per_agent` and `cpu_ms_server` what a round costs one agent's process and the server's, whatever else the
+machine does, and `cpu_ms` all of them; `bytes_per_round` what all agents send to the server and hear from it. `ratio`
+has masked over plain of each. `alone` times the parts of one exchange in this process: one agent's message, whose masks
+may have been made ahead, and the server's sum.
 """
 
 from __future__ import annotations
@@ -27,13 +28,24 @@ from typing import Any
 import numpy as np
 from bench_federation import MODULE, WORKER
 
+SERVER = """
+import json, sys, time
+from pathlib import Path
+from pisco.federation.kits import Kit
+from pisco.federation.runtime.server import Server
+
+seen, server = [], Server(Kit.load(sys.argv[1]), Path(sys.argv[2]))
+found = server.run(lambda ledger: seen.append((server.saved, time.process_time()))).history
+sent = float(found["bytes_server"][-1] - found["bytes_server"][0])
+Path(sys.argv[2], "times.json").write_text(json.dumps({"seen": seen, "sent": sent}))
+"""
+
 
 def federation(given: argparse.Namespace, server_sum: str | None) -> dict[str, float]:
     """Run one, and read the times that its agents noted."""
     from pisco.federation import kits
     from pisco.federation.authority import Authority
     from pisco.federation.plan import Federation
-    from pisco.results import Result
 
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -51,18 +63,21 @@ def federation(given: argparse.Namespace, server_sum: str | None) -> dict[str, f
         (home / "model.py").write_text(MODULE.format(dim=given.dim))
         for name in (*plan.names, "server"):
             kits.issue(home, plan, name, home / name)
-        command = [sys.executable, "-m", "pisco.cli.main", "server", "--kit", str(home / "server")]
-        processes = [subprocess.Popen([*command, "--state", str(home / "s-server")], stdout=subprocess.DEVNULL)]
+        processes = [subprocess.Popen([sys.executable, "-c", SERVER, str(home / "server"), str(home / "s-server")])]
         for name in plan.names:
             command = [sys.executable, "-c", WORKER, str(home / name), str(home / "model.py"), str(home / f"s-{name}")]
             processes.append(subprocess.Popen(command, env=os.environ))
         codes = [process.wait() for process in processes]
         assert not any(codes), codes
         found = [json.loads((home / f"s-{name}" / "times.json").read_text()) for name in plan.names]
-        sent = np.diff(Result.load(home / "server" / "result").history["bytes_server"])[-1] / given.rounds
+        server = json.loads((home / "s-server" / "times.json").read_text())
     rounds, processor = np.moveaxis(np.diff(found, axis=1)[:, 2:], 2, 0)  # the first ones fill caches
-    times = {"round_ms": 1e3 * float(rounds.mean()), "cpu_ms_per_agent": 1e3 * float(processor.mean())}
-    return times | {"bytes_per_round": float(sent)}
+    # After the first rounds, and before goodbyes, of which each is kept too.
+    made = [each for each in server["seen"] if 6 <= each[0] <= 2 * given.rounds * given.server_prob]
+    averages, spent = np.subtract(made[-1], made[0])
+    each = [1e3 * float(processor.mean()), 2e3 * given.server_prob * float(spent / max(1, averages))]
+    times = {"round_ms": 1e3 * float(rounds.mean()), "cpu_ms_per_agent": each[0], "cpu_ms_server": each[1]}
+    return times | {"cpu_ms": given.agents * each[0] + each[1], "bytes_per_round": server["sent"] / given.rounds}
 
 
 def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]]:

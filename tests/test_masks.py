@@ -26,13 +26,15 @@ grpc = pytest.importorskip("grpc")
 import pisco  # noqa: E402
 from pisco.federation.runtime import fixed, keyring, masks, sums  # noqa: E402
 from pisco.federation.runtime.ahead import MasksAhead  # noqa: E402
-from pisco.federation.runtime.codec import BadMessage, MessageLayout, Where, decode, encode  # noqa: E402
+from pisco.federation.runtime.codec import BadMessage, MessageLayout, Update, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
 from pisco.federation.runtime.replay import replay, scan, together, weighed, why_not_scan  # noqa: E402
 from pisco.federation.runtime.roll_call import RollCall, Word  # noqa: E402
 from pisco.federation.runtime.routes import Routes, ServerHop, average  # noqa: E402
+from pisco.federation.runtime.store import kept_layout  # noqa: E402
 from pisco.federation.runtime.traffic import costs  # noqa: E402
 from pisco.federation.runtime.used import PLACE, UsedMasks  # noqa: E402
+from pisco.federation.runtime.wire_pb2 import Piece  # noqa: E402
 from pisco.networks.rounds import draw_round  # noqa: E402
 
 WORLD = Quadratics(agents=5)
@@ -498,6 +500,19 @@ def test_a_message_of_an_earlier_attempt_is_refused():
     for where in (WHERE._replace(federation=b"z" * 32), WHERE._replace(round=4), WHERE._replace(phase=0)):
         with pytest.raises(BadMessage):
             decode(message, where, "a", layout=layout, limit=layout.size)
+    # What is under masks comes whole: nobody can have a copy of it.
+    change = encode(WHERE, "a", layout, Update([Piece(leaves=2)], b"", str(layout)))
+    with pytest.raises(BadMessage, match="what changed of vectors under masks"):
+        decode(change, WHERE, "a", limit=layout.size, held=SimpleNamespace(mark=b"", layout=None))
+
+
+def test_a_state_of_words_that_are_unknown_is_refused():
+    """Of an earlier version, which masked float32 in words of 8 bytes."""
+    assert kept_layout("masked48_float32[2]").size == 12
+    with pytest.raises(
+        InputError, match=r"of the kind 'masked_float32\[2\]', which this version does not know; go on with"
+    ):
+        kept_layout("masked_float32[2]")
 
 
 # ------------------------------------------------------------------------------------------- plans and rolls

@@ -57,15 +57,15 @@ def write(arrays: Sequence[np.ndarray], masks: np.ndarray | None, words: Words) 
 
     To leave the first bits of an integer away is to take it modulo a smaller power of two, and sums with it.
     """
-    at, done, room = {WIDE: 0, SHORT: 0}, 0, np.empty(STEP, np.int64)
+    # A power of two changes no digit, so 32 bits are enough for numbers that have no more.
+    at, done, room, floats = {WIDE: 0, SHORT: 0}, 0, np.empty(STEP, np.int64), np.empty(STEP)
     for array in arrays:
         flat, word = array.reshape(-1), word_of(array.dtype)
         for start in range(0, flat.size, STEP):
-            numbers = flat[start : start + STEP]
-            # A power of two changes no digit, so 32 bits are enough for numbers that have no more.
-            numbers = numbers * 2.0**word.bits if numbers.itemsize >= 4 else numbers.astype(np.float32) * 2.0**word.bits
-            np.rint(numbers, out=numbers)
-            whole = room[: numbers.size]
+            size = min(STEP, flat.size - start)
+            whole, numbers = room[:size], floats.view(np.float64 if word is WIDE else np.float32)[:size]
+            np.copyto(numbers, flat[start : start + size])
+            np.rint(np.multiply(numbers, 2.0**word.bits, out=numbers), out=numbers)
             np.copyto(whole, numbers, casting="unsafe")
             if masks is not None:
                 np.add(whole.view(WORD), masks[done : done + whole.size], out=whole.view(WORD))
