@@ -6,8 +6,10 @@
 
 Prints one JSON object. Real processes, mutual TLS, everything kept on disk; the two kinds take turns, and the shorter
 times count. `round_ms` is what agents see between two finished rounds of PISCO (two exchanges), on average;
-`cpu_ms_per_agent` what a round costs one agent's process, whatever else the machine does. `alone` times the parts of
-one exchange in this process: one agent's message, whose masks may have been made ahead, and the server's sum.
+`cpu_ms_per_agent` and `cpu_ms_server` what a round costs one agent's process and the server's, whatever else the
+machine does, and `cpu_ms` all of them; `bytes_per_round` what all agents send to the server and hear from it. `ratio`
+has masked over plain of each. `alone` times the parts of one exchange in this process: one agent's message, whose masks
+may have been made ahead, and the server's sum.
 """
 
 from __future__ import annotations
@@ -25,6 +27,18 @@ from typing import Any
 
 import numpy as np
 from bench_federation import MODULE, WORKER
+
+SERVER = """
+import json, sys, time
+from pathlib import Path
+from pisco.federation.kits import Kit
+from pisco.federation.runtime.server import Server
+
+seen, server = [], Server(Kit.load(sys.argv[1]), Path(sys.argv[2]))
+found = server.run(lambda ledger: seen.append((server.saved, time.process_time()))).history
+sent = float(found["bytes_server"][-1] - found["bytes_server"][0])
+Path(sys.argv[2], "times.json").write_text(json.dumps({"seen": seen, "sent": sent}))
+"""
 
 
 def federation(given: argparse.Namespace, server_sum: str | None) -> dict[str, float]:
@@ -49,16 +63,21 @@ def federation(given: argparse.Namespace, server_sum: str | None) -> dict[str, f
         (home / "model.py").write_text(MODULE.format(dim=given.dim))
         for name in (*plan.names, "server"):
             kits.issue(home, plan, name, home / name)
-        command = [sys.executable, "-m", "pisco.cli.main", "server", "--kit", str(home / "server")]
-        processes = [subprocess.Popen([*command, "--state", str(home / "s-server")], stdout=subprocess.DEVNULL)]
+        processes = [subprocess.Popen([sys.executable, "-c", SERVER, str(home / "server"), str(home / "s-server")])]
         for name in plan.names:
             command = [sys.executable, "-c", WORKER, str(home / name), str(home / "model.py"), str(home / f"s-{name}")]
             processes.append(subprocess.Popen(command, env=os.environ))
         codes = [process.wait() for process in processes]
         assert not any(codes), codes
         found = [json.loads((home / f"s-{name}" / "times.json").read_text()) for name in plan.names]
+        server = json.loads((home / "s-server" / "times.json").read_text())
     rounds, processor = np.moveaxis(np.diff(found, axis=1)[:, 2:], 2, 0)  # the first ones fill caches
-    return {"round_ms": 1e3 * float(rounds.mean()), "cpu_ms_per_agent": 1e3 * float(processor.mean())}
+    # After the first rounds, and before goodbyes, of which each is kept too.
+    made = [each for each in server["seen"] if 6 <= each[0] <= 2 * given.rounds * given.server_prob]
+    averages, spent = np.subtract(made[-1], made[0])
+    each = [1e3 * float(processor.mean()), 2e3 * given.server_prob * float(spent / max(1, averages))]
+    times = {"round_ms": 1e3 * float(rounds.mean()), "cpu_ms_per_agent": each[0], "cpu_ms_server": each[1]}
+    return times | {"cpu_ms": given.agents * each[0] + each[1], "bytes_per_round": server["sent"] / given.rounds}
 
 
 def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]]:
@@ -67,6 +86,7 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
 
     from pisco.federation.runtime import masks
     from pisco.federation.runtime.ahead import MasksAhead
+    from pisco.federation.runtime.buffers import Buffers
     from pisco.federation.runtime.codec import Where
     from pisco.federation.runtime.routes import ServerHop
     from pisco.federation.runtime.sums import MaskedReports, MaskedSum, PlainSum, Reporting
@@ -90,7 +110,7 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
             for _ in range(repeats):
                 reports.used = UsedMasks(Path(folder), durable=False)
                 if not times["sum_ms"]:
-                    reports.ahead = MasksAhead()
+                    reports.ahead, reports.buffers = MasksAhead(), Buffers()
                 if kind == "masked":
                     reports.ahead._last = reports.ahead._making = None  # forgets what comes next
                 time.sleep(0.05)  # what is made ahead is ready then
@@ -98,9 +118,9 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
                 layout, data = agent.message(part, [vector])
                 times["message_ms"].append(time.perf_counter() - began)
                 arrays: Any = dict.fromkeys(range(agents), layout.split(data))
-                if kind != "plain":  # the others' words, so that the masks cancel
-                    arrays = {0: layout.split(data), **{p: [-layout.split(data)[0]] for p in range(1, agents)}}
-                    arrays |= {p: [np.zeros_like(arrays[0][0])] for p in range(2, agents)}
+                if kind != "plain":  # what the others sent, so that the masks cancel: a negative is the inverse and 1
+                    arrays = {p: layout.split(bytes(layout.size)) for p in range(agents)}
+                    arrays |= {0: layout.split(data), 1: [~plane for plane in layout.split(data)]}
                 began = time.perf_counter()
                 server.combine(arrays, layout, hop)
                 times["sum_ms"].append(time.perf_counter() - began)

@@ -231,6 +231,85 @@ def test_what_is_never_sent_stays_when_somebody_joins_and_at_the_end(tmp_path, m
             np.testing.assert_array_equal(one, other)
 
 
+def test_guards_and_masks_see_what_is_sent_and_nothing_else(x64):
+    """Poison is bounded and named where a part of the model is never sent; masked sums count and average the rest."""
+    links = {"server": pisco.bernoulli(0.5)}
+    how = {"rounds": 6, "batch_size": 3, "eval_every": 6, "seed": 3}
+
+    def ran(attacked=False, **options):
+        network = pisco.Network.complete(N, **links, **options)
+        network = pisco.testing.poisoned(network, [4], "times-1000") if attacked else network
+        return pisco.run(RULE, parted(), network, **how)
+
+    plain, guarded = ran(), ran(attacked=True, guard=pisco.clip())
+    assert [each["agent"] for each in guarded.named] == [4] and np.abs(guarded.params["w"]).max() < 5
+    # The gradient of an own leaf depends here on nothing that is sent, so poison does not reach it.
+    np.testing.assert_allclose(guarded.params["head"]["b"][:4], plain.params["head"]["b"][:4], rtol=0, atol=1e-12)
+    assert np.abs(guarded.params["stats"]["m"][:4]).max() < 5
+    masked = ran(server_sum="masked", guard=pisco.clip(guard_server=False))
+    for one, other in zip(jax.tree.leaves(masked.params), jax.tree.leaves(plain.params), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+    np.testing.assert_array_equal(masked.history["bytes_server"], plain.history["bytes_server"])  # 8 bytes either way
+
+
+@pytest.mark.parametrize("how", ["guard", "masked"])
+def test_a_federation_guards_and_masks_parts_as_its_replay_does(tmp_path, how):
+    """With leaves of their own: to the bit in a replay, and as `scan` counts it and gets it but for rounding."""
+    agents, rounds = 4, 4
+    data = {name: array[:agents].astype(np.float32) for name, array in DATA.items()}
+    network = {"graph": "complete", "server_prob": 0.5, "guard": "clip", "guard_server": how == "guard"}
+    options = {"server_sum": "masked"} if how == "masked" else {}
+    plan = plan_for(agents, rounds=rounds, batch_size=3, seed=7, closing=True, network=network, **options)
+
+    def problem_of(index):
+        return parted({name: array[index : index + 1] for name, array in data.items()})
+
+    running = Running(tmp_path, plan, problem_of).join()
+    own = [running.results[name].params for name in plan.names]
+    again = replay(plan, {name: problem_of(index) for index, name in enumerate(plan.names)}, everybody(plan))
+    for name, each in zip(plan.names, own, strict=True):
+        for one, other in zip(jax.tree.leaves(each), jax.tree.leaves(whole(again[name].params)), strict=True):
+            np.testing.assert_array_equal(one, other)
+    alone = pisco.run(
+        plan.build_algorithm(), parted(data), plan.network_of(plan.epochs[0]), rounds=rounds, batch_size=3, seed=7
+    )
+    for index, each in enumerate(own):
+        for one, all_ in zip(jax.tree.leaves(each), jax.tree.leaves(alone.params), strict=True):
+            np.testing.assert_allclose(one[0], all_[index], atol=1e-5)
+    counted = running.results["server"].history["bytes_server"][-1]
+    reached = alone.history["server_rounds"][-1]
+    up = {"guard": 16, "masked": 24}[how]  # w and stats/m: four numbers
+    assert counted == alone.history["bytes_server"][-1] == reached * 2 * agents * (up + 16) > 0
+    model = running.results["server"].params
+    np.testing.assert_allclose(model["w"], np.mean([each["w"] for each in own], axis=0), atol=1e-6)
+    assert not any(member.watcher.named for member in running.members.values())
+
+
+@pytest.mark.slow
+def test_a_federation_names_who_sends_poison_in_parts(tmp_path):
+    data = {name: array.astype(np.float32) for name, array in DATA.items()}
+    network = {"graph": "complete", "server_prob": 0.3, "guard": "clip"}
+    plan = plan_for(N, rounds=20, batch_size=3, seed=7, network=network)
+
+    class Poisoned(Running):
+        def build(self, name):
+            made = super().build(name)
+            if name == "agent-4":
+                honest = made.offer
+
+                def offer(round_, phase, layout, sent, readers, *more):
+                    arrays = [1000 * array for array in layout.split(sent)]
+                    honest(round_, phase, layout, layout.join(arrays), readers, *more)
+
+                made.offer = offer
+            return made
+
+    ran = Poisoned(tmp_path, plan, lambda i: parted({name: array[i : i + 1] for name, array in data.items()})).join()
+    for name in plan.names[:4]:
+        assert list(ran.members[name].watcher.named) == ["agent-4"]
+        assert np.abs(ran.results[name].params["w"]).max() < 5
+
+
 BAD = [
     ({"local": "haed/*"}, "no leaf is matched by local='haed/*'; the model has head/b, scale, stats/m, w"),
     ({"local": ["head/*", "w2"]}, "no leaf is matched by local='w2'; the model has head/b, scale, stats/m, w"),

@@ -12,6 +12,7 @@ from jax.extend import core
 from pisco.errors import InputError, check_number
 from pisco.jaxprs import loop_inputs
 from pisco.networks.rounds import Links, RoundMix, Told
+from pisco.networks.summing import masked_bytes
 from pisco.tree import num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
@@ -85,8 +86,10 @@ class MessageSizes(NamedTuple):
     """The exchanges before the first round in their order: "server" or "gossip"."""
     codecs: Sequence[Codec] = ()
     """What compresses in a round, call by call, where its messages can travel."""
-    words: int = 0
-    """Where the server's sums are masked: bytes up to it for each of a whole vector. 0: vectors go up as sent."""
+    words: Sequence[int] = ()
+    """Where the server's sums are masked: bytes up to it in every exchange of a round. Empty: vectors go up as sent."""
+    start_words: Sequence[int] = ()
+    """The same of `start_server`."""
     shares_key: bool = False
     """Whether two gradients are called with one key, and so take the same batch."""
 
@@ -100,6 +103,7 @@ class _Recorder(RoundMix):
     """A mix that only notes what it is given."""
 
     def __init__(self, sizes: MessageSizes):
+        self.words: list[int] = []
         everyone = np.ones(sizes.agents, bool)
         super().__init__(lambda tree: tree, Told(everyone, 1.0, everyone))
         self.sizes = sizes
@@ -117,6 +121,7 @@ class _Recorder(RoundMix):
         whole = num_bytes(tree) // self.sizes.agents
         self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(_one_agent(tree)))
         self.sizes.whole.append(whole)
+        self.words.append(masked_bytes(tree) // self.sizes.agents)
         return _exchange(tree)
 
 
@@ -136,17 +141,24 @@ def _check_message(compressor: Compressor, one: Any) -> None:
     check_number(f"what message_bytes of the compressor {name} returns", size, low=0, integer=True)
 
 
-def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> MessageSizes:
+def message_sizes(algorithm: Algorithm, params: Params, num_agents: int, *, masked: bool = False) -> MessageSizes:
     """What a round and the start send, in order; `params` are all agents', or their shapes.
 
     They are traced, not run: every call of `mix` is one exchange that carries its whole tree. A gradient has
     the shapes of its parameters, so the loss is not even traced.
     """
     kinds: list[str] = []
+    words: list[int] = []
     sizes = MessageSizes(num_agents, [], [], [], [])
 
     def note(kind: str, into: list[int]) -> Any:
-        return lambda tree: (kinds.append(kind), into.append(num_bytes(tree) // num_agents), _exchange(tree))[-1]
+        def noting(tree: Any) -> Any:
+            kinds.append(kind)
+            into.append(num_bytes(tree) // num_agents)
+            words.extend([masked_bytes(tree) // num_agents] * (kind == "server"))
+            return _exchange(tree)
+
+        return noting
 
     start = StartMix(note("server", sizes.start_server), note("gossip", sizes.start_gossip))
     key, mix = jax.random.key(0), _Recorder(sizes)
@@ -156,6 +168,8 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int) -> Mess
     shares = _shares_key(traced.jaxpr) or _shares_key(began.jaxpr)
     work, start_work = _work(traced.jaxpr), _work(began.jaxpr)
     found = {"work": work, "start_work": start_work, "start_kinds": kinds, "codecs": mix.codecs}
+    if masked:
+        found |= {"words": mix.words, "start_words": words}
     return sizes._replace(**found, shares_key=shares)
 
 
@@ -206,8 +220,8 @@ def cumulative_costs(links: Links, sizes: MessageSizes, start_edges: np.ndarray)
     """
     total = Links(*(np.cumsum(np.asarray(column, np.int64), axis=-1) for column in links))
     exchanges, sent, whole = len(sizes.sent), sum(sizes.sent), sum(sizes.whole)
-    edges, before, up = np.asarray(start_edges)[:, None], 2 * sizes.agents, sizes.words * whole or sent
-    started = sizes.agents * (1 + (sizes.words or 1)) * sum(sizes.start_server)
+    edges, before, up = np.asarray(start_edges)[:, None], 2 * sizes.agents, sum(sizes.words or sizes.sent)
+    started = sizes.agents * (sum(sizes.start_words or sizes.start_server) + sum(sizes.start_server))
     work = total.present * sizes.gradients + sizes.agents * sum(sizes.start_work)
     return ({"gradients": work} if sizes.work else {}) | {
         "server": np.asarray(links.server, np.int64),

@@ -123,10 +123,9 @@ def drive(
     began = time.perf_counter()
     shapes, chunk_rounds = carry_shapes(job), min(chunk_rounds, rounds)
     check_state_metrics(job.problem, shapes.state)
-    sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents)
+    masked = job.network.masked
+    sizes = message_sizes(job.runs[0].algorithm, shapes.state.params, job.problem.num_agents, masked=masked)
     check_sizes(job, shapes, sizes.gradients, rounds, eval_every, chunk_rounds)
-    if job.network.masked:
-        sizes = sizes._replace(words=8 // min(leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes.state.params)))
     job, rounds = private.prepared(job, sizes, rounds)
     if checkpoints is not None:
         with writing(checkpoints):

@@ -95,8 +95,9 @@ class _Exchange(NamedTuple):
 
     work: int
     kind: str = ""  # "mix" as the round's coin has it; at the start "server" or "gossip"
-    up: int = 0
+    sent: int = 0
     down: int = 0
+    up: int = 0  # to the server
 
 
 class _Round(NamedTuple):
@@ -169,7 +170,7 @@ def _advance(times: Any, clock: dict[str, Quantity], keys: Any, rounds: Any, dra
                 to_server = served if each.kind in ("mix", "") else jnp.full(agents, each.kind == "server")
                 before = t
                 for step in range({"mix": do.steps, "gossip": 1}.get(each.kind, 0)):
-                    leaves, (delay, latency) = t[heard.sources], delays("gossip", each.up, at, step)
+                    leaves, (delay, latency) = t[heard.sources], delays("gossip", each.sent, at, step)
                     if do.asked:
                         asker = t[:, None] if heard.targets is None else t[heard.targets]
                         leaves = jnp.maximum(leaves, asker + latency)
@@ -222,12 +223,14 @@ class Stopwatch:
         square = network.num_agents <= DENSE_UP_TO and not any(self.clock[name].jitter for name in LINKS)
         linked = Dense(jnp.asarray(incoming.toarray())) if square else by_link(incoming)
         self.fixed = _heard(linked, network.num_agents) if steady else None
-        mixes = zip(sizes.work, sizes.sent, sizes.whole, strict=False)  # work has one more
+        # Work has one more.
+        mixes = zip(sizes.work, sizes.sent, sizes.whole, sizes.words or sizes.sent, strict=False)
         self.exchanges = (*(_Exchange(work, "mix", *size) for work, *size in mixes), _Exchange(sizes.work[-1]))
-        sent, begins = {"server": iter(sizes.start_server), "gossip": iter(sizes.start_gossip)}, []
+        server = zip(sizes.start_server, sizes.start_words or sizes.start_server, strict=True)
+        sent, begins = {"server": server, "gossip": zip(sizes.start_gossip, sizes.start_gossip, strict=True)}, []
         for work, kind in zip(sizes.start_work, sizes.start_kinds, strict=False):
-            size = next(sent[kind])
-            begins.append(_Exchange(work, kind, size, size))
+            size, up = next(sent[kind])
+            begins.append(_Exchange(work, kind, size, size, up))
         self.times: Any = np.zeros((len(runs), network.num_agents))
         numbers = len(runs) * (incoming.nnz + network.num_agents)
         self.done, self.chunk = 0, max(1, min(CHUNK, NUMBERS // numbers))

@@ -1,40 +1,68 @@
 """Masked sums in simulation: the server adds up fixed-point numbers, as it does where it sees no vector.
 
-A number x is the integer nearest to 2^40·x. Masks cancel in a sum of such integers, so a simulation needs none: the
-mean is that of a federation with `server_sum = "masked"` (`pisco.federation.runtime.fixed`), to the bit. A number
-larger than 2^20 over the reporters is refused there; here the mean is NaN, as of any numbers out of range.
+A number x is the integer nearest to 2^28·x where it has 32 bits or fewer, and to 2^40·x in float64. Masks cancel in a
+sum of such integers, so a simulation needs none: the mean is that of a federation with `server_sum = "masked"`
+(`pisco.federation.runtime.fixed`), to the bit. A number larger than 2^16 (2^20) over the reporters is refused there;
+here the mean is NaN, as of any numbers out of range.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from pisco.errors import InputError
 from pisco.networks.placement import Placement
 
-BITS, SUM_BITS = 40, 20
-"""A number is a multiple of 2^-40, and a sum at most 2^20."""
+
+class Word(NamedTuple):
+    """How a number travels: modulo 2^(8·size), as a multiple of 2^-bits, in sums of at most 2^sum_bits.
+
+    The bits that are left, but for the sign, are three: a sum that uses them is none.
+    """
+
+    size: int
+    bits: int
+    sum_bits: int
+
+
+SHORT, WIDE = Word(6, 28, 16), Word(8, 40, 20)
 FEWEST = 3
 """Members in a sum: of two, either would know the other's vector from it, and so would a server that has one's help."""
 
 
+def word_of(dtype: Any) -> Word:
+    """The word for numbers of a dtype.
+
+    >>> word_of("float32").size, word_of("float64").size
+    (6, 8)
+    """
+    return WIDE if np.dtype(dtype).itemsize > 4 else SHORT
+
+
+def masked_bytes(tree: Any) -> int:
+    """Bytes of all numbers of a tree as words."""
+    return sum(math.prod(leaf.shape) * word_of(leaf.dtype).size for leaf in jax.tree.leaves(tree))
+
+
 def fixed_mean(sent: Any, reporters: Any, divisor: Any, here: Placement) -> Any:
     """The sum of fixed-point numbers of so many reporters over the divisor, with an agent axis of length one."""
-    with jax.enable_x64(True):  # 61 bits, whatever the precision of the model
+    with jax.enable_x64(True):  # 45 or 61 bits, whatever the precision of the model
 
         def words(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-            wide = x.astype(jnp.float64)
-            fits = jnp.abs(wide) * reporters <= 2.0**SUM_BITS
+            wide, word = x.astype(jnp.float64), word_of(x.dtype)
+            fits = jnp.abs(wide) * reporters <= 2.0**word.sum_bits
             told = jnp.where(fits, 0.0, jnp.nan).sum(axis=tuple(range(1, x.ndim)), keepdims=True)
-            return jnp.where(fits, jnp.rint(wide * 2.0**BITS), 0.0).astype(jnp.int64), told
+            return jnp.where(fits, jnp.rint(wide * 2.0**word.bits), 0.0).astype(jnp.int64), told
 
         def mean(x: jax.Array, total: jax.Array, trouble: jax.Array) -> jax.Array:
             # A whole array, behind a barrier: one number XLA would turn into a factor, which rounds otherwise.
-            units = lax.optimization_barrier(jnp.full(total.shape, divisor * 2.0**BITS, jnp.float64))
+            units = lax.optimization_barrier(jnp.full(total.shape, divisor * 2.0 ** word_of(x.dtype).bits, jnp.float64))
             return (total.astype(jnp.float64) / units + trouble).astype(x.dtype)
 
         leaves, structure = jax.tree.flatten(sent)

@@ -50,7 +50,7 @@ class MasksAhead:
 
     def made(self, name: str, pairs: Mapping[str, bytes], context: bytes, layout: MessageLayout) -> np.ndarray:
         """The same, made now."""
-        words = self._buffers.lend(layout.masked.size).view(WORD)
+        words = self._buffers.lend(WORD.itemsize * layout.count).view(WORD)
         masks.fill(words, name, pairs, context)
         return words
 

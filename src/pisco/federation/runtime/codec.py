@@ -21,6 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.federation.runtime.buffers import Buffers
+from pisco.networks.summing import SHORT, WIDE, word_of
 
 CHUNK = 1 << 20
 """Bytes of one chunk; gRPC refuses messages above 4 MiB unless told otherwise."""
@@ -30,8 +31,8 @@ SMALL = 64 * 1024
 
 _LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
-_MASKED = "masked_"
-
+_MASKED = re.compile(r"masked\d\d_")
+_PLANES = np.dtype("<u8"), np.dtype("<u4"), np.dtype("<u2")
 
 _RECEIVED = Buffers()
 
@@ -59,6 +60,9 @@ class MessageLayout:
     MessageLayout(float32[1,3] float64[1])
     >>> MessageLayout.parse("float32[1,3] float64[1]").size
     20
+
+    A masked message is not leaf by leaf: words of 8 bytes come first (those of float64), then the upper 4 bytes of all
+    words of 6, then their lower 2, so that a processor takes many of a kind at a time.
     """
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]
@@ -73,17 +77,25 @@ class MessageLayout:
         leaves = []
         for word in text.split(" ") if text else ():
             match = _LEAF.fullmatch(word)
-            if not match or match[1].removeprefix(_MASKED) not in _DTYPES:
+            if not match:
                 raise BadMessage(f"the layout {text[:60]!r} cannot be read")
             leaves.append((match[1], tuple(int(part) for part in match[2].split(",") if part)))
         if not leaves:
             raise BadMessage("the layout is empty")
-        return cls(tuple(leaves))
+        found = cls(tuple(leaves))
+        if not all(name in _DTYPES for name, _ in found.plain.leaves) or found not in (found.plain, found.masked):
+            raise BadMessage(f"the layout {text[:60]!r} is unknown here; give everybody one version of pisco")
+        return found
 
     @property
     def size(self) -> int:
         """Bytes of a whole message."""
-        return sum(_dtype(name).itemsize * math.prod(shape) for name, shape in self.leaves)
+        return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self._pieces)
+
+    @property
+    def count(self) -> int:
+        """Numbers of a whole message."""
+        return sum(math.prod(shape) for _, shape in self.leaves)
 
     @functools.cached_property
     def mark(self) -> bytes:
@@ -92,18 +104,28 @@ class MessageLayout:
 
     @property
     def dtypes(self) -> list[np.dtype]:
-        """Of the leaves."""
-        return [_dtype(name) for name, _ in self.leaves]
+        """Of the arrays that a message is split into."""
+        return [dtype for dtype, _ in self._pieces]
 
-    @property
+    @functools.cached_property
+    def _pieces(self) -> list[tuple[np.dtype, tuple[int, ...]]]:
+        if not any(_MASKED.match(name) for name, _ in self.leaves):
+            return [(_dtype(name), shape) for name, shape in self.leaves]
+        sizes = dict.fromkeys((WIDE.size, SHORT.size), 0)
+        for name, shape in self.leaves:
+            sizes[word_of(_dtype(name)).size] += math.prod(shape)
+        return list(zip(_PLANES, [(sizes[WIDE.size],), (sizes[SHORT.size],), (sizes[SHORT.size],)], strict=True))
+
+    @functools.cached_property
     def plain(self) -> MessageLayout:
         """The same without masks."""
-        return MessageLayout(tuple((name.removeprefix(_MASKED), shape) for name, shape in self.leaves))
+        return MessageLayout(tuple((_MASKED.sub("", name), shape) for name, shape in self.leaves))
 
-    @property
+    @functools.cached_property
     def masked(self) -> MessageLayout:
-        """The same with every number hidden in a word of 8 bytes."""
-        return MessageLayout(tuple((_MASKED + name, shape) for name, shape in self.plain.leaves))
+        """The same with every number hidden in a word: of 8 bytes in float64, of 6 elsewhere."""
+        words = ((f"masked{8 * word_of(_dtype(name)).size}_{name}", shape) for name, shape in self.plain.leaves)
+        return MessageLayout(tuple(words))
 
     @property
     def shapes(self) -> list[Any]:
@@ -123,16 +145,16 @@ class MessageLayout:
     def split(self, data: bytes | bytearray | memoryview) -> list[np.ndarray]:
         """A whole message as arrays that share its memory."""
         arrays, at = [], 0
-        for name, shape in self.leaves:
-            dtype, count = _dtype(name), math.prod(shape)
-            arrays.append(np.frombuffer(data, dtype, count, at).reshape(shape))
+        for dtype, shape in self._pieces:
+            count = math.prod(shape)
+            arrays.append((np.frombuffer(data, dtype, count, at) if count else np.empty(0, dtype)).reshape(shape))
             at += dtype.itemsize * count
         return arrays
 
 
 def _dtype(name: str) -> np.dtype:
-    if name.startswith(_MASKED):
-        return np.dtype("<u8")
+    """Of a leaf's numbers."""
+    name = _MASKED.sub("", name)
     return np.dtype(jnp.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
@@ -235,6 +257,8 @@ def decode(
     found = known or MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
+    if update and found != found.plain:
+        raise BadMessage("it tells what changed of vectors under masks")
     size = held.size(found, update) if update and held else found.size
     if limit == 0 and (found.size > CHUNK or len(first.data) != size):
         return found, []

@@ -1,8 +1,11 @@
-"""Fixed-point numbers modulo 2^64: sums that do not depend on the order, and in which masks can cancel.
+"""Fixed-point numbers modulo 2^48 and 2^64: sums that do not depend on the order, and in which masks can cancel.
 
-A number x is the integer nearest to 2^40·x, so that it is off by 2^-41 at most, and so is a mean. Integers
-add up exactly. So that a sum of n cannot leave the range, each may be at most 2^20/n in size; the top three bits of a
-sum are then never used, and a sum that uses them has masks in it that did not cancel.
+A number x of 32 bits or fewer is the integer nearest to 2^28·x, so that it is off by 2^-29 at most, and so is a mean;
+in float64 2^40·x and 2^-41. Integers add up exactly. So that a sum of n cannot leave the range, each may be at most
+2^16/n in size (2^20/n); the top three bits of a sum are then never used, and a sum that uses them has masks in it that
+did not cancel. (Of evenly drawn words one in eight does not use them: d numbers go unnoticed once in 8^d times.)
+
+Words of 8 bytes are added up as they are, those of 6 as their upper 32 and their lower 16 bits: see `MessageLayout`.
 """
 
 from __future__ import annotations
@@ -14,81 +17,128 @@ import numpy as np
 
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.routes import ServerHop
-from pisco.networks.summing import BITS, SUM_BITS
+from pisco.networks.summing import SHORT, WIDE, Word, word_of
 
 WORD = np.dtype("<u8")
+"""Of masks, whatever is sent of them."""
 STEP = 1 << 15
 """Words at a time, so that they stay in the cache while they are made, and while one's after the other's are added."""
+
+Words = Sequence[np.ndarray]
+"""A vector as it is sent: words of 8 bytes, and of those of 6 the upper 32 bits and the lower 16."""
 
 
 class OutOfRange(ValueError):
     """A number or a sum that fixed-point numbers cannot hold; the sentence says which."""
 
 
-def largest(count: int) -> float:
+def largest(count: int, dtype: np.dtype | str) -> float:
     """The largest number that each of so many may add to a sum.
 
-    >>> largest(8)
-    131072.0
+    >>> largest(8, "float32"), largest(8, "float64")
+    (8192.0, 131072.0)
     """
-    return 2.0**SUM_BITS / count
+    return 2.0 ** word_of(dtype).sum_bits / count
 
 
 def check(arrays: Sequence[np.ndarray], count: int) -> None:
     """Refuse numbers that are too large for a sum of `count` members."""
     for array in arrays:
         most = max(float(array.max(initial=0.0)), -float(array.min(initial=0.0)))
-        if not most <= largest(count):
+        if not most <= largest(count, array.dtype):
             raise OutOfRange(
-                f"a number of size {most:.6g} is too large: with {count} members it may be at most {largest(count):g}"
+                f"a number of size {most:.6g} is too large: with {count} members it may be at most "
+                f"{largest(count, array.dtype):g} in {array.dtype}"
             )
 
 
-def add(arrays: Sequence[np.ndarray], words: np.ndarray) -> None:
-    """Add all numbers of some arrays, one after the other, to a vector of words."""
-    at, room = 0, np.empty(STEP, np.int64)
+def write(arrays: Sequence[np.ndarray], masks: np.ndarray | None, words: Words) -> None:
+    """Write all numbers of some arrays, one after the other, as words; with a mask each, of which its last bits count.
+
+    To leave the first bits of an integer away is to take it modulo a smaller power of two, and sums with it.
+    """
+    # A power of two changes no digit, so 32 bits are enough for numbers that have no more.
+    at, done, room, floats = {WIDE: 0, SHORT: 0}, 0, np.empty(STEP, np.int64), np.empty(STEP)
     for array in arrays:
-        flat = array.reshape(-1)
+        flat, word = array.reshape(-1), word_of(array.dtype)
         for start in range(0, flat.size, STEP):
-            numbers = flat[start : start + STEP]
-            # A power of two changes no digit, so 32 bits are enough for numbers that have no more.
-            numbers = numbers * 2.0**BITS if numbers.itemsize >= 4 else numbers.astype(np.float32) * 2.0**BITS
-            np.rint(numbers, out=numbers)
-            whole, piece = room[: numbers.size], words[at : at + numbers.size]
+            size = min(STEP, flat.size - start)
+            whole, numbers = room[:size], floats.view(np.float64 if word is WIDE else np.float32)[:size]
+            np.copyto(numbers, flat[start : start + size])
+            np.rint(np.multiply(numbers, 2.0**word.bits, out=numbers), out=numbers)
             np.copyto(whole, numbers, casting="unsafe")
-            np.add(piece, whole.view(WORD), out=piece)
-            at += numbers.size
+            if masks is not None:
+                np.add(whole.view(WORD), masks[done : done + whole.size], out=whole.view(WORD))
+            first, *rest = _cut(words, word, at[word], whole.size)
+            for low in rest:
+                np.copyto(low, whole, casting="unsafe")
+                np.right_shift(whole, 8 * low.itemsize, out=whole)
+            np.copyto(first, whole, casting="unsafe")
+            done, at[word] = done + whole.size, at[word] + whole.size
 
 
-def encode(arrays: Sequence[np.ndarray], count: int) -> np.ndarray:
+def encode(arrays: Sequence[np.ndarray], count: int, masks: np.ndarray | None = None) -> list[np.ndarray]:
     """All numbers of some arrays as one vector of words, to be added up with those of `count` members in all.
 
-    >>> encode([np.array([1.0, -2.0**-40])], count=3)
-    array([       1099511627776, 18446744073709551615], dtype=uint64)
+    >>> [plane.tolist() for plane in encode([np.array([1.0, -(2.0**-40)]), -np.ones(1, np.float32)], count=3)]
+    [[1099511627776, 18446744073709551615], [4294963200], [0]]
     """
     check(arrays, count)
-    words = np.zeros(sum(array.size for array in arrays), WORD)
-    add(arrays, words)
+    layout = MessageLayout.of(arrays).masked
+    words = layout.split(bytearray(layout.size))
+    write(arrays, masks, words)
     return words
 
 
-def total(parts: Sequence[Sequence[np.ndarray]], layout: MessageLayout, divisor: int) -> list[np.ndarray]:
-    """The sum of everybody's words, modulo 2^64, as the arrays of a layout and divided by a number."""
-    made = []
-    for at, (dtype, (_, shape)) in enumerate(zip(layout.dtypes, layout.leaves, strict=True)):
-        leaves, numbers = [part[at].reshape(-1) for part in parts], np.empty(math.prod(shape), dtype)
+def total(parts: Sequence[Words], layout: MessageLayout, divisor: int) -> list[np.ndarray]:
+    """The sum of everybody's words as the arrays of a layout, divided by a number."""
+    made, at, room, floats = [], {WIDE: 0, SHORT: 0}, [np.empty(STEP, w.dtype) for w in parts[0]], np.empty((2, STEP))
+    for dtype, (_, shape) in zip(layout.dtypes, layout.leaves, strict=True):
+        word, numbers = word_of(dtype), np.empty(math.prod(shape), dtype)
         for start in range(0, numbers.size, STEP):
-            here = slice(start, start + STEP)
-            words = np.array(leaves[0][here], WORD)
-            for leaf in leaves[1:]:
-                words += leaf[here]
-            whole = words.view(np.int64)
+            here = numbers[start : start + STEP]
+            first, *rest = words = _cut(room, word, 0, here.size)
+            _add_up([_cut(part, word, at[word], here.size) for part in parts], words)
+            top, unit = first.view(f"i{first.itemsize}"), 8 * sum(low.itemsize for low in rest)
             # Not its absolute value: that of the smallest integer is itself.
-            if max(int(whole.max()), -int(whole.min())) > 1 << (BITS + SUM_BITS):
+            if max(int(top.max()), -int(top.min())) > 1 << (word.bits + word.sum_bits - unit):
                 raise OutOfRange("the masks in a sum did not cancel")
-            numbers[here] = whole / (divisor * 2.0**BITS)
+            whole, lower = floats[:, : here.size]
+            np.copyto(whole, top)
+            for low in rest:  # a float has room for 48 bits
+                np.copyto(lower, low)
+                np.multiply(whole, 2.0**unit, out=whole)
+                np.add(whole, lower, out=whole)
+            np.copyto(here, np.divide(whole, divisor * 2.0**word.bits, out=whole), casting="same_kind")
+            at[word] += here.size
         made.append(numbers.reshape(shape))
     return made
+
+
+def _add_up(parts: Sequence[Words], into: Words) -> None:
+    """The sum of words of one size."""
+    for plane, first in zip(into, parts[0], strict=True):
+        np.copyto(plane, first)
+    if len(into) == 1:
+        for (words,) in parts[1:]:
+            np.add(into[0], words, out=into[0])
+        return
+    high, low = into
+    over, carries = np.empty(low.size, bool), np.zeros(low.size, np.uint8)
+    for count, (upper, lower) in enumerate(parts[1:], 1):
+        np.add(high, upper, out=high)
+        np.add(low, lower, out=low)
+        np.less(low, lower, out=over)
+        np.add(carries, over.view(np.uint8), out=carries)
+        if count % 255 == 0:  # before a byte is too little
+            np.add(high, carries, out=high)
+            carries[:] = 0
+    np.add(high, carries, out=high)
+
+
+def _cut(words: Words, word: Word, start: int, size: int) -> list[np.ndarray]:
+    """Some words of one size."""
+    return [plane[start : start + size] for plane in (words[:1] if word is WIDE else words[1:])]
 
 
 def divisor(hop: ServerHop) -> int:
@@ -107,4 +157,4 @@ def mean(arrays: Mapping[int, Sequence[np.ndarray]], hop: ServerHop) -> list[np.
     """What the server makes of the reporters' vectors, without masks: the same to the bit."""
     layout = MessageLayout.of(arrays[hop.reporters[0]])
     words = [encode(weighed(arrays[place], hop, place), len(hop.reporters)) for place in hop.reporters]
-    return total([layout.masked.split(each.data) for each in words], layout, divisor(hop))
+    return total(words, layout, divisor(hop))

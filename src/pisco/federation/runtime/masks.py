@@ -39,22 +39,24 @@ def pair_key(private: X25519PrivateKey, other: bytes, federation: bytes, names: 
 
 def exchange_context(where: Where, reporters: Sequence[str], layout: MessageLayout) -> bytes:
     """What names one sum: no two have the same masks."""
-    who = hashlib.sha256("\0".join([*reporters, "", str(layout)]).encode()).digest()
+    who = hashlib.sha256("\0".join([*reporters, "", str(layout.masked)]).encode()).digest()
     number = where.round.to_bytes(8, "big") + where.phase.to_bytes(4, "big")
     return b"pisco mask 1\0" + hashlib.sha256(where.federation).digest() + number + who
 
 
 def fill(words: np.ndarray, name: str, pairs: Mapping[str, bytes], context: bytes) -> None:
     """Write the sum of a member's masks: of two members, the one whose name comes first adds what the other takes."""
-    streams = [(_stream(key, context), np.add if name < other else np.subtract) for other, key in pairs.items()]
+    streams = [(_stream(key, context), name < other) for other, key in pairs.items()]
     room = bytearray(_ZEROS.nbytes + _BLOCK)
-    mask = np.frombuffer(room, WORD, STEP)
     for start in range(0, words.size, STEP):
         piece = words[start : start + STEP]
-        piece[:] = 0
-        for stream, combine in streams:
+        mask = np.frombuffer(room, WORD, piece.size)
+        for at, (stream, adds) in enumerate(streams):
             stream.update_into(_ZEROS[: piece.nbytes], room)
-            combine(piece, mask[: piece.size], out=piece)
+            if at == 0:
+                (np.positive if adds else np.negative)(mask, out=piece)
+            else:
+                (np.add if adds else np.subtract)(piece, mask, out=piece)
 
 
 def _stream(key: bytes, context: bytes) -> Any:

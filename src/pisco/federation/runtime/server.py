@@ -30,6 +30,7 @@ from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop, without_gone
+from pisco.federation.runtime.store import kept_layout
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.updates import Incoming
 from pisco.results import Result
@@ -69,7 +70,7 @@ class Server(MemberProcess):
         self.desk = Desk(self)
         self._averaging: dict[tuple[int, int], str] = {}
         kept = self.found.job.get("layouts", []) if self.found else []
-        self._layouts = {(bool(start), phase): MessageLayout.parse(text) for start, phase, text in kept}
+        self._layouts = {(bool(start), phase): kept_layout(text) for start, phase, text in kept}
         self._routes: dict[str, Routes] = {}
         for epoch in self.plan.epochs:
             # Asked from many threads: the coin's program is made here, once.

@@ -16,7 +16,7 @@ import numpy as np
 
 from pisco.engines import checkpoint
 from pisco.errors import InputError
-from pisco.federation.runtime.codec import MessageLayout
+from pisco.federation.runtime.codec import BadMessage, MessageLayout
 from pisco.federation.runtime.outbox import Outbox
 
 log = logging.getLogger("pisco.federation")
@@ -101,5 +101,16 @@ def outbox_of(found: checkpoint.Checkpoint | None) -> Outbox:
     for name, about in found.job["messages"].items():
         _, round_, phase = name.split()
         data = found.history[name].tobytes()
-        outbox.publish(int(round_), int(phase), MessageLayout.parse(about["layout"]), data, about["readers"])
+        outbox.publish(int(round_), int(phase), kept_layout(about["layout"]), data, about["readers"])
     return outbox
+
+
+def kept_layout(text: str) -> MessageLayout:
+    """A layout in a state on disk, which another version may have written."""
+    try:
+        return MessageLayout.parse(text)
+    except BadMessage:
+        raise InputError(
+            f"the state on disk holds messages of the kind {text[:60]!r}, which this version does not know; go on with "
+            "the version of pisco that wrote it, or let everybody start anew with empty folders"
+        ) from None

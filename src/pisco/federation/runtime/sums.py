@@ -13,6 +13,7 @@ import numpy as np
 from pisco.federation.masking import FEWEST
 from pisco.federation.runtime import fixed, masks, routes
 from pisco.federation.runtime.ahead import MasksAhead
+from pisco.federation.runtime.buffers import Buffers
 from pisco.federation.runtime.codec import Data, MessageLayout, Where
 from pisco.federation.runtime.keyring import KeyBoard, Keyring
 from pisco.federation.runtime.peers import Stopped
@@ -95,7 +96,7 @@ class MaskedReports:
     def __init__(self, agent: Agent):
         self.agent, self.ring = agent, Keyring(agent)
         self.used = UsedMasks(agent.store.folder, durable=agent.store.durable)
-        self.ahead = MasksAhead()
+        self.ahead, self.buffers = MasksAhead(), Buffers()
 
     def begin(self) -> None:
         self.ring.introduce()
@@ -115,13 +116,15 @@ class MaskedReports:
         pairs = self.ring.pairs([each for each in reporters if each != agent.name], lambda: agent.wanted(part.where))
         context = masks.exchange_context(part.where, reporters, layout)
         noted = self.used.take(part.k, part.where.phase, context, arrays)
-        words = self.ahead.take(part.where, context)
-        if words is None:
-            words = self.ahead.made(agent.name, pairs, context, layout)
-        fixed.add(arrays, words)
+        own = self.ahead.take(part.where, context)
+        if own is None:
+            own = self.ahead.made(agent.name, pairs, context, layout)
+        message = self.buffers.lend(layout.masked.size).data
+        fixed.write(arrays, own, layout.masked.split(message))
+        del own  # its memory is for the next one's
         self.ahead.prepare(agent.name, pairs, reporters, layout)
         noted()
-        return layout.masked, words.view(np.uint8).data
+        return layout.masked, message
 
 
 class MaskedSum:

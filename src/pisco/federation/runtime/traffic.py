@@ -10,6 +10,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.runtime.routes import Routes
 from pisco.networks.rounds import Links
+from pisco.networks.summing import word_of
 
 
 def costs(
@@ -39,7 +40,9 @@ def costs(
     edges = np.asarray([int(first.gossip.rule.draw(keys.links, 0)[1])])
     whole = sizes.get("whole", sizes["sent"])
     messages = MessageSizes(first.num_agents, sizes["sent"], whole, sizes["start_server"], sizes["start_gossip"])
-    if plan.server_sum:  # up to the server a number is a word of 8 bytes, whatever a method compresses
-        messages = messages._replace(words=8 // np.dtype(plan.dtype).itemsize)
+    if plan.server_sum:  # up to the server a number is a word, whatever a method compresses
+        word, size = word_of(plan.dtype).size, np.dtype(plan.dtype).itemsize
+        words, start = ([each // size * word for each in sent] for sent in (whole, sizes["start_server"]))
+        messages = messages._replace(words=words, start_words=start)
     found = cumulative_costs(Links(*between[:, None, :]), messages, edges)
     return {name: column[0] for name, column in found.items()}
