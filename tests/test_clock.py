@@ -218,6 +218,18 @@ def test_units_are_seconds_and_bytes_a_second():
     np.testing.assert_allclose(watch.at([1, 2]), [[18.5, 37]])
 
 
+def test_masked_vectors_take_as_long_as_their_words():
+    """6 bytes a number up and 4 down, in rounds at the server alone; gossip is as it was."""
+    rule, clock = build("pisco", local_lr=0.1, local_steps=1), pisco.Clock.of({"bandwidth_server": 100.0})
+    shapes = {"a": jax.ShapeDtypeStruct((3, 50), jnp.float32), "b": jax.ShapeDtypeStruct((3, 10), jnp.bfloat16)}
+    for masked, up in ((False, 220), (True, 360)):
+        network = pisco.Network.ring(3, server=pisco.every(2), server_sum="masked" if masked else None)
+        sizes = message_sizes(rule, shapes, 3, masked=masked)
+        found = Stopwatch(clock, network, [Run(rule, network.server, 0)], sizes).at([0, 1, 2, 3, 4])
+        reached = np.array([0, *np.cumsum([k % 2 == 1 for k in range(4)])])
+        np.testing.assert_allclose(found[0], reached * 2 * (up + 220) / 100.0)
+
+
 @pytest.mark.slow
 def test_spread_is_lognormal():
     """sigma stays with an agent, jitter does not; a link is as far in both directions."""

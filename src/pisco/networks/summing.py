@@ -20,7 +20,7 @@ from pisco.errors import InputError
 from pisco.networks.placement import Placement
 
 
-class Word(NamedTuple):
+class WordSize(NamedTuple):
     """How a number travels: modulo 2^(8·size), as a multiple of 2^-bits, in sums of at most 2^sum_bits.
 
     The bits that are left, but for the sign, are three: a sum that uses them is none.
@@ -31,12 +31,12 @@ class Word(NamedTuple):
     sum_bits: int
 
 
-SHORT, WIDE = Word(6, 28, 16), Word(8, 40, 20)
+SHORT, WIDE = WordSize(6, 28, 16), WordSize(8, 40, 20)
 FEWEST = 3
 """Members in a sum: of two, either would know the other's vector from it, and so would a server that has one's help."""
 
 
-def word_of(dtype: Any) -> Word:
+def word_of(dtype: Any) -> WordSize:
     """The word for numbers of a dtype.
 
     >>> word_of("float32").size, word_of("float64").size

@@ -17,7 +17,7 @@ import numpy as np
 
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.routes import ServerHop
-from pisco.networks.summing import SHORT, WIDE, Word, word_of
+from pisco.networks.summing import SHORT, WIDE, WordSize, word_of
 
 WORD = np.dtype("<u8")
 """Of masks, whatever is sent of them."""
@@ -92,14 +92,15 @@ def encode(arrays: Sequence[np.ndarray], count: int, masks: np.ndarray | None = 
 
 def total(parts: Sequence[Words], layout: MessageLayout, divisor: int) -> list[np.ndarray]:
     """The sum of everybody's words as the arrays of a layout, divided by a number."""
-    made, at, room, floats = [], {WIDE: 0, SHORT: 0}, [np.empty(STEP, w.dtype) for w in parts[0]], np.empty((2, STEP))
+    made, at, floats = [], {WIDE: 0, SHORT: 0}, np.empty((2, STEP))
+    room = [np.empty(STEP, kind) for kind in (np.uint64, np.uint32, np.uint32)]
     for dtype, (_, shape) in zip(layout.dtypes, layout.leaves, strict=True):
         word, numbers = word_of(dtype), np.empty(math.prod(shape), dtype)
         for start in range(0, numbers.size, STEP):
             here = numbers[start : start + STEP]
             first, *rest = words = _cut(room, word, 0, here.size)
             _add_up([_cut(part, word, at[word], here.size) for part in parts], words)
-            top, unit = first.view(f"i{first.itemsize}"), 8 * sum(low.itemsize for low in rest)
+            top, unit = first.view(f"i{first.itemsize}"), 8 * (word.size - first.itemsize)
             # Not its absolute value: that of the smallest integer is itself.
             if max(int(top.max()), -int(top.min())) > 1 << (word.bits + word.sum_bits - unit):
                 raise OutOfRange("the masks in a sum did not cancel")
@@ -116,27 +117,19 @@ def total(parts: Sequence[Words], layout: MessageLayout, divisor: int) -> list[n
 
 
 def _add_up(parts: Sequence[Words], into: Words) -> None:
-    """The sum of words of one size."""
-    for plane, first in zip(into, parts[0], strict=True):
-        np.copyto(plane, first)
-    if len(into) == 1:
-        for (words,) in parts[1:]:
-            np.add(into[0], words, out=into[0])
-        return
-    high, low = into
-    over, carries = np.empty(low.size, bool), np.zeros(low.size, np.uint8)
-    for count, (upper, lower) in enumerate(parts[1:], 1):
-        np.add(high, upper, out=high)
-        np.add(low, lower, out=low)
-        np.less(low, lower, out=over)
-        np.add(carries, over.view(np.uint8), out=carries)
-        if count % 255 == 0:  # before a byte is too little
-            np.add(high, carries, out=high)
-            carries[:] = 0
-    np.add(high, carries, out=high)
+    """The sum of words of one size, into the same with room for carries."""
+    for part in parts:
+        for total, plane in zip(into, part, strict=True):
+            if part is parts[0]:
+                np.copyto(total, plane)
+            else:
+                np.add(total, plane, out=total)
+    for high, low in zip(into, into[1:], strict=False):
+        np.add(high, low >> 16, out=high)
+        np.bitwise_and(low, 0xFFFF, out=low)
 
 
-def _cut(words: Words, word: Word, start: int, size: int) -> list[np.ndarray]:
+def _cut(words: Words, word: WordSize, start: int, size: int) -> list[np.ndarray]:
     """Some words of one size."""
     return [plane[start : start + size] for plane in (words[:1] if word is WIDE else words[1:])]
 
