@@ -10,6 +10,7 @@ Words of 8 bytes are added up as they are, those of 6 as their upper 32 and thei
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 
@@ -124,7 +125,7 @@ def _add_up(parts: Sequence[Words], into: Words) -> None:
                 np.copyto(total, plane)
             else:
                 np.add(total, plane, out=total)
-    for high, low in zip(into, into[1:], strict=False):
+    for high, low in itertools.pairwise(into):
         np.add(high, low >> 16, out=high)
         np.bitwise_and(low, 0xFFFF, out=low)
 
