@@ -338,18 +338,44 @@ def quasi_global(x0, gradient, mixes, *, local_lr, momentum, memory):
 def sd_gt(x0, gradient, mixes, *, local_lr):
     X = start(x0, mixes)
     n = X.shape[1]
-    Y, Z, anchor, rounds = np.zeros_like(X), np.zeros_like(X), X, 0
+    Y, Z, anchor, news = np.zeros_like(X), np.zeros_like(X), X, [np.zeros_like(X)]
     for W in mixes:
         D = gradient(X) + Y + Z
-        half, rounds = X - local_lr * D, rounds + 1
+        half = X - local_lr * D
         X = half @ W
         if np.allclose(W, 1 / n):
-            M = (anchor - half) / (rounds * local_lr)
-            Z = Z + M @ W - M
-            anchor, rounds = X, 0
+            m = len(news)  # the first is none: this round's, who gossips with nobody
+            Y = Y + sum(news) / m
+            delta = half - anchor + m * local_lr * Z
+            Z = (delta - delta @ W) / (m * local_lr)
+            anchor, news = X, [np.zeros_like(X)]
         else:
-            Y = Y + D @ W - D
-        yield {"params": X, "within": Y, "between": Z, "anchor": anchor}
+            news.append(D @ W - D)
+        yield {"params": X, "correction": Y + Z, "anchor": anchor, "news": sum(news)}
+
+
+def sd_gt_of_its_authors(x0, gradient, W, groups, *, local_lr, period, periods, ours=False):
+    """Their loop where everybody reports; `ours` leaves out a period's last gossip, and each has a Z of its own."""
+    X = np.outer(x0, np.ones(len(W)))
+    Y, Z, center = np.zeros_like(X), np.zeros_like(X), x0
+    share = np.equal.outer(groups, groups) / np.bincount(groups)[groups]  # averages over a subnet
+    for _ in range(periods):
+        begun, news = X, np.zeros_like(X)
+        for t in range(period):
+            V = np.eye(len(W)) if ours and t == period - 1 else W
+            G = gradient(X)
+            X = (X - local_lr * (G + Y + Z)) @ V
+            sent = G + Y + Z if ours else G + Y  # the same to them: a subnet has one Z
+            news = news + (sent @ V - sent) / period
+            if t < period - 1:
+                yield X
+        Y = Y + news
+        delta = X - begun + period * local_lr * Z
+        overall = delta.mean(axis=1)
+        Z = ((delta if ours else delta @ share) - overall[:, None]) / (period * local_lr)
+        center = center + overall
+        X = np.outer(center, np.ones(len(W)))
+        yield X
 
 
 def among_sampled(W, chosen, gossip=None):

@@ -169,7 +169,7 @@ _ROWS = {
     ),
     "kgt": Method(kgt, "K-GT: local steps with an averaged correction", {"last_gradient": False}, GOSSIP),
     "periodical-gt": Method(kgt, "local steps corrected with the last gradient", {"last_gradient": True}, GOSSIP),
-    "sd-gt": Method(sd_gt, "gradient tracking within clusters and, every τ rounds, between them", {}, SUBNETS),
+    "sd-gt": Method(sd_gt, "gradient tracking within clusters and between them, corrected every τ rounds", {}, SUBNETS),
     "lsgt": Method(lsgt, "gradient tracking with local steps, semi-ATC", {}, GOSSIP),
     "push-pull": Method(
         pisco,
