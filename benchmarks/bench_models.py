@@ -97,16 +97,7 @@ def one_gradient(problem, batch_size):
     return lambda: grad(params, batch)
 
 
-POLICIES = jax.checkpoint_policies
-BATCHINGS = {
-    "as usual": None,
-    "stacked": stacked,
-    "lean": lean(stacked),
-    "lean, only weights' products": lean(stacked, POLICIES.dots_with_no_batch_dims_saveable),
-    "lean, all products": lean(stacked, POLICIES.dots_saveable),
-    "in turn": in_turn,
-    "in turn, lean": lean(in_turn),
-}
+BATCHINGS = {"as usual": None, "stacked": stacked, "in turn": in_turn, "in turn, lean": lean(in_turn)}
 
 
 def language(sizes, agents, batch_size, rounds, variants, checkpoint=False):
@@ -147,7 +138,7 @@ GPT_SIZES = {"layers": 12, "width": 768, "heads": 12, "vocabulary": 32000, "leng
 BILLION = {"layers": 20, "width": 2048, "heads": 16, "vocabulary": 32000, "length": 256, "looped": True}
 TINY = {"layers": 2, "width": 32, "heads": 2, "vocabulary": 64, "length": 16}
 
-EVERY = ["joint", "one agent", *(f"engine, {how}" for how in BATCHINGS if how != "as usual")]
+EVERY = ["joint", "one agent", *(f"engine, {how}" for how in BATCHINGS)]
 
 CASES = {
     # arguments of `gpt`, and what is tried

@@ -239,3 +239,14 @@ def resident():
 
 def test_a_segment_is_what_it_says():
     assert Segment(3, 5, measured=True).rounds == 15
+
+
+def test_a_step_of_one_is_left_out_of_a_program_unless_others_are_swept_with_it():
+    """And the numbers are the same, left out or not."""
+    for rule in (pisco.algorithms.pisco, pisco.algorithms.dsgd):
+        made = [rule(local_lr=0.02, local_steps=2, comm_lr=size) for size in (1.0, 0.5)]
+        assert [len(jax.tree.leaves(one)) for one in made] == [1, 2]
+        points = [(one, pisco.bernoulli(0.3)) for one in made]
+        for (one, server), found in zip(points, pisco.sweep(points, PROBLEM, ring(), rounds=4), strict=True):
+            alone = pisco.run(one, PROBLEM, ring().with_server(server), rounds=4, seed=[0])
+            jax.tree.map(np.testing.assert_array_equal, alone.params, found.params)

@@ -151,7 +151,7 @@ def say_what_pays(name, problem, network, result, chosen):
     mean = jax.tree.map(lambda leaf: leaf.mean(axis=0), result.params)
     numbers = {"rounds": chosen.rounds, "batch_size": chosen.batch_size, "local_steps": chosen.local_steps}
     for direction in ("adam", None):
-        found = diagnose(problem, network, params=mean, samples=64 * problem.num_agents, direction=direction, **numbers)
+        found = diagnose(problem, network, params=mean, samples=16 * problem.num_agents, direction=direction, **numbers)
         print(f"through {direction}: {found.facts}")
         for verdict in found.verdicts:
             print(f"{verdict.question}: {verdict.words}", flush=True)

@@ -160,18 +160,25 @@ class Algorithm:
     """An update rule with its hyperparameters.
 
     A pytree whose leaves are the traced hyperparameters (see `algorithm`; those of an `Algorithm` that it wraps among
-    them), so step sizes can change and be batched without compiling again. The others are structure.
+    them), so step sizes can change and be batched without compiling again. The others are structure, and so is a step
+    of 1 that the rule leaves out (`whole`), unless the algorithm is `opened`.
 
     >>> from pisco import algorithms
     >>> algorithms.dsgd(local_lr=0.1)
     dsgd(local_lr=0.1, comm_lr=1.0, local_steps=1, combine_first=False)
-    >>> jax.tree.leaves(algorithms.dsgd(local_lr=0.1))
-    [0.1, 1.0]
+    >>> jax.tree.leaves(algorithms.dsgd(local_lr=0.1)), jax.tree.leaves(algorithms.dsgd(local_lr=0.1).opened())
+    ([0.1], [0.1, 1.0])
     """
 
-    def __init__(self, factory: Callable[..., Pair], hyperparameters: dict[str, Any]):
+    def __init__(self, factory: Callable[..., Pair], hyperparameters: dict[str, Any], leaves: tuple[str, ...]):
         self.factory = factory
         self.hyperparameters = hyperparameters
+        self.leaves = leaves
+
+    def opened(self) -> Algorithm:
+        """The same, batched with those of other steps: no step of 1 is left out."""
+        inner = {k: v.opened() if isinstance(v, Algorithm) else v for k, v in self.hyperparameters.items()}
+        return Algorithm(self.factory, inner, self.traced)
 
     @functools.cached_property
     def _pair(self) -> Pair:
@@ -216,20 +223,19 @@ class Algorithm:
 
     @property
     def traced(self) -> tuple[str, ...]:
-        """The hyperparameters that are leaves."""
+        """The hyperparameters that may change without compiling again."""
         return _signature(self.factory)[1]
 
     def tree_flatten_with_keys(self):
-        children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in self.traced]
-        fixed = tuple((k, v) for k, v in self.hyperparameters.items() if k not in self.traced)
-        return children, (self.factory, fixed)
+        children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in self.leaves]
+        fixed = tuple((k, v) for k, v in self.hyperparameters.items() if k not in self.leaves)
+        return children, (self.factory, fixed, self.leaves)
 
     @classmethod
     def tree_unflatten(cls, aux, children):
-        factory, fixed = aux
-        known, traced = _signature(factory)
-        values = dict(fixed) | dict(zip(traced, children, strict=True))
-        return cls(factory, {name: values[name] for name in known})
+        factory, fixed, leaves = aux
+        values = dict(fixed) | dict(zip(leaves, children, strict=True))
+        return cls(factory, {name: values[name] for name in _signature(factory)[0]}, leaves)
 
 
 @functools.cache
@@ -252,15 +258,18 @@ P = ParamSpec("P")
 @overload
 def algorithm(factory: Callable[P, Pair]) -> Callable[P, Algorithm]: ...
 @overload
-def algorithm(*, static: tuple[str, ...]) -> Callable[[Callable[P, Pair]], Callable[P, Algorithm]]: ...
+def algorithm(
+    *, static: tuple[str, ...] = (), whole: tuple[str, ...] = ()
+) -> Callable[[Callable[P, Pair]], Callable[P, Algorithm]]: ...
 
 
-def algorithm(factory: Any = None, *, static: tuple[str, ...] = ()) -> Any:
+def algorithm(factory: Any = None, *, static: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Any:
     """Turn a factory of keyword-only hyperparameters into one that returns an `Algorithm`.
 
     The factory runs once here, so that its checks speak at once. Hyperparameters of type `float`, `jax.Array` or
     `Algorithm` are traced: other values do not compile again. Those of other types shape the program, and so do numbers
-    named in `static`, as in `@algorithm(static=("power",))`.
+    named in `static`, as in `@algorithm(static=("power",))`. A step size named in `whole` shapes the program where it
+    is 1: what the rule does not compute then, it need not hold in memory.
 
     >>> @algorithm
     ... def descent(*, local_lr: float):
@@ -273,17 +282,19 @@ def algorithm(factory: Any = None, *, static: tuple[str, ...] = ()) -> Any:
     descent(local_lr=0.5)
     """
     if factory is None:
-        return functools.partial(algorithm, static=static)
+        return functools.partial(algorithm, static=static, whole=whole)
     factory.static = static
 
     @functools.wraps(factory)
     def build(*args: Any, **given: Any) -> Algorithm:
-        (known, _), name = _signature(factory), factory.__name__
+        (known, traced), name = _signature(factory), factory.__name__
         if args:
             example = f"{name}({next(iter(known), 'local_lr')}={args[0]!r})"
             raise InputError(f"{name} takes its hyperparameters by name, as in {example}")
         defaults = {key: option.default for key, option in known.items()}
-        made = Algorithm(factory, defaults | fit(name, known, given))
+        values = defaults | fit(name, known, given)
+        left_out = [name for name in whole if isinstance(values[name], int | float) and values[name] == 1]
+        made = Algorithm(factory, values, tuple(name for name in traced if name not in left_out))
         _ = made._pair
         return made
 

@@ -18,7 +18,7 @@ class DsgdState(NamedTuple):
     outer_memory: Any = ()
 
 
-@algorithm
+@algorithm(whole=("comm_lr",))
 def dsgd(
     *,
     local_lr: float,

@@ -176,7 +176,8 @@ class Optimizer:
     def move(self, start: Params, end: Params, weight: Any, memory: Any) -> tuple[Params, Any]:
         """start − weight·update(start − end): the whole way from start to end where it is plain and the weight is 1."""
         if self.rule is None:
-            return lerp(start, end, weight), memory
+            whole = isinstance(weight, int | float) and weight == 1
+            return end if whole else lerp(start, end, weight), memory
         move, memory = self.update(subtract(start, end), memory, start)
         return descend(start, weight, move), memory
 

@@ -28,7 +28,7 @@ class PiscoState(NamedTuple):
     outer_memory: Any = ()
 
 
-@algorithm
+@algorithm(whole=("comm_lr",))
 def pisco(
     *,
     local_lr: float,
@@ -83,22 +83,23 @@ def pisco(
         grads = grad(params, key)  # line 2: Y⁰ = G⁰
         return PiscoState(params, grads, grads, direction.start(params), outer.start(params))
 
-    def step(local: PiscoState) -> tuple[Params, Any]:
+    def step(local: PiscoState) -> PiscoState:
         move, memory = direction.update(local.tracker, local.local_memory, local.params)
-        return descend(local.params, local_lr, move), memory
+        return local._replace(params=descend(local.params, local_lr, move), local_memory=memory)
 
     def one_round(state: PiscoState, key: Key, grad: Grad, mix: Mix) -> PiscoState:
         keys = jax.random.split(key, local_steps + 1)
         gap = subtract(state.tracker, state.grads)  # no local step changes Y − G, so Y + G' − G is gap + G'
 
         def local_step(local: PiscoState, key: Key) -> tuple[PiscoState, None]:
-            params, memory = step(local)  # line 6, X
-            grads = grad(params, key)  # line 6, G
-            return PiscoState(params, add(gap, grads), grads, memory, local.outer_memory), None  # line 6, Y
+            grads = grad(local.params, key)  # line 6, G
+            local = local._replace(tracker=add(gap, grads), grads=grads)  # line 6, Y
+            return step(local), None  # line 6, X of the next step; of the last one, line 9's X − η_l·Y
 
-        end = lax.scan(local_step, state, keys[:-1])[0] if local_steps else state  # lines 4-7
-        arrived, memory = step(end)
-        moved, outer_memory = outer.move(state.params, arrived, comm_lr, end.outer_memory)
+        end = step(state)  # line 6, X of the first step
+        end = lax.scan(local_step, end, keys[:-1])[0] if local_steps else end  # lines 4-7
+        memory = end.local_memory
+        moved, outer_memory = outer.move(state.params, end.params, comm_lr, end.outer_memory)
 
         if one_exchange:
             params, (tracker,), seen = mix((moved, Pushed(end.tracker), direction.sent(memory)))

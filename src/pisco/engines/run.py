@@ -154,6 +154,8 @@ def _runs(points: Sequence[tuple[Algorithm, Schedule]], seeds: Any) -> tuple[Run
     for seed, times in Counter(seeds).items():
         if times > 1:
             raise InputError(f"seed {seed} is given {times} times; give different ones, as in [0, 1, 2]")
+    if len({jax.tree.structure(algorithm) for algorithm, _ in points}) > 1:
+        points = [(algorithm.opened(), server) for algorithm, server in points]
     return tuple(Run(algorithm, server, int(seed)) for algorithm, server in points for seed in seeds)
 
 

@@ -83,10 +83,23 @@ KEPT = ("reduce_max", "reduce_sum", "ragged_dot_general", "pallas_call", "ffi_ca
 
 
 def products(primitive: Any, *given: Any, **params: Any) -> Any:
-    """Keep products with weights, sums and what other programs computed; the rest is cheap to compute again."""
-    if primitive.name in KEPT:
-        return True
-    return jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *given, **params)
+    """Keep sums, what other programs computed, products with weights, and other products smaller than what they join.
+
+    The rest is cheap to compute again: what is elementwise, and scores of attention, which are large beside their dot.
+    """
+    if primitive.name != "dot_general":
+        return primitive.name in KEPT
+    (left, _), (among, _) = params["dimension_numbers"]
+    one, other = given
+    joined, apart = (math.prod(one.shape[axis] for axis in axes) for axes in (left, among))
+    made = one.size * other.size // max(1, joined**2 * apart)
+    return not among or made < max(one.size, other.size)
+
+
+def _copies_of(params: Params) -> Keep:
+    """Keep parameters in the precision of the pass: they are small beside it, and made anew they are read anew."""
+    shapes = {leaf.shape for leaf in jax.tree.leaves(params)}
+    return lambda primitive, *given, **how: primitive.name == "convert_element_type" and given[0].shape in shapes
 
 
 def lean(batching: Batching, keep: Keep = products) -> Batching:
@@ -97,8 +110,8 @@ def lean(batching: Batching, keep: Keep = products) -> Batching:
 def usual(problem: Problem, batch_size: int | None = None) -> Batching:
     """Stacked; but in turn on a CPU where the loss has convolutions, which gain nothing by stacking.
 
-    Where the memory of an accelerator may not hold all agents' passes at once, those of a large model keep little
-    (`lean`), which costs less time than fewer agents at a time; where that is too much still, they are taken in groups.
+    On an accelerator the passes of a large model keep little (`lean`): two thirds of the memory for a few hundredths of
+    the speed, which is less than fewer agents at a time cost. Where that is too much still, they are taken in groups.
     """
     if jax.default_backend() == "cpu":
         return in_turn if problem.convolves else stacked
@@ -119,16 +132,15 @@ def _room() -> float:
 
 
 def _little(problem: Problem, batch_size: int | None) -> Keep | None:
-    """`products`; but None, everything, where that fits, and where keeping less would not save memory.
+    """`products` for a large model; but None, everything, where keeping less would not save memory.
 
     A loop over layers is computed again as a whole before the way back begins: there the body is what to checkpoint,
     which only the model can.
     """
-    own, key, count = jax.eval_shape(problem.init, jax.random.key(0)), jax.random.key(0), problem.num_agents
-    every = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), own)
-    if problem.convolves or group_size(problem, batch_size, every, _room()) == count:
+    own = jax.eval_shape(problem.init, jax.random.key(0))
+    if problem.convolves or num_bytes(own) < LARGE_BYTES:
         return None
-    program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, key, 0).jaxpr
+    program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, jax.random.key(0), 0).jaxpr
     loops = (core.primitives.scan_p, core.primitives.while_p)
     return None if any(holds(program, loop) for loop in loops) else products
 
@@ -168,7 +180,10 @@ def agent_loss(
     """
 
     def kept(loss: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-        return loss if keep is None else jax.checkpoint(loss, policy=keep)
+        if keep is None:
+            return loss
+        both = jax.checkpoint_policies.save_from_both_policies
+        return lambda params, *given: jax.checkpoint(loss, policy=both(keep, _copies_of(params)))(params, *given)
 
     def loss(params: Params, key: Key, agent: Any) -> jax.Array:
         at = agent if place is None else place
