@@ -1,5 +1,7 @@
 """Pairwise masks: streams that two members share and nobody else knows, added by one and taken away by the other.
 
+Not every two: each has its masks with its nearest on a ring, at least half of all, so that those who are honest hang
+together by masks that nobody else knows, unless half of all and more help the server (Bell et al., CCS 2020).
 Each pair's key is the X25519 secret of their two keys through HKDF; each exchange's is drawn from it with HKDF again,
 by the name of the exchange (the hash of the plan, or of all rolls so far; round, phase), its reporters and its layout.
 The mask is the stream of AES-256 in counter mode under that key, which is used once. All of it is `cryptography`'s.
@@ -41,22 +43,40 @@ def exchange_context(where: Where, reporters: Sequence[str], layout: MessageLayo
     """What names one sum: no two have the same masks."""
     who = hashlib.sha256("\0".join([*reporters, "", str(layout.masked)]).encode()).digest()
     number = where.round.to_bytes(8, "big") + where.phase.to_bytes(4, "big")
-    return b"pisco mask 1\0" + hashlib.sha256(where.federation).digest() + number + who
+    return b"pisco mask 2\0" + hashlib.sha256(where.federation).digest() + number + who
 
 
-def fill(words: np.ndarray, name: str, pairs: Mapping[str, bytes], context: bytes) -> None:
-    """Write the sum of a member's masks: of two members, the one whose name comes first adds what the other takes."""
-    streams = [(_stream(key, context), name < other) for other, key in pairs.items()]
-    room = bytearray(_ZEROS.nbytes + _BLOCK)
-    for start in range(0, words.size, STEP):
-        piece = words[start : start + STEP]
-        mask = np.frombuffer(room, WORD, piece.size)
-        for at, (stream, adds) in enumerate(streams):
-            stream.update_into(_ZEROS[: piece.nbytes], room)
-            if at == 0:
-                (np.positive if adds else np.negative)(mask, out=piece)
-            else:
-                (np.add if adds else np.subtract)(piece, mask, out=piece)
+def partners(name: str, reporters: Sequence[str]) -> list[str]:
+    """With whom a reporter shares masks: its nearest on the ring of all names in order, the same seen from both ends.
+
+    They are k = 2·⌈n/4⌉ of n reporters, and at least 4, or all others where those are fewer. Such a ring stays in one
+    piece when any k - 1 are taken out of it. So the server learns nothing of one's vector with the help of fewer than
+    k others, but for the sum of all who do not help it.
+
+    >>> partners("c", "abcdefgh"), partners("a", "hgfedcba"), partners("a", "abcde")
+    (['a', 'b', 'd', 'e'], ['b', 'c', 'g', 'h'], ['b', 'c', 'd', 'e'])
+    """
+    ring = sorted(reporters)
+    own, reach = ring.index(name), max(2, -(-len(ring) // 4))
+    return sorted({ring[(own + step) % len(ring)] for step in range(-reach, reach + 1)} - {name})
+
+
+class Masks:
+    """The sum of a member's masks in one exchange: of two members, the one whose name comes first adds what the other
+    takes."""
+
+    def __init__(self, name: str, pairs: Mapping[str, bytes], context: bytes):
+        self._streams = [
+            (_stream(key, context), np.add if name < other else np.subtract) for other, key in pairs.items()
+        ]
+        self._room = bytearray(_ZEROS.nbytes + _BLOCK)
+
+    def add_to(self, words: np.ndarray) -> None:
+        """Add the next masks to at most `STEP` words, which stay in the cache while one stream after the other is."""
+        zeros, mask = _ZEROS[: words.nbytes], np.frombuffer(self._room, WORD, words.size)
+        for stream, apply in self._streams:
+            stream.update_into(zeros, self._room)
+            apply(words, mask, out=words)
 
 
 def _stream(key: bytes, context: bytes) -> Any:
@@ -70,11 +90,10 @@ def _mode() -> modes.CTR | modes.GCM:
 
     GCM counts from 2 on after a nonce of 12 bytes, in 32 bits: a message is far below its 64 GiB.
     """
-    room, times = bytearray(_ZEROS.nbytes + _BLOCK), {}
-    for mode in MODES:
+    room, times = bytearray(_ZEROS.nbytes + _BLOCK), dict.fromkeys(MODES, 1.0)
+    for mode in MODES * 8:  # in turns: whatever else the machine does is not in all of them
         stream = Cipher(algorithms.AES(bytes(32)), mode).encryptor()
-        for _ in range(3):
-            began = time.perf_counter()
-            stream.update_into(_ZEROS, room)
-            times[mode] = min(times.get(mode, 1.0), time.perf_counter() - began)
+        began = time.perf_counter()
+        stream.update_into(_ZEROS, room)
+        times[mode] = min(times[mode], time.perf_counter() - began)
     return min(times, key=times.__getitem__)
