@@ -66,7 +66,7 @@ class Members:
             if name in reporters:
                 pairs = {other: self.pairs[name][other] for other in masks.partners(name, reporters)}
                 layout = MessageLayout.of(arrays[place])
-                own = masks.Masks(name, pairs, masks.exchange_context(where, reporters, layout))
+                own = masks.PairMasks(name, pairs, masks.exchange_context(where, reporters, layout))
                 sent[name] = fixed.encode(arrays[place], len(reporters), own.add_to)
         return sent
 
@@ -310,7 +310,7 @@ def test_words_of_two_sizes_have_masks_of_their_own():
 
 def test_both_ways_to_the_stream_are_one():
     """Members take the way that is quicker on their machine, and masks cancel all the same."""
-    streams = [Cipher(algorithms.AES(bytes(range(32))), mode).encryptor() for mode in masks.MODES]
+    streams = [Cipher(algorithms.AES(bytes(range(16))), mode).encryptor() for mode in masks.MODES]
     one, other = (stream.update(bytes(1 << 20)) + stream.update(bytes(77)) for stream in streams)
     assert one == other and masks._mode() in masks.MODES
 
@@ -446,7 +446,7 @@ def test_all_four_partners_of_one_of_eight_know_its_vector_with_the_server():
         """What is left of a message once the helpers have taken away what they share with its sender."""
         words = np.zeros(layout.count, np.uint64)
         for helper in helpers:
-            masks.Masks(helper, {name: members.pairs[helper][name]}, context).add_to(words)
+            masks.PairMasks(helper, {name: members.pairs[helper][name]}, context).add_to(words)
         return modulo(whole(sent[name]) + words, sent[name])
 
     own = whole(fixed.encode(arrays[0], 8))

@@ -1,10 +1,12 @@
 """Pairwise masks: streams that two members share and nobody else knows, added by one and taken away by the other.
 
-Not every two: each has its masks with its nearest on a ring, at least half of all, so that those who are honest hang
-together by masks that nobody else knows, unless half of all and more help the server (Bell et al., CCS 2020).
 Each pair's key is the X25519 secret of their two keys through HKDF; each exchange's is drawn from it with HKDF again,
 by the name of the exchange (the hash of the plan, or of all rolls so far; round, phase), its reporters and its layout.
-The mask is the stream of AES-256 in counter mode under that key, which is used once. All of it is `cryptography`'s.
+The mask is the stream of AES-128 in counter mode under that key, which is used once: as strong as X25519, and quicker
+than with more rounds. All of it is `cryptography`'s.
+
+Not every two share masks: see `partners`, after Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic
+Overhead" (CCS 2020).
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ def exchange_context(where: Where, reporters: Sequence[str], layout: MessageLayo
 def partners(name: str, reporters: Sequence[str]) -> list[str]:
     """With whom a reporter shares masks: its nearest on the ring of all names in order, the same seen from both ends.
 
-    They are k = 2·⌈n/4⌉ of n reporters, and at least 4, or all others where those are fewer. Such a ring stays in one
-    piece when any k - 1 are taken out of it. So the server learns nothing of one's vector with the help of fewer than
-    k others, but for the sum of all who do not help it.
+    They are k = 2·⌈n/4⌉ of n reporters, half of all or more, and at least 4, or all others where those are fewer. Such
+    a ring stays in one piece when any k - 1 are taken out of it: with the help of fewer than k the server learns the
+    sum of all who do not help it, and nothing else.
 
     >>> partners("c", "abcdefgh"), partners("a", "hgfedcba"), partners("a", "abcde")
     (['a', 'b', 'd', 'e'], ['b', 'c', 'g', 'h'], ['b', 'c', 'd', 'e'])
@@ -61,9 +63,8 @@ def partners(name: str, reporters: Sequence[str]) -> list[str]:
     return sorted({ring[(own + step) % len(ring)] for step in range(-reach, reach + 1)} - {name})
 
 
-class Masks:
-    """The sum of a member's masks in one exchange: of two members, the one whose name comes first adds what the other
-    takes."""
+class PairMasks:
+    """A member's masks in one exchange: of two members, the one whose name comes first adds what the other takes."""
 
     def __init__(self, name: str, pairs: Mapping[str, bytes], context: bytes):
         self._streams = [
@@ -72,7 +73,7 @@ class Masks:
         self._room = bytearray(_ZEROS.nbytes + _BLOCK)
 
     def add_to(self, words: np.ndarray) -> None:
-        """Add the next masks to at most `STEP` words, which stay in the cache while one stream after the other is."""
+        """Add the next ones to at most `STEP` words: all of them while the words are in the cache."""
         zeros, mask = _ZEROS[: words.nbytes], np.frombuffer(self._room, WORD, words.size)
         for stream, apply in self._streams:
             stream.update_into(zeros, self._room)
@@ -80,7 +81,7 @@ class Masks:
 
 
 def _stream(key: bytes, context: bytes) -> Any:
-    once = HKDFExpand(hashes.SHA256(), 32, info=context).derive(key)
+    once = HKDFExpand(hashes.SHA256(), 16, info=context).derive(key)
     return Cipher(algorithms.AES(once), _mode()).encryptor()
 
 
@@ -92,7 +93,7 @@ def _mode() -> modes.CTR | modes.GCM:
     """
     room, times = bytearray(_ZEROS.nbytes + _BLOCK), dict.fromkeys(MODES, 1.0)
     for mode in MODES * 8:  # in turns: whatever else the machine does is not in all of them
-        stream = Cipher(algorithms.AES(bytes(32)), mode).encryptor()
+        stream = Cipher(algorithms.AES(bytes(16)), mode).encryptor()
         began = time.perf_counter()
         stream.update_into(_ZEROS, room)
         times[mode] = min(times[mode], time.perf_counter() - began)

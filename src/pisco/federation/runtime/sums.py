@@ -116,7 +116,7 @@ class MaskedReports:
         context = masks.exchange_context(part.where, reporters, layout)
         noted = self.used.take(part.k, part.where.phase, context, arrays)
         message = self.buffers.lend(layout.masked.size).data
-        fixed.write(arrays, masks.Masks(agent.name, pairs, context).add_to, layout.masked.split(message))
+        fixed.write(arrays, masks.PairMasks(agent.name, pairs, context).add_to, layout.masked.split(message))
         noted()
         return layout.masked, message
 
