@@ -64,7 +64,7 @@ class Members:
         sent = {}
         for place, name in enumerate(self.names):
             if name in reporters:
-                pairs = {other: self.pairs[name][other] for other in masks.partners(name, reporters)}
+                pairs = {other: self.pairs[name][other] for other in reporters if other != name}
                 layout = MessageLayout.of(arrays[place])
                 own = masks.PairMasks(name, pairs, masks.exchange_context(where, reporters, layout))
                 sent[name] = fixed.encode(arrays[place], len(reporters), own.add_to)
@@ -391,26 +391,9 @@ def tree(names, near):
     return found
 
 
-@pytest.mark.parametrize("count", range(3, 14))
-def test_the_honest_hang_together_unless_all_partners_of_one_help_the_server(count):
-    names = [f"agent-{i:02}" for i in range(count)]
-    near = {name: set(masks.partners(name, names[::-1])) for name in names}
-    k = len(near[names[0]])
-    assert k == min(count - 1, max(4, 2 * -(-count // 4))) and 2 * k >= count
-    for name in names:
-        assert len(near[name]) == k and name not in near[name]
-        assert all(name in near[other] for other in near[name])  # seen from both ends
-    # Fewer than k who help cut nobody off, whoever they are. (Where fewer would, k - 1 would too.)
-    for helpers in itertools.combinations(names, min(k - 1, count - 2)):
-        honest = [name for name in names if name not in helpers]
-        assert len(tree(honest, near)) == len(honest)
-    for name in names:  # k of them can, where there are more than those
-        assert len(tree([name, *(set(names) - near[name] - {name})], near)) == 1
-
-
-@pytest.mark.parametrize("helpers", ["bcg", "bch", "adh", "efg"])  # of a's four partners b, c, g and h, and of others
+@pytest.mark.parametrize("helpers", ["adh", "bcdefg"])  # up to all but two
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_the_server_and_three_of_eight_learn_the_sum_of_the_others_and_nothing_else(monkeypatch, helpers, dtype):
+def test_the_server_and_several_of_eight_learn_the_sum_of_the_others_and_nothing_else(monkeypatch, helpers, dtype):
     """As above: whatever the honest moved among them, other masks between them lead to the very same messages."""
     rng, honest = np.random.default_rng(6), [name for name in EIGHT if name not in helpers]
     first = {place: [(np.rint(rng.normal(size=300) * 2**12) / 2**12).astype(dtype)] for place in range(8)}
@@ -419,7 +402,7 @@ def test_the_server_and_three_of_eight_learn_the_sum_of_the_others_and_nothing_e
         by = (np.rint(rng.normal(size=300) * 2**12) / 2**12).astype(dtype)
         other[EIGHT.index(name)], rest = [first[EIGHT.index(name)][0] + by], rest + by
     other[EIGHT.index(honest[0])] = [first[EIGHT.index(honest[0])][0] - rest]
-    near = {name: set(masks.partners(name, EIGHT)) for name in EIGHT}
+    near = {name: set(EIGHT) - {name} for name in EIGHT}
     pads = {frozenset((one, two)): rng.integers(0, 2**64, 300, dtype=np.uint64) for one in EIGHT for two in near[one]}
     integers = [{name: whole(fixed.encode(arrays[p], 8)) for p, name in enumerate(EIGHT)} for arrays in (first, other)]
     shift, again = {name: integers[0][name] - integers[1][name] for name in honest}, dict(pads)
@@ -434,28 +417,6 @@ def test_the_server_and_three_of_eight_learn_the_sum_of_the_others_and_nothing_e
     for name in EIGHT:
         np.testing.assert_array_equal(one[name], two[name])
     assert all((integers[0][name] != integers[1][name]).mean() > 0.99 for name in honest)
-
-
-def test_all_four_partners_of_one_of_eight_know_its_vector_with_the_server():
-    """The limit of the promise, with the real cipher: who shares all of one's masks takes them away."""
-    arrays, members = vectors(500, count=8), Members(EIGHT)
-    sent, layout = members.words(arrays), MessageLayout.of(arrays[0])
-    context = masks.exchange_context(WHERE, EIGHT, layout)
-
-    def without(name, helpers):
-        """What is left of a message once the helpers have taken away what they share with its sender."""
-        words = np.zeros(layout.count, np.uint64)
-        for helper in helpers:
-            masks.PairMasks(helper, {name: members.pairs[helper][name]}, context).add_to(words)
-        return modulo(whole(sent[name]) + words, sent[name])
-
-    own = whole(fixed.encode(arrays[0], 8))
-    assert masks.partners("a", EIGHT) == list("bcgh")
-    np.testing.assert_array_equal(without("a", "bcgh"), own)
-    for helpers in itertools.combinations("bcgh", 3):  # the fourth's mask still hides it
-        left = without("a", helpers)
-        assert abs(chi_square(split(left, sent["a"]))) < 6 and abs(correlation(left, signed(own, 48))) < 6
-        assert not (left == own).any()
 
 
 # ------------------------------------------------------------------------------------------- keys
@@ -593,7 +554,7 @@ def test_a_message_of_an_earlier_attempt_is_refused():
 
 @pytest.mark.parametrize("name", ["masked_float32[2]", "masked48_float32[2]"])
 def test_a_state_of_words_that_are_unknown_is_refused(name):
-    """Of earlier versions: one masked float32 in words of 8 bytes, one every two members' vectors."""
+    """Of earlier versions: one masked float32 in words of 8 bytes, one with masks of another cipher."""
     assert kept_layout("masked48_2_float32[2]").size == 12
     with pytest.raises(InputError, match=rf"{re.escape(repr(name))}, which this version does not know; go on with"):
         kept_layout(name)

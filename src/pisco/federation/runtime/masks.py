@@ -4,9 +4,6 @@ Each pair's key is the X25519 secret of their two keys through HKDF; each exchan
 by the name of the exchange (the hash of the plan, or of all rolls so far; round, phase), its reporters and its layout.
 The mask is the stream of AES-128 in counter mode under that key, which is used once: as strong as X25519, and quicker
 than with more rounds. All of it is `cryptography`'s.
-
-Not every two share masks: see `partners`, after Bell et al., "Secure Single-Server Aggregation with (Poly)Logarithmic
-Overhead" (CCS 2020).
 """
 
 from __future__ import annotations
@@ -46,21 +43,6 @@ def exchange_context(where: Where, reporters: Sequence[str], layout: MessageLayo
     who = hashlib.sha256("\0".join([*reporters, "", str(layout.masked)]).encode()).digest()
     number = where.round.to_bytes(8, "big") + where.phase.to_bytes(4, "big")
     return b"pisco mask 2\0" + hashlib.sha256(where.federation).digest() + number + who
-
-
-def partners(name: str, reporters: Sequence[str]) -> list[str]:
-    """With whom a reporter shares masks: its nearest on the ring of all names in order, the same seen from both ends.
-
-    They are k = 2·⌈n/4⌉ of n reporters, half of all or more, and at least 4, or all others where those are fewer. Such
-    a ring stays in one piece when any k - 1 are taken out of it: with the help of fewer than k the server learns the
-    sum of all who do not help it, and nothing else.
-
-    >>> partners("c", "abcdefgh"), partners("a", "hgfedcba"), partners("a", "abcde")
-    (['a', 'b', 'd', 'e'], ['b', 'c', 'g', 'h'], ['b', 'c', 'd', 'e'])
-    """
-    ring = sorted(reporters)
-    own, reach = ring.index(name), max(2, -(-len(ring) // 4))
-    return sorted({ring[(own + step) % len(ring)] for step in range(-reach, reach + 1)} - {name})
 
 
 class PairMasks:

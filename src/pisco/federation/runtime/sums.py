@@ -90,7 +90,7 @@ class PlainSum:
 
 
 class MaskedReports:
-    """An agent's vectors, each a fixed-point number under the masks that it shares with others."""
+    """An agent's vectors, each a fixed-point number under the masks that it shares with every other reporter."""
 
     def __init__(self, agent: Agent):
         self.agent, self.ring = agent, Keyring(agent)
@@ -112,7 +112,7 @@ class MaskedReports:
             raise Stopped(
                 f"in round {part.k} {error}; scale the model's parameters, or leave out server_sum in a new plan"
             ) from None
-        pairs = self.ring.pairs(masks.partners(agent.name, reporters), lambda: agent.wanted(part.where))
+        pairs = self.ring.pairs([each for each in reporters if each != agent.name], lambda: agent.wanted(part.where))
         context = masks.exchange_context(part.where, reporters, layout)
         noted = self.used.take(part.k, part.where.phase, context, arrays)
         message = self.buffers.lend(layout.masked.size).data
