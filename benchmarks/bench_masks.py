@@ -8,8 +8,8 @@ Prints one JSON object. Real processes, mutual TLS, everything kept on disk; the
 times count. `round_ms` is what agents see between two finished rounds of PISCO (two exchanges), on average;
 `cpu_ms_per_agent` and `cpu_ms_server` what a round costs one agent's process and the server's, whatever else the
 machine does, and `cpu_ms` all of them; `bytes_per_round` what all agents send to the server and hear from it. `ratio`
-has masked over plain of each. `alone` times the parts of one exchange in this process: one agent's message, whose masks
-may have been made ahead, and the server's sum.
+has masked over plain of each. `alone` times the parts of one exchange in this process: one agent's message, and the
+server's sum.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     from pisco.federation.runtime import masks
-    from pisco.federation.runtime.ahead import MasksAhead
     from pisco.federation.runtime.buffers import Buffers
     from pisco.federation.runtime.codec import Where
     from pisco.federation.runtime.routes import ServerHop
@@ -102,25 +101,21 @@ def alone(dim: int, agents: int, repeats: int = 5) -> dict[str, dict[str, float]
     with tempfile.TemporaryDirectory() as folder:
         reports, adding = MaskedReports.__new__(MaskedReports), MaskedSum.__new__(MaskedSum)
         reports.agent = SimpleNamespace(name="agent-0", wanted=lambda where: True)  # type: ignore[assignment]
-        reports.ring = SimpleNamespace(pairs=lambda names, wanted: pairs)  # type: ignore[assignment]
+        ring = SimpleNamespace(pairs=lambda names, wanted: {name: pairs[name] for name in names})
+        reports.ring = ring  # type: ignore[assignment]
         found = {}
-        kinds = (("plain", PlainSum(None), PlainSum(None)), ("masked", reports, adding), ("ahead", reports, adding))
-        for kind, agent, server in kinds:
+        reports.buffers = Buffers()
+        for kind, agent, server in (("plain", PlainSum(None), PlainSum(None)), ("masked", reports, adding)):
             times: dict[str, list[float]] = {"message_ms": [], "sum_ms": []}
             for _ in range(repeats):
                 reports.used = UsedMasks(Path(folder), durable=False)
-                if not times["sum_ms"]:
-                    reports.ahead, reports.buffers = MasksAhead(), Buffers()
-                if kind == "masked":
-                    reports.ahead._last = reports.ahead._making = None  # forgets what comes next
-                time.sleep(0.05)  # what is made ahead is ready then
                 began = time.perf_counter()
                 layout, data = agent.message(part, [vector])
                 times["message_ms"].append(time.perf_counter() - began)
-                arrays: Any = dict.fromkeys(range(agents), layout.split(data))
-                if kind != "plain":  # what the others sent, so that the masks cancel: a negative is the inverse and 1
-                    arrays = {p: layout.split(bytes(layout.size)) for p in range(agents)}
-                    arrays |= {0: layout.split(data), 1: [~plane for plane in layout.split(data)]}
+                # What the others sent, in memory of their own; masks cancel, as a negative is the inverse and 1.
+                sent = layout.split(data)
+                arrays: Any = {p: [np.zeros_like(plane) for plane in sent] for p in range(agents)} | {0: sent}
+                arrays |= {1: [~plane for plane in sent]} if kind == "masked" else {}
                 began = time.perf_counter()
                 server.combine(arrays, layout, hop)
                 times["sum_ms"].append(time.perf_counter() - began)

@@ -25,7 +25,6 @@ from worlds import Quadratics, coins
 grpc = pytest.importorskip("grpc")
 import pisco  # noqa: E402
 from pisco.federation.runtime import fixed, keyring, masks, sums  # noqa: E402
-from pisco.federation.runtime.ahead import MasksAhead  # noqa: E402
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Update, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
 from pisco.federation.runtime.replay import replay, scan, together, weighed, why_not_scan  # noqa: E402
@@ -67,9 +66,8 @@ class Members:
             if name in reporters:
                 pairs = {other: self.pairs[name][other] for other in reporters if other != name}
                 layout = MessageLayout.of(arrays[place])
-                own = np.ones(layout.count, np.uint64)
-                masks.fill(own, name, pairs, masks.exchange_context(where, reporters, layout))
-                sent[name] = fixed.encode(arrays[place], len(reporters), own)
+                own = masks.PairMasks(name, pairs, masks.exchange_context(where, reporters, layout))
+                sent[name] = fixed.encode(arrays[place], len(reporters), own.add_to)
         return sent
 
 
@@ -101,6 +99,7 @@ def test_numbers_of_32_bits_and_fewer_are_the_nearest_integers():
     for dtype in (np.float64, np.float32, np.float16, jnp.bfloat16):
         given = (rng.normal(size=70_000) * 10.0 ** rng.integers(-14, 4, 70_000)).astype(dtype)
         bits, fraction = BITS[str(np.dtype(dtype))]
+        given[:9] = np.arange(-4, 5) * 2.0 ** -(fraction + 1)  # halves are rounded to what is even
         expected = np.rint(given.astype(np.float64) * 2.0**fraction).astype(np.int64)
         words = fixed.encode([given.reshape(7, -1)], 10)
         assert sum(plane.nbytes for plane in words) == bits // 8 * given.size
@@ -125,7 +124,9 @@ def test_vectors_of_two_precisions_travel_in_words_of_both_sizes():
         expected = sum(integers) * (count // 3) / (count * 2.0**fraction)
         assert mean.shape == shapes[at][0] and mean.dtype == arrays[0][at].dtype
         np.testing.assert_array_equal(mean, expected.astype(mean.dtype))
-    for text in ("masked_float32[3]", "masked48_float64[3]", "masked48_float32[3] float32[3]", "masked64_float32[1]"):
+    unknown = ["masked_float32[3]", "masked48_float32[3]"]  # of earlier versions
+    unknown += ["masked48_2_float64[3]", "masked48_2_float32[3] float32[3]", "masked64_2_float32[1]"]
+    for text in unknown:
         with pytest.raises(BadMessage, match="is unknown here; give everybody one version of pisco"):
             MessageLayout.parse(text)
 
@@ -309,7 +310,7 @@ def test_words_of_two_sizes_have_masks_of_their_own():
 
 def test_both_ways_to_the_stream_are_one():
     """Members take the way that is quicker on their machine, and masks cancel all the same."""
-    streams = [Cipher(algorithms.AES(bytes(range(32))), mode).encryptor() for mode in masks.MODES]
+    streams = [Cipher(algorithms.AES(bytes(range(16))), mode).encryptor() for mode in masks.MODES]
     one, other = (stream.update(bytes(1 << 20)) + stream.update(bytes(77)) for stream in streams)
     assert one == other and masks._mode() in masks.MODES
 
@@ -325,14 +326,18 @@ class Pad:
         self.at += len(zeros)
 
 
+def sent_under(monkeypatch, names, arrays, pads):
+    """What everybody sends under masks drawn by hand, as integers."""
+    pairs = {one: {other: frozenset((one, other)) for other in names if other != one} for one in names}
+    monkeypatch.setattr(masks, "_stream", lambda key, context: Pad(pads[key]))
+    sent = Members.words(SimpleNamespace(names=names, pairs=pairs), arrays)
+    return {name: whole(words) for name, words in sent.items()}
+
+
 def view(monkeypatch, arrays, pads):
     """All that the server and member d hold: what everybody sent, and d's own masks and vector."""
-    pairs = {one: {other: frozenset((one, other)) for other in NAMES if other != one} for one in NAMES}
-    members = SimpleNamespace(names=NAMES, pairs=pairs)
-    monkeypatch.setattr(masks, "_stream", lambda key, context: Pad(pads[key]))
-    sent = Members.words(members, arrays)
     return [
-        *map(whole, sent.values()),
+        *sent_under(monkeypatch, NAMES, arrays, pads).values(),
         *[pads[pair] for pair in pads if "d" in pair],
         whole(fixed.encode(arrays[3], 4)),
     ]
@@ -371,6 +376,47 @@ def test_the_server_and_one_member_learn_the_sum_of_the_others_and_nothing_else(
     np.testing.assert_array_equal(modulo(honest, words), modulo(expected, words))
     # Of a roll of two, that would be a vector.
     assert sums.FEWEST == 3
+
+
+EIGHT = list("abcdefgh")
+
+
+def tree(names, near):
+    """The names that hang together with the first by masks, each after the one that it hangs on."""
+    found = {names[0]: None}
+    for name in (queue := [names[0]]):
+        for other in sorted(near[name] & set(names) - set(found)):
+            found[other] = name
+            queue.append(other)
+    return found
+
+
+@pytest.mark.parametrize("helpers", ["adh", "bcdefg"])  # up to all but two
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_server_and_several_of_eight_learn_the_sum_of_the_others_and_nothing_else(monkeypatch, helpers, dtype):
+    """As above: whatever the honest moved among them, other masks between them lead to the very same messages."""
+    rng, honest = np.random.default_rng(6), [name for name in EIGHT if name not in helpers]
+    first = {place: [(np.rint(rng.normal(size=300) * 2**12) / 2**12).astype(dtype)] for place in range(8)}
+    other, rest = dict(first), 0
+    for name in honest[1:]:
+        by = (np.rint(rng.normal(size=300) * 2**12) / 2**12).astype(dtype)
+        other[EIGHT.index(name)], rest = [first[EIGHT.index(name)][0] + by], rest + by
+    other[EIGHT.index(honest[0])] = [first[EIGHT.index(honest[0])][0] - rest]
+    near = {name: set(EIGHT) - {name} for name in EIGHT}
+    pads = {frozenset((one, two)): rng.integers(0, 2**64, 300, dtype=np.uint64) for one in EIGHT for two in near[one]}
+    integers = [{name: whole(fixed.encode(arrays[p], 8)) for p, name in enumerate(EIGHT)} for arrays in (first, other)]
+    shift, again = {name: integers[0][name] - integers[1][name] for name in honest}, dict(pads)
+    for name, parent in reversed(tree(honest, near).items()):
+        if parent is not None:  # what its masks must make up for goes by the mask with the one that it hangs on
+            pair = frozenset((name, parent))
+            again[pair] = pads[pair] + shift[name] if name < parent else pads[pair] - shift[name]
+            shift[parent] = shift[parent] + shift[name]
+    changed = [pair for pair in pads if (pads[pair] != again[pair]).any()]
+    assert len(changed) == len(honest) - 1 and not any(set(helpers) & pair for pair in changed)
+    one, two = (sent_under(monkeypatch, EIGHT, *each) for each in ((first, pads), (other, again)))
+    for name in EIGHT:
+        np.testing.assert_array_equal(one[name], two[name])
+    assert all((integers[0][name] != integers[1][name]).mean() > 0.99 for name in honest)
 
 
 # ------------------------------------------------------------------------------------------- keys
@@ -493,7 +539,7 @@ def test_a_message_of_an_earlier_attempt_is_refused():
     arrays = vectors(10)
     words = Members().words(arrays)["a"]
     layout = MessageLayout.of(arrays[0]).masked
-    assert str(layout) == "masked48_float32[1,10] masked48_float32[3]" and layout.size == 6 * 13
+    assert str(layout) == "masked48_2_float32[1,10] masked48_2_float32[3]" and layout.size == 6 * 13
     message = list(encode(WHERE, "a", layout, b"".join(plane.tobytes() for plane in words)))
     _, found = decode(message, WHERE, "a", layout=layout, limit=layout.size)
     assert all((one == other).all() for one, other in zip(found, words, strict=True))
@@ -506,13 +552,12 @@ def test_a_message_of_an_earlier_attempt_is_refused():
         decode(change, WHERE, "a", limit=layout.size, held=SimpleNamespace(mark=b"", layout=None))
 
 
-def test_a_state_of_words_that_are_unknown_is_refused():
-    """Of an earlier version, which masked float32 in words of 8 bytes."""
-    assert kept_layout("masked48_float32[2]").size == 12
-    with pytest.raises(
-        InputError, match=r"of the kind 'masked_float32\[2\]', which this version does not know; go on with"
-    ):
-        kept_layout("masked_float32[2]")
+@pytest.mark.parametrize("name", ["masked_float32[2]", "masked48_float32[2]"])
+def test_a_state_of_words_that_are_unknown_is_refused(name):
+    """Of earlier versions: one masked float32 in words of 8 bytes, one with masks of another cipher."""
+    assert kept_layout("masked48_2_float32[2]").size == 12
+    with pytest.raises(InputError, match=rf"{re.escape(repr(name))}, which this version does not know; go on with"):
+        kept_layout(name)
 
 
 # ------------------------------------------------------------------------------------------- plans and rolls
@@ -646,26 +691,6 @@ def test_vectors_that_gossip_sends_compressed_are_masked_whole(tmp_path, how):
     other = Watched(tmp_path / "hidden", hidden, quadratic_of).join()
     assert other.pulled and all(layout == layout.masked for layout, _ in other.pulled)
     np.testing.assert_allclose(other.params(), one.params(), rtol=0, atol=1e-5)
-
-
-def test_masks_made_ahead_are_those_of_their_exchange():
-    """Learnt in the first round, used from the second on; within rounds alone where names are not known before."""
-    pairs = Members().pairs["a"]
-
-    def hits(hash_of):
-        ahead, found = MasksAhead(), []
-        for k, phase in itertools.product(range(4), range(2)):
-            where, layout = Where(hash_of(k), k + 1, phase), MessageLayout((("float32", (1, 40_000 + phase)),))
-            context = masks.exchange_context(where, NAMES, layout)
-            made, expected = ahead.take(where, context), np.empty(40_000 + phase, np.uint64)
-            masks.fill(expected, "a", pairs, context)
-            assert made is None or (made == expected).all()
-            found.append(made is not None)
-            ahead.prepare("a", pairs, NAMES, layout)
-        return found
-
-    assert hits(lambda k: bytes(32)) == [False] * 3 + [True] * 5
-    assert hits(lambda k: bytes([k])) == [False, False, False, True, False, True, False, True]
 
 
 class Vanishing(Watched):

@@ -31,7 +31,8 @@ SMALL = 64 * 1024
 
 _LEAF = re.compile(r"([a-z0-9_]{1,20})\[((?:\d{1,12}(?:,\d{1,12}){0,7})?)\]")
 _DTYPES = ("float32", "float64", "bfloat16", "float16")
-_MASKED = re.compile(r"masked\d\d_")
+_MASKED = re.compile(r"masked\d\d_2_")
+"""What is masked otherwise, by another version, has another name: nobody takes the one for the other."""
 _PLANES = np.dtype("<u8"), np.dtype("<u4"), np.dtype("<u2")
 
 _RECEIVED = Buffers()
@@ -124,7 +125,7 @@ class MessageLayout:
     @functools.cached_property
     def masked(self) -> MessageLayout:
         """The same with every number hidden in a word: of 8 bytes in float64, of 6 elsewhere."""
-        words = ((f"masked{8 * word_of(_dtype(name)).size}_{name}", shape) for name, shape in self.plain.leaves)
+        words = ((f"masked{8 * word_of(_dtype(name)).size}_2_{name}", shape) for name, shape in self.plain.leaves)
         return MessageLayout(tuple(words))
 
     @property

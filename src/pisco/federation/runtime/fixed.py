@@ -10,9 +10,8 @@ Words of 8 bytes are added up as they are, those of 6 as their upper 32 and thei
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -53,32 +52,39 @@ def check(arrays: Sequence[np.ndarray], count: int) -> None:
             )
 
 
-def write(arrays: Sequence[np.ndarray], masks: np.ndarray | None, words: Words) -> None:
-    """Write all numbers of some arrays, one after the other, as words; with a mask each, of which its last bits count.
+def write(arrays: Sequence[np.ndarray], masks: Callable[[np.ndarray], None] | None, words: Words) -> None:
+    """Write all numbers of some arrays, one after the other, as words; `masks` adds theirs to some integers at a time.
 
     To leave the first bits of an integer away is to take it modulo a smaller power of two, and sums with it.
     """
-    # A power of two changes no digit, so 32 bits are enough for numbers that have no more.
-    at, done, room, floats = {WIDE: 0, SHORT: 0}, 0, np.empty(STEP, np.int64), np.empty(STEP)
+    at, floats = {WIDE: 0, SHORT: 0}, np.empty(STEP)
     for array in arrays:
         flat, word = array.reshape(-1), word_of(array.dtype)
         for start in range(0, flat.size, STEP):
-            size = min(STEP, flat.size - start)
-            whole, numbers = room[:size], floats.view(np.float64 if word is WIDE else np.float32)[:size]
-            np.copyto(numbers, flat[start : start + size])
-            np.rint(np.multiply(numbers, 2.0**word.bits, out=numbers), out=numbers)
-            np.copyto(whole, numbers, casting="unsafe")
+            numbers = floats[: min(STEP, flat.size - start)]
+            np.copyto(numbers, flat[start : start + STEP])
+            first, *rest = _cut(words, word, at[word], numbers.size)
+            if word is WIDE:
+                np.rint(np.multiply(numbers, 2.0**word.bits, out=numbers), out=numbers)
+                np.copyto(first.view(np.int64), numbers, casting="unsafe")
+                whole = first
+            else:
+                # A float64 near 2^(52 - bits) is a multiple of 2^-bits: this rounds as `rint` does, and its last bits
+                # are the integer.
+                np.add(numbers, 1.5 * 2.0 ** (52 - word.bits), out=numbers)
+                whole = numbers.view(WORD)
             if masks is not None:
-                np.add(whole.view(WORD), masks[done : done + whole.size], out=whole.view(WORD))
-            first, *rest = _cut(words, word, at[word], whole.size)
+                masks(whole)
             for low in rest:
                 np.copyto(low, whole, casting="unsafe")
                 np.right_shift(whole, 8 * low.itemsize, out=whole)
-            np.copyto(first, whole, casting="unsafe")
-            done, at[word] = done + whole.size, at[word] + whole.size
+                np.copyto(first, whole, casting="unsafe")
+            at[word] += numbers.size
 
 
-def encode(arrays: Sequence[np.ndarray], count: int, masks: np.ndarray | None = None) -> list[np.ndarray]:
+def encode(
+    arrays: Sequence[np.ndarray], count: int, masks: Callable[[np.ndarray], None] | None = None
+) -> list[np.ndarray]:
     """All numbers of some arrays as one vector of words, to be added up with those of `count` members in all.
 
     >>> [plane.tolist() for plane in encode([np.array([1.0, -(2.0**-40)]), -np.ones(1, np.float32)], count=3)]
@@ -102,12 +108,12 @@ def total(parts: Sequence[Words], layout: MessageLayout, divisor: int) -> list[n
             first, *rest = words = _cut(room, word, 0, here.size)
             _add_up([_cut(part, word, at[word], here.size) for part in parts], words)
             top, unit = first.view(f"i{first.itemsize}"), 8 * (word.size - first.itemsize)
-            # Not its absolute value: that of the smallest integer is itself.
-            if max(int(top.max()), -int(top.min())) > 1 << (word.bits + word.sum_bits - unit):
+            # Not its absolute value: that of the smallest integer is itself. What the lower bits carry is not in it.
+            if max(int(top.max()), -int(top.min())) > (1 << (word.bits + word.sum_bits - unit)) + len(parts):
                 raise OutOfRange("the masks in a sum did not cancel")
             whole, lower = floats[:, : here.size]
             np.copyto(whole, top)
-            for low in rest:  # a float has room for 48 bits
+            for low in rest:  # a float has room for 48 bits, and for what they carry
                 np.copyto(lower, low)
                 np.multiply(whole, 2.0**unit, out=whole)
                 np.add(whole, lower, out=whole)
@@ -118,16 +124,13 @@ def total(parts: Sequence[Words], layout: MessageLayout, divisor: int) -> list[n
 
 
 def _add_up(parts: Sequence[Words], into: Words) -> None:
-    """The sum of words of one size, into the same with room for carries."""
+    """The sum of words of one size, into the same with room for what the lower bits carry."""
     for part in parts:
         for total, plane in zip(into, part, strict=True):
             if part is parts[0]:
                 np.copyto(total, plane)
             else:
                 np.add(total, plane, out=total)
-    for high, low in itertools.pairwise(into):
-        np.add(high, low >> 16, out=high)
-        np.bitwise_and(low, 0xFFFF, out=low)
 
 
 def _cut(words: Words, word: WordSize, start: int, size: int) -> list[np.ndarray]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from pisco.federation.masking import FEWEST
 from pisco.federation.runtime import fixed, masks, routes
-from pisco.federation.runtime.ahead import MasksAhead
 from pisco.federation.runtime.buffers import Buffers
 from pisco.federation.runtime.codec import Data, MessageLayout, Where
 from pisco.federation.runtime.keyring import KeyBoard, Keyring
@@ -96,7 +95,7 @@ class MaskedReports:
     def __init__(self, agent: Agent):
         self.agent, self.ring = agent, Keyring(agent)
         self.used = UsedMasks(agent.store.folder, durable=agent.store.durable)
-        self.ahead, self.buffers = MasksAhead(), Buffers()
+        self.buffers = Buffers()
 
     def begin(self) -> None:
         self.ring.introduce()
@@ -116,13 +115,8 @@ class MaskedReports:
         pairs = self.ring.pairs([each for each in reporters if each != agent.name], lambda: agent.wanted(part.where))
         context = masks.exchange_context(part.where, reporters, layout)
         noted = self.used.take(part.k, part.where.phase, context, arrays)
-        own = self.ahead.take(part.where, context)
-        if own is None:
-            own = self.ahead.made(agent.name, pairs, context, layout)
         message = self.buffers.lend(layout.masked.size).data
-        fixed.write(arrays, own, layout.masked.split(message))
-        del own  # its memory is for the next one's
-        self.ahead.prepare(agent.name, pairs, reporters, layout)
+        fixed.write(arrays, masks.PairMasks(agent.name, pairs, context).add_to, layout.masked.split(message))
         noted()
         return layout.masked, message
 
