@@ -1,5 +1,7 @@
 """Shared fixtures."""
 
+import contextlib
+import functools
 import gc
 import os
 import platform
@@ -39,6 +41,12 @@ from browsers import browser, opened  # noqa: E402, F401 (fixtures)
 # A command that runs inside the tests' process would switch on the cache of programs for all tests after it.
 jax.config.update("jax_enable_compilation_cache", False)
 jax.config.update("jax_traceback_in_locations_limit", 0)  # lines of source in programs: a twentieth of the time
+
+# Every program is written in a context of its own, which takes a third of the time of a small one: one does for all.
+with contextlib.suppress(ImportError, AttributeError):
+    from jax._src.interpreters import mlir
+
+    mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
 # Tracing makes many small objects that live: looking for cycles among them every 700 took a twelfth of the time.
 gc.freeze()
