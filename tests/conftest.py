@@ -103,7 +103,7 @@ def few_programs():
     """Every compiled program holds pieces of memory, and the system ends a process that holds too many of them."""
     yield
     pieces = Path("/proc/self/maps")
-    if pieces.exists() and pieces.read_bytes().count(b"\n") > 15_000:
+    if pieces.exists() and pieces.read_bytes().count(b"\n") > 35_000:  # of 65,530 that Linux allows
         jax.clear_caches()
 
 

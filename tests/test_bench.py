@@ -288,7 +288,9 @@ def test_packing_loses_nothing_and_says_less(measured, tmp_path):
 def test_least_squares_knows_its_optimum():
     problem = least_squares(agents=3, samples=6, features=4, condition=2.0)
     network = pisco.Network.complete(3)
-    result = pisco.run(pisco.algorithms.dsgt(local_lr=0.5), problem, network, rounds=400, eval_every=400)
+    result = pisco.run(
+        pisco.algorithms.dsgt(local_lr=0.5), problem, network, rounds=400, eval_every=400, chunk_rounds=400
+    )
     assert result.history["gap"][0] == pytest.approx(1, rel=1e-5) and result.history["gap"][-1] < 1e-6
     assert result.history["grad_norm_sq"][-1] < 1e-6
 

@@ -69,7 +69,8 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
     network = pisco.Network.ring(6, server=pisco.bernoulli(0.5))
 
     def ended(rule):
-        return pisco.run(rule, world.problem(), network, rounds=400, eval_every=400).history["grad_norm_sq"][-1]
+        once = {"rounds": 400, "eval_every": 400, "chunk_rounds": 400}
+        return pisco.run(rule, world.problem(), network, **once).history["grad_norm_sq"][-1]
 
     local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
     for lasting in (False, True):

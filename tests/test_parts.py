@@ -15,7 +15,6 @@ from pisco.federation.runtime.sums import PlainSum
 from pisco.parts import Parted, whole
 
 from federations import Running, free_ports, plan_for
-from federations import shared_programs as shared_programs
 from worlds import Quadratics, network_for, trajectory
 
 N, RING = 5, pisco.Network.ring(5, server=pisco.bernoulli(0.3))
@@ -104,9 +103,8 @@ def test_every_method_sends_what_is_shared_and_nothing_else(x64, name):
 def test_leaves_of_ones_own_reach_ones_own_minimiser(x64):
     world = TwoWorlds()
     network = pisco.Network.ring(6, server=pisco.bernoulli(0.3))
-    result = pisco.run(
-        pisco.algorithms.pisco(local_lr=0.1, local_steps=2), world.problem, network, rounds=800, eval_every=800
-    )
+    rule, once = pisco.algorithms.pisco(local_lr=0.1, local_steps=2), {"eval_every": 800, "chunk_rounds": 800}
+    result = pisco.run(rule, world.problem, network, rounds=800, **once)
     np.testing.assert_allclose(result.params["own"], world.own.minimizers, atol=1e-10)
     np.testing.assert_allclose(result.params["x"], np.tile(world.shared.optimum, (6, 1)), atol=1e-10)
     assert result.history["grad_norm_sq"][-1] < 1e-18

@@ -13,7 +13,7 @@ import pisco
 from pisco.cli.federation import loopback
 from pisco.cli.main import app
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 from waiting import outcome
 
 

@@ -8,7 +8,6 @@ import pytest
 import pisco
 
 from federations import Running, plan_for
-from federations import shared_programs as shared_programs
 
 SIZES = (6, 9, 7)
 RNG = np.random.default_rng(0)

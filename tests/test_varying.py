@@ -81,7 +81,7 @@ def test_gradient_tracking_is_exact_on_varying_graphs(kind, x64):
     world = Quadratics()
     network = pisco.Network(graphs.ring(6), varying=VARYING[kind](6), server=pisco.bernoulli(0.05))
     rule = pisco.algorithms.pisco(local_lr=0.02, local_steps=1)
-    result = pisco.run(rule, world.problem(), network, rounds=3000, eval_every=3000)
+    result = pisco.run(rule, world.problem(), network, rounds=3000, eval_every=3000, chunk_rounds=3000)
     np.testing.assert_allclose(result.params, np.tile(world.optimum, (6, 1)), atol=1e-8)
 
 
