@@ -24,7 +24,7 @@ def runs(tmp_path_factory):
     np.savez(home / "few.npz", **arrays)
     settings = ["problem.name=mlp", f"problem.dataset={home / 'few.npz'}", "problem.partition=iid", "problem.hidden=24"]
     settings += ["network.agents=2", "network.graph=complete", "run.batch_size=6", "run.rounds=600"]
-    settings += ["run.eval_every=600", "algorithm.local_lr=1.5", "algorithm.local_steps=1"]
+    settings += ["run.chunk_rounds=600", "run.eval_every=600", "algorithm.local_lr=1.5", "algorithm.local_steps=1"]
     for name, more in (("plain", []), ("private", PROTECTED)):
         config = load("mnist", [*settings, *more])
         config.execute().save(home / name)

@@ -225,7 +225,7 @@ COMPARE = ("compare", "tiny.toml", "--grid", "0.1,0.3", "--targets", "grad_norm_
 
 def test_the_command_writes_a_table_a_picture_and_applies_prices(tiny):
     words = (*COMPARE, "--algorithms", "pisco,dsgd,fedavg", "--out", "here", "--json", "--set", "clock.compute=1.5")
-    words += ("--set", "problem.each_agent=true")
+    words += ("--set", "problem.each_agent=true", "--tuning-seeds", "2")
     done = pisco_(*words, "--price-server", "7", "--price-gossip", "2")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)

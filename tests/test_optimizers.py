@@ -37,18 +37,25 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("pisco", {"local_steps": 2, "comm_lr": 0.7}),
-        ("pisco", {"local_steps": 1, "one_exchange": True}),
-        ("dsgd", {"local_steps": 2}),
-        ("dsgd", {"combine_first": True}),
-        ("kgt", {"local_steps": 3}),
-        ("kgt", {"local_steps": 3, "lasting": True}),
-    ],
-)
+RULES = [
+    ("pisco", {"local_steps": 2, "comm_lr": 0.7}),
+    ("pisco", {"local_steps": 1, "one_exchange": True}),
+    ("dsgd", {"local_steps": 2}),
+    ("dsgd", {"combine_first": True}),
+    ("kgt", {"local_steps": 3}),
+    ("kgt", {"local_steps": 3, "lasting": True}),
+]
+
+
+def pairs():
+    """Every choice with the first rule, every rule with one more; all others in the slow tests."""
+    for at, (name, given) in enumerate(RULES):
+        for turn, choice in enumerate(CHOICES):
+            slow = at > 0 and at % len(CHOICES) != turn
+            yield pytest.param(name, given, choice, marks=[pytest.mark.slow] * slow)
+
+
+@pytest.mark.parametrize(("name", "given", "choice"), list(pairs()))
 def test_the_twins_agree(x64, name, given, choice):
     ours, theirs = CHOICES[choice]
     world, W = Quadratics(), doubly_stochastic(6, symmetric=False)

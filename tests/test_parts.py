@@ -74,7 +74,7 @@ def half(x, matrix, at):
     return 0.5 * jnp.einsum("bi,bij,bj->b", x - at, matrix, x - at)
 
 
-ONE_OF_A_KIND = ["pisco", "pisco-adam", "pisco-compressed", "kgt", "beer", "scaffold", "dsgt", "ha-fed", "dsgd"]
+ONE_OF_A_KIND = ["pisco", "pisco-compressed", "kgt", "scaffold", "ha-fed", "dsgd"]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Networks that vary: time-varying gossip, sampled reports, several gossip steps, adaptive servers."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,8 +20,13 @@ KEY = jax.random.key(3)
 
 
 def matrix(network, k, key=KEY, who=False):
-    mix, links = draw_round(network.gossip, who, key, k, network.num_agents)
-    return np.asarray(mix(jnp.eye(network.num_agents))), links
+    return jax.tree.map(np.asarray, _matrix(network.gossip, key, k, who, network.num_agents))
+
+
+@partial(jax.jit, static_argnames=("who", "agents"))
+def _matrix(gossip, key, k, who, agents):
+    mix, links = draw_round(gossip, who, key, k, agents)
+    return mix(jnp.eye(agents)), links
 
 
 VARYING = {
