@@ -229,6 +229,7 @@ def test_what_is_never_sent_stays_when_somebody_joins_and_at_the_end(tmp_path, m
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_guards_and_masks_see_what_is_sent_and_nothing_else(x64):
     """Poison is bounded and named where a part of the model is never sent; masked sums count and average the rest."""
     links = {"server": pisco.bernoulli(0.5)}

@@ -177,13 +177,12 @@ def coarse(monkeypatch):
 
 
 def test_an_epsilon_alone_finds_the_noise_and_with_noise_ends_the_run(coarse):
-    found = pisco.run(
-        RULE, private(pisco.Privacy(clip=0.5, epsilon=3.0, delta=1e-3)), RING, rounds=5, batch_size=2, eval_every=5
-    )
+    sizes, wish = (9, 5, 9), {"clip": 0.5, "epsilon": 3.0, "delta": 1e-3}
+    found = pisco.run(RULE, private(pisco.Privacy(**wish), sizes), RING, rounds=5, batch_size=2, eval_every=5)
     assert 2.98 < found.history["epsilon"][-1] <= 3.0
     noise = found.settings["privacy"]["noise"]
     # With that noise given, a longer run ends where the budget does.
-    problem = private(pisco.Privacy(clip=0.5, noise=noise, epsilon=3.0, delta=1e-3))
+    problem = private(pisco.Privacy(**wish, noise=noise), sizes)
     with pytest.warns(UserWarning, match="epsilon = 3 of agent 1 is spent after round 5, the last"):
         ended = pisco.run(RULE, problem, RING, rounds=50, batch_size=2)
     assert ended.rounds == 5 and not ended.interrupted
