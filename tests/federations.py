@@ -6,14 +6,14 @@ import time
 
 import jax
 import numpy as np
-import pytest
-from jax.experimental.compilation_cache import compilation_cache
+from jax.extend import core
 
 import pisco
 from pisco.cli.federation.loopback import free_ports
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.plan import Federation
+from pisco.federation.runtime import cut
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.rolled_agent import AGENTS
 from pisco.federation.runtime.rolled_server import SERVERS
@@ -56,24 +56,32 @@ def quadratic_of(agent, world=None, dtype=np.float32):
     )
 
 
-@pytest.fixture(scope="module", autouse=True)
-def shared_programs(tmp_path_factory):
-    """Agents whose data have one size share their compiled programs, as their processes do. Import it to use it."""
-    shared = {
-        "jax_enable_compilation_cache": True,
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in shared}
+def holds_more(jaxpr):
+    """Whether a program depends on something that its text does not tell: arrays, or functions of Python's."""
+    for step in jaxpr.eqns:
+        inner = [value for value in jax.tree.leaves(list(step.params.values())) if hasattr(value, "consts")]
+        arrays = [atom.val for atom in step.invars if hasattr(atom, "val")] + [each.consts for each in inner]
+        if "callback" in step.primitive.name or any(np.size(value) > 1 for value in jax.tree.leaves(arrays)):
+            return True
+        if any(map(holds_more, core.jaxprs_in_params(step.params))):
+            return True
+    return False
 
-    def use(settings):
-        for name, value in settings.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
 
-    use(shared)
-    yield
-    use(before)
+def shared_stage(part, made={}, own=cut.compiled_stage):  # noqa: B006
+    """Agents whose data have one size share their compiled programs, as their processes do from a file.
+
+    What they have written down alike is one program, in whichever test.
+    """
+    if holds_more(part):
+        return own(part)
+    text = (str(part), jax.config.jax_enable_x64)
+    if text not in made:
+        made[text] = own(part)
+    return made[text]
+
+
+cut.compiled_stage = shared_stage
 
 
 class Running:

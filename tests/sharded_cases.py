@@ -159,6 +159,7 @@ NETWORKS = {
     "custom": on(ring(9, server=lambda key, k: k % 4 == 1)),
     "personal": on(ring(10, server=COIN), problem=personal),
     "streamed": on(ring(10, server=COIN), problem=streamed),
+    "streamed, absent": on(random_graph(server=COIN, presence=CHURN), problem=streamed),
     "poisoned": on(poisoned_ring(server=COIN)),
     "poisoned, per agent": on(poisoned_ring(server=pisco.per_agent(np.linspace(0, 1, 9)))),
     "private": on(ring(10, server=COIN), problem=lambda n: uneven(n, privacy=pisco.Privacy(clip=0.5, noise=1.0))),

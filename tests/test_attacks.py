@@ -24,7 +24,7 @@ def runs(tmp_path_factory):
     np.savez(home / "few.npz", **arrays)
     settings = ["problem.name=mlp", f"problem.dataset={home / 'few.npz'}", "problem.partition=iid", "problem.hidden=24"]
     settings += ["network.agents=2", "network.graph=complete", "run.batch_size=6", "run.rounds=600"]
-    settings += ["run.eval_every=600", "algorithm.local_lr=1.5", "algorithm.local_steps=1"]
+    settings += ["run.chunk_rounds=600", "run.eval_every=600", "algorithm.local_lr=1.5", "algorithm.local_steps=1"]
     for name, more in (("plain", []), ("private", PROTECTED)):
         config = load("mnist", [*settings, *more])
         config.execute().save(home / name)
@@ -60,10 +60,10 @@ def test_what_is_attacked_is_what_the_run_did(runs):
     seen = observe(runs / "private", agent=1)
     config = load(runs / "private" / CONFIG_FILE)
     rule, problem, network = config.build()
-    from pisco.engines.job import Run, seed_key
+    from pisco.engines.job import Run, seed_key, streams
     from pisco.engines.round import Rounds
 
-    run = Run(rule, network.server, seed_key(0))
+    run = Run(rule, network.server, streams(seed_key(0)))
     rounds = Rounds(run, problem, network.gossip, num_agents=2, batch_size=6)
     grads = rounds.start(2).state.grads
     for name, leaf in seen.gradient.items():

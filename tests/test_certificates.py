@@ -16,7 +16,7 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.naming import number
 from pisco.federation.runtime.server import Server
 
-from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, plan_for, quadratic_of
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the authority, and is not here")
 

@@ -21,10 +21,17 @@ from pisco.experiments import load
 from worlds import TINY_EXPERIMENT as TINY
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the processes of these tests keep their programs, as those of users do."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: Path) -> Path:
     """A small experiment in an empty current folder."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PISCO_CACHE", str(compiled))
     monkeypatch.setattr(run_command, "use_compilation_cache", lambda: None)
     generator = np.random.default_rng(0)
     features = generator.normal(size=(40, 3)).astype(np.float32)
@@ -222,13 +229,12 @@ def test_output_to_a_full_disk():
 
 # ------------------------------------------------------------------------------------ kill and Ctrl-C
 
-LONG = ["--set", "run.rounds=60000", "--set", "run.chunk_rounds=500", "--set", "run.eval_every=500"]
+LONG = ["--set", "run.rounds=30000", "--set", "run.chunk_rounds=500", "--set", "run.eval_every=500"]
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen:
     command = [sys.executable, "-m", "pisco.cli.main", "run", "tiny.toml", *LONG, "--out", str(folder), *words]
-    environment = os.environ | {"PISCO_CACHE": str(folder.parent / "cache")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for_checkpoint(process: subprocess.Popen, folder: Path) -> None:
@@ -249,7 +255,7 @@ def test_after_kill_9_a_resumed_run_is_bit_identical(tiny):
         pytest.fail("no kill fell into a run")
     done = shell("run", "--resume", str(folder), "--json", cwd=tiny)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["rounds"] == 60000
+    assert json.loads(done.stdout)["rounds"] == 30000
     straight = tiny / "straight"
     uninterrupted = start(straight)
     uninterrupted.communicate(timeout=900)
@@ -269,9 +275,9 @@ def test_ctrl_c_keeps_what_was_computed_and_says_how_to_resume(tiny):
     assert process.returncode == 130, said
     assert f"pisco run --resume {folder}" in said and "Traceback" not in said
     result = Result.load(folder)
-    assert result.interrupted and 0 < result.rounds < 60000
+    assert result.interrupted and 0 < result.rounds < 30000
     done = shell("run", "--resume", str(folder), cwd=tiny)
-    assert done.returncode == 0 and Result.load(folder).rounds == 60000, done.stderr
+    assert done.returncode == 0 and Result.load(folder).rounds == 30000, done.stderr
 
 
 # --------------------------------------------------------------------------------------- other commands
@@ -453,7 +459,7 @@ def test_a_file_that_is_no_result_is_called_a_file(tiny):
 
 @pytest.mark.parametrize("encoding", ["cp1252", pytest.param("ascii", marks=pytest.mark.slow)])
 def test_a_poor_encoding_loses_signs_and_nothing_else(tiny, encoding):
-    environment = os.environ | {"PYTHONIOENCODING": encoding, "PISCO_CACHE": str(tiny / "cache")}
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
     done = subprocess.run(
         [sys.executable, "-m", "pisco.cli.main", "run", "tiny.toml", "--out", "x"],
         capture_output=True,

@@ -199,7 +199,7 @@ def test_a_run_has_seconds_of_its_own_stream(tmp_path):
     assert seconds.shape == (2, 301) and (np.diff(seconds) > 0).all() and seconds.dtype == np.float64
     assert "seconds" not in without.history and seconds[0, -1] != seconds[1, -1]
     np.testing.assert_array_equal(without.params, whole.params)
-    run(rounds=120, checkpoint=tmp_path)
+    run(rounds=200, checkpoint=tmp_path)
     resumed = run(checkpoint=tmp_path, resume=True, eval_every=1)
     np.testing.assert_array_equal(resumed.history["seconds"], seconds)
     sparse = run(seed=1, eval_every=2, chunk_rounds=3, rounds=4)
@@ -310,13 +310,13 @@ def test_a_schedule_that_watches_the_loss_is_timed_by_what_it_did(tmp_path, monk
     known = network.with_server(pisco.networks.schedules.custom(lambda key, k: reached[k]))
     assert pisco.run(rule, network=known, **runs, **how).history["seconds"].tolist() == seen.history["seconds"].tolist()
     # Measured less often, and cut in two: nothing of it is lost between rows, or in a checkpoint.
-    first = pisco.run(rule, network=network, **runs | {"rounds": 130}, eval_every=10, checkpoint=tmp_path)
+    first = pisco.run(rule, network=network, **runs | {"rounds": 120}, eval_every=10, checkpoint=tmp_path)
     rest = pisco.run(rule, network=network, **runs, **how, eval_every=10, checkpoint=tmp_path, resume=True)
     assert "seconds" not in first.history
     assert rest.history["seconds"].tolist() == seen.history["seconds"][::10].tolist()
     old = History.save  # of a checkpoint that was made before rounds were noted
     monkeypatch.setattr(History, "save", lambda self: {k: v for k, v in old(self).items() if k != "reached"})
-    pisco.run(rule, network=network, **runs | {"rounds": 130}, eval_every=10, checkpoint=tmp_path / "old")
+    pisco.run(rule, network=network, **runs | {"rounds": 120}, eval_every=10, checkpoint=tmp_path / "old")
     with pytest.raises(InputError, match="do not say which rounds reached the server; resume without a clock"):
         pisco.run(rule, network=network, **runs, **how, eval_every=10, checkpoint=tmp_path / "old", resume=True)
     for engine in (ScanEngine(batched=True), "sharded"):

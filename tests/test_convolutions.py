@@ -277,12 +277,11 @@ def own_problem():
     return pisco.Problem(loss_of_network, params, data, test=data[0], metrics={"accuracy": is_right}, eval_batch=3)
 
 
-ENGINES = ["sharded", ScanEngine(batching=stacked), pytest.param("debug", marks=pytest.mark.slow)]
+ENGINES = {"sharded": "sharded", "stacked": ScanEngine(batching=stacked), "debug": "debug"}
 
 
-@pytest.mark.parametrize(
-    "engine", [pytest.param(ENGINES[0], marks=pytest.mark.slow), *ENGINES[1:]], ids=["sharded", "stacked", "debug"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 def test_engines_agree_on_a_users_network(engine, x64):
     problem, net = own_problem(), pisco.Network.path(2)
     assert usual(problem) is in_turn

@@ -151,6 +151,7 @@ def lines(local):
     return problem.parted({"local": "height"}) if local else problem
 
 
+@pytest.mark.slow
 def test_leaves_of_ones_own_are_no_unlikeness_of_what_is_sent():
     """Heights differ: tracking pays where they are shared, and hardly where they are not; as runs show."""
     for local in (False, True):

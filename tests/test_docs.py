@@ -27,7 +27,8 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SLOW = {"compare_schedules.py", "karate_club.py", "plan_network.py", "algorithms.md", "performance.md"}  # many programs
 SLOW |= {"planning.md", "networks.md", "time.md", "models.md", "getting-started.md"}
-SLOW |= {"parts_torch.py", "federate_torch.py", "federate_jax.py", "own_loss.py"}
+SLOW |= {"parts_torch.py", "federate_torch.py", "federate_jax.py", "own_loss.py", "parts_flax.py", "parts_equinox.py"}
+SLOW |= {"privacy.md", "guards.md"}
 NEEDS = {"federate_torch.py": ("torch", "torch"), "parts_torch.py": ("torch", "torch")}
 LIBRARIES = {"parts_flax.py": "flax", "parts_equinox.py": "equinox"}  # which no extra for tests brings
 

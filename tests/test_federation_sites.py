@@ -32,7 +32,7 @@ from pisco.federation.runtime.replay import replay
 from pisco.federation.runtime.wire_pb2 import Report
 
 import needs
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 
 NAMES = ("age", "bmi", "smokes")
 

@@ -23,7 +23,7 @@ from pisco.networks.summing import refuse_masks
 from pisco.networks.watch import Evidence, Names
 from pisco.settings.tables import NetworkTable, checked
 
-from federations import Running, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, plan_for, quadratic_of
 from worlds import Quadratics
 
 GUARD = pisco.clip()
@@ -45,7 +45,7 @@ def loss_of(result):
 
 
 def run(net, **options):
-    return pisco.run(RULE, WORLD.problem(), net, rounds=120, eval_every=1000, **options)
+    return pisco.run(RULE, WORLD.problem(), net, rounds=120, eval_every=1000, chunk_rounds=120, **options)
 
 
 @pytest.fixture(scope="module")

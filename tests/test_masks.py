@@ -19,7 +19,7 @@ from pisco.federation.authority import Authority, read_certificate
 from pisco.federation.kits import Kit
 from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, read
 
-from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, free_ports, make_kits, plan_for, quadratic_of
 from worlds import Quadratics, coins
 
 grpc = pytest.importorskip("grpc")

@@ -1,6 +1,7 @@
 """Schedules, mixing operators and the network that ties them together."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +21,13 @@ KEY = jax.random.key(7)
 
 def dense_round(network, round_index=0, key=KEY):
     """The matrix that a round applies to agents on the leading axis."""
-    who = network.server.participants(key, round_index)
-    mix, links = draw_round(network.gossip, who, key, round_index, network.num_agents)
-    return np.asarray(mix(jnp.eye(network.num_agents))), links
+    return jax.tree.map(np.asarray, _dense(network.gossip, network.server, key, round_index, network.num_agents))
+
+
+@partial(jax.jit, static_argnames="agents")
+def _dense(gossip, server, key, k, agents):
+    mix, links = draw_round(gossip, server.participants(key, k), key, k, agents)
+    return mix(jnp.eye(agents)), links
 
 
 @pytest.mark.parametrize("network", [pisco.Network.ring(6), pisco.Network.ring(70), pisco.Network.star(70)])

@@ -12,7 +12,7 @@ from pisco.federation.runtime import news
 from pisco.federation.runtime.news import Notice
 from pisco.federation.runtime.peers import Peer
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 
 
 @pytest.fixture

@@ -37,18 +37,25 @@ CHOICES = {
 }
 
 
-@pytest.mark.parametrize("choice", CHOICES)
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("pisco", {"local_steps": 2, "comm_lr": 0.7}),
-        ("pisco", {"local_steps": 1, "one_exchange": True}),
-        ("dsgd", {"local_steps": 2}),
-        ("dsgd", {"combine_first": True}),
-        ("kgt", {"local_steps": 3}),
-        ("kgt", {"local_steps": 3, "lasting": True}),
-    ],
-)
+RULES = [
+    ("pisco", {"local_steps": 2, "comm_lr": 0.7}),
+    ("pisco", {"local_steps": 1, "one_exchange": True}),
+    ("dsgd", {"local_steps": 2}),
+    ("dsgd", {"combine_first": True}),
+    ("kgt", {"local_steps": 3}),
+    ("kgt", {"local_steps": 3, "lasting": True}),
+]
+
+
+def pairs():
+    """Every choice with the first rule, every rule with one more; all others in the slow tests."""
+    for at, (name, given) in enumerate(RULES):
+        for turn, choice in enumerate(CHOICES):
+            slow = at > 0 and at % len(CHOICES) != turn
+            yield pytest.param(name, given, choice, marks=[pytest.mark.slow] * slow)
+
+
+@pytest.mark.parametrize(("name", "given", "choice"), list(pairs()))
 def test_the_twins_agree(x64, name, given, choice):
     ours, theirs = CHOICES[choice]
     world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
@@ -69,7 +76,8 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
     network = pisco.Network.ring(6, server=pisco.bernoulli(0.5))
 
     def ended(rule):
-        return pisco.run(rule, world.problem(), network, rounds=400, eval_every=400).history["grad_norm_sq"][-1]
+        once = {"rounds": 400, "eval_every": 400, "chunk_rounds": 400}
+        return pisco.run(rule, world.problem(), network, **once).history["grad_norm_sq"][-1]
 
     local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
     for lasting in (False, True):

@@ -1,5 +1,6 @@
 """Agents that are absent: what they keep, what the others do without them, what is counted, what is refused."""
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -54,10 +55,9 @@ def test_a_round_is_that_of_all_with_the_weight_of_the_absent_on_the_diagonal(x6
     )
     for k, share in enumerate((0.7, 0.3, 0.0)):
         present = rng.random(n) < share
-        mix, links = draw_round(network.gossip, who, key, k, n, present=jnp.asarray(present))
-        found = np.array(mix(jnp.eye(n)))
+        found, links, participates = map_of(network.gossip, who, key, k, present)
         found[~present] = np.eye(n)[~present]  # whatever they are told, they keep what they have
-        W = np.asarray(draw_round(everybody.gossip, who, key, k, n)[0](jnp.eye(n)))
+        W = map_of(everybody.gossip, who, key, k, agents=n)[0]
         reached = np.asarray(who) & present if everybody.splits_rounds else np.zeros(n, bool)
         expected = twins.among_present(W, present & ~reached, server=False)
         expected[reached] = reached / max(reached.sum(), 1)
@@ -66,7 +66,19 @@ def test_a_round_is_that_of_all_with_the_weight_of_the_absent_on_the_diagonal(x6
         gossiped = expected[np.ix_(~reached, ~reached)]
         assert links.edges == np.count_nonzero(gossiped) - np.count_nonzero(np.diag(gossiped))
         assert (links.uplinks, links.downlinks, links.present) == (reached.sum(), reached.sum(), present.sum())
-        np.testing.assert_array_equal(mix.participates, present)
+        np.testing.assert_array_equal(participates, present)
+
+
+def map_of(gossip, who, key, k, present=None, agents=None):
+    """The matrix of a round, its links, and who takes part."""
+    found = compiled_map(gossip, who, key, k, present, len(present) if agents is None else agents)
+    return jax.tree.map(np.array, found)
+
+
+@partial(jax.jit, static_argnames="agents")
+def compiled_map(gossip, who, key, k, present, agents):
+    mix, links = draw_round(gossip, who, key, k, agents, present=present)
+    return mix(jnp.eye(agents)), links, mix.participates
 
 
 def test_the_server_averages_those_present_and_what_the_absent_hold_reaches_nobody(x64):

@@ -15,7 +15,7 @@ from pisco.federation.runtime.postbox import MOST, Postbox, PushedMessage
 from pisco.federation.runtime.server import Server
 from pisco.federation.runtime.wire_pb2 import Pushed
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401 (a fixture)
+from federations import Running, make_kits, plan_for, quadratic_of
 from waiting import wait_until
 
 ROUNDS = 14

@@ -31,7 +31,7 @@ from pisco.federation.runtime.wire_pb2 import Report
 from relays import Answering, HttpProxy, hidden_plan, relay_of, tls_records
 
 import needs
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 from waiting import wait_until
 
 SECRET = "as long as nobody else reads this"

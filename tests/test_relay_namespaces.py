@@ -15,7 +15,7 @@ import pisco
 from pisco.data import load
 from pisco.federation.plan import Federation
 
-from federations import Running, make_kits, plan_for, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for
 from waiting import written
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from pisco.networks.rounds import draw_round
 from pisco.results import Result
 from test_networks import Doubling
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 from worlds import Quadratics
 
 AGENTS, ROUNDS = 5, 6

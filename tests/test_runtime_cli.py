@@ -13,7 +13,7 @@ import pisco
 from pisco.cli.federation import loopback
 from pisco.cli.main import app
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 from waiting import outcome
 
 
@@ -71,6 +71,7 @@ def own(*, local_lr: float, shrink: float = 1.0):
 """
 
 
+@pytest.mark.slow
 def test_a_method_of_ones_own_is_tried_in_a_federation(tmp_path):
     """Its file lies in every kit, and what is set reaches it."""
     (tmp_path / "mine.py").write_text(OWN)
@@ -83,6 +84,9 @@ def test_a_method_of_ones_own_is_tried_in_a_federation(tmp_path):
     network = pisco.Network.path(2, server=pisco.bernoulli(0.5))
     alone = pisco.run(rule, problem, network, rounds=3)
     np.testing.assert_allclose(pisco.Result.load(said["folder"]).params, alone.params, rtol=0, atol=1e-6)
+
+
+def test_what_cannot_be_tried_is_refused_before_anything_is_written(tmp_path):
     assert "shrink is not a setting" in refused(
         "federation", "try", "--set", "algorithm.shrink=2", "--out", tmp_path / "g"
     )

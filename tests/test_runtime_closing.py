@@ -11,7 +11,7 @@ from pisco.federation import kits, signed
 from pisco.federation.plan import Federation
 from pisco.federation.runtime.programs import Programs
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for, quadratic_of
 
 PRESENCE = {"all": {}, "deadline": {"presence": "deadline", "deadline": 2.0, "quorum": 2}}
 

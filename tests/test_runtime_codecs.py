@@ -16,7 +16,7 @@ from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.updates import Compressing, Incoming, Outgoing, compress
 from pisco.federation.runtime.wire_pb2 import Piece
 
-from federations import Processes, Running, plan_for, shared_programs  # noqa: F401
+from federations import Processes, Running, plan_for
 
 D, AGENTS = 2000, 3
 TARGETS = np.random.default_rng(0).normal(size=(5, 1, D)).astype(np.float32)

@@ -14,7 +14,7 @@ from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import Mailroom, Stopped, Waited
 from pisco.federation.runtime.wire_pb2 import Column, Report, Row
 
-from federations import Processes, Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Processes, Running, make_kits, plan_for, quadratic_of
 
 
 def undisturbed(tmp_path, plan):

@@ -16,7 +16,7 @@ from pisco.federation.runtime.chunks import DataChunk
 from pisco.federation.runtime.codec import CHUNK, BadMessage, MessageLayout, Where, decode, encode
 from pisco.federation.runtime.wire_pb2 import Chunk, Header
 
-from federations import Running, free_ports, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, free_ports, plan_for, quadratic_of
 from proxy import Proxy
 
 # Bad links

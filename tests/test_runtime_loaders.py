@@ -12,7 +12,6 @@ import pisco
 from pisco.interop import host
 
 from federations import Running, make_kits, plan_for
-from federations import shared_programs as shared_programs
 from waiting import outcome
 
 N, M = 3, 12

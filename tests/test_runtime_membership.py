@@ -14,7 +14,7 @@ from pisco.federation.runtime.peers import Stopped
 from pisco.networks.rounds import draw_round
 from pisco.problems.gradient import gradient
 
-from federations import Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Running, free_ports, make_kits, plan_for, quadratic_of
 from worlds import Quadratics
 
 WORLD = Quadratics(agents=5)

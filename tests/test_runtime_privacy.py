@@ -13,7 +13,7 @@ from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.spending import FILE, Spending
 from pisco.privacy.accounting import spent
 
-from federations import Running, make_kits, plan_for, shared_programs  # noqa: F401
+from federations import Running, make_kits, plan_for
 
 
 def own(index, privacy=None):

@@ -28,7 +28,7 @@ from pisco.federation.runtime.replay import everybody, replay, scan, together
 from pisco.federation.runtime.rolled_agent import RolledAgent
 from pisco.interop.modules import load_problem
 
-from federations import Processes, Running, free_ports, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401
+from federations import Processes, Running, free_ports, make_kits, plan_for, quadratic_of
 from proxy import Proxy
 from waiting import Patience
 from worlds import Quadratics

@@ -80,7 +80,8 @@ def on_disk(folder):
 
 def run(data, rule=RULE, rounds=4, **options):
     problem = data if isinstance(data, pisco.Problem) else pisco.Problem(loss, np.zeros(3, np.float32), data)
-    return pisco.run(rule, problem, RING, rounds=rounds, **({"eval_every": 2, "batch_size": 5} | options))
+    usual = {"eval_every": 2, "batch_size": 5, "chunk_rounds": 2}  # two rounds are one program, however many there are
+    return pisco.run(rule, problem, RING, rounds=rounds, **(usual | options))
 
 
 def same(one, two):

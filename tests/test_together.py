@@ -8,7 +8,6 @@ import pytest
 import pisco
 
 from federations import Running, plan_for
-from federations import shared_programs as shared_programs
 
 SIZES = (6, 9, 7)
 RNG = np.random.default_rng(0)
@@ -96,7 +95,8 @@ def test_a_stream_gives_the_same_bits_and_goes_on(in_memory, tmp_path):
         np.testing.assert_array_equal(found.history[name], column, err_msg=name)
 
 
-@pytest.mark.parametrize("engine", ["sharded", pytest.param("debug", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["sharded", "debug"])
 def test_other_engines_agree(in_memory, engine):
     found = run(streamed(), engine=engine)
     close(found.params, in_memory.params)

@@ -17,7 +17,7 @@ from pisco.federation.runtime.rolled_agent import AGENTS
 from pisco.federation.runtime.rolled_server import SERVERS
 from pisco.federation.runtime.wire_pb2 import Report
 
-from federations import Running, make_kits, plan_for, quadratic_of, shared_programs  # noqa: F401 (a fixture)
+from federations import Running, make_kits, plan_for, quadratic_of
 from proxy import Proxy
 from worlds import Quadratics
 

@@ -29,7 +29,7 @@ class Run(NamedTuple):
 
     algorithm: Algorithm
     server: Schedule
-    seed: Any  # a whole number; inside a program, the root key made of it
+    seed: Any  # a whole number; inside a program, the streams made of it
 
 
 class Carry(NamedTuple):
@@ -56,8 +56,9 @@ class Streams(NamedTuple):
         return jax.random.fold_in(self.batches, k + 1)
 
 
+@jax.jit
 def streams(key: jax.Array) -> Streams:
-    """The streams of one run."""
+    """The streams of one run: made outside its programs, which compile the sooner."""
     return Streams(*(jax.random.fold_in(key, stream) for stream in range(6)))
 
 

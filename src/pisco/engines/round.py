@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pisco.engines.evaluate import with_params
-from pisco.engines.job import Carry, Run, Segment, first_memories, streams
+from pisco.engines.job import Carry, Run, Segment, first_memories
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.rounds import Gossip, Links, draw_round, draw_start
 from pisco.networks.schedules import watches_loss
@@ -34,7 +34,7 @@ class Rounds:
         batching: Batching | None = None,
     ):
         self.run, self.problem, self.gossip = run, problem, gossip
-        self.num_agents, self.here, self.keys = num_agents, here, streams(run.seed)
+        self.num_agents, self.here, self.keys = num_agents, here, run.seed
         self.grad = gradient(problem, batch_size, here, batching)
         self.loss = mean_loss(problem, batch_size, here, batching)
         self.renew = buffers(problem, batch_size, here, batching) if problem.renews else None

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.engines.evaluate import agent_errors, evaluate, round_metrics
-from pisco.engines.job import Carry, Job, Run, Segment, seed_key
+from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.networks.rounds import Gossip, Links
@@ -120,11 +120,11 @@ class ScanEngine:
     def _runs(self, job: Job) -> Any:
         """Runs as the program takes them: one after the other, or all stacked into one."""
         if not self._batches(job):
-            return [run._replace(seed=seed_key(run.seed)) for run in job.runs]
+            return [run._replace(seed=streams(seed_key(run.seed))) for run in job.runs]
         # On the host and at once: a call of the accelerator for every number of every run takes seconds.
         runs = jax.tree.map(lambda *leaves: _stacked(leaves), *(run._replace(seed=0) for run in job.runs))
         seeds: Any = np.array([run.seed for run in job.runs], np.uint32)
-        return runs._replace(seed=jax.vmap(seed_key)(seeds))
+        return runs._replace(seed=jax.vmap(lambda seed: streams(seed_key(seed)))(seeds))
 
     def _host(self, trees: Any) -> Any:
         """Host copies with runs on the leading axis."""

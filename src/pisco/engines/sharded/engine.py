@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from pisco.engines.cluster.processes import Processes
 from pisco.engines.evaluate import evaluate, round_metrics
-from pisco.engines.job import Job, Run, Segment, carry_shapes, seed_key
+from pisco.engines.job import Job, Run, Segment, carry_shapes, seed_key, streams
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.engines.sharded.block import Block
@@ -31,7 +31,7 @@ def _inside(held: Shard, blocks: Blocks) -> tuple[Shard, Block]:
 
 
 def _rounds(run: Run, held: Shard, here: Block, batch_size: int | None) -> Rounds:
-    run = run._replace(seed=jax.random.wrap_key_data(run.seed, impl="threefry2x32"))
+    run = run._replace(seed=streams(jax.random.wrap_key_data(run.seed, impl="threefry2x32")))
     count = here.blocks.agents
     return Rounds(run, held.problem, held.gossip, num_agents=count, batch_size=batch_size, here=here)
 

@@ -39,6 +39,11 @@ class Later:
         self.get = get
 
 
+def compiled_stage(part: core.Jaxpr) -> Callable[..., list[Any]]:
+    """What stands between two exchanges, as a function of what it needs."""
+    return jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))
+
+
 class Stages:
     """A function as compiled stages with exchanges between them.
 
@@ -71,7 +76,7 @@ class Stages:
             part = jaxpr.replace(
                 constvars=[], invars=needed, outvars=made, eqns=piece, debug_info=jaxpr.debug_info.with_unknown_names()
             )
-            self._stages.insert(0, (needed, made, jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))))
+            self._stages.insert(0, (needed, made, compiled_stage(part)))
             wanted |= dict.fromkeys(needed)
             if index:
                 wanted |= _variables(self.exchanges[index - 1].invars)

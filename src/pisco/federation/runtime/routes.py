@@ -17,11 +17,42 @@ import numpy as np
 from pisco.engines.job import Streams
 from pisco.errors import InputError
 from pisco.networks.network import Network
-from pisco.networks.rounds import Links, Told, count_links, draw, tell
-from pisco.networks.schedules import decided_shape
+from pisco.networks.rounds import Gossip, Links, Told, count_links, draw, tell
+from pisco.networks.schedules import Schedule, decided_shape
 
 BLOCK = 512
 """Coins are tossed for this many rounds at once: one by one would cost more than the rounds."""
+
+
+# Networks and keys are arguments: another network of the same kind compiles nothing anew.
+
+
+@functools.partial(jax.jit, static_argnames="agents")
+def _toss(server: Schedule, gossip: Gossip, keys: Streams, memory: Any, first: Any, *, agents: int) -> Any:
+    """The memory after a block of rounds, and what is drawn in them."""
+
+    def one(memory: Any, k: Any) -> tuple[Any, Any]:
+        who, memory = server.decide(memory, keys.coins, k, lambda: jnp.zeros(()))  # who looks at a loss was refused
+        drawn = draw(gossip, who, keys.links, k)
+        return memory, (tell(drawn, agents), drawn.weights, count_links(gossip, drawn, agents))
+
+    return jax.lax.scan(one, memory, jnp.int32(first) + jnp.arange(BLOCK, dtype=jnp.int32))
+
+
+@jax.jit
+def _weighing(gossip: Gossip, keys: Streams, who: Any, k: Any, some: Any) -> jax.Array:
+    """What the links to some agents weigh for everybody in a round's gossip; of one after the other, Wᵀ."""
+    return draw(gossip, who, keys.links, jnp.int32(k)).operator(jnp.asarray(some, float))
+
+
+@functools.partial(jax.jit, static_argnames="agents")
+def _counted(gossip: Gossip, keys: Streams, rows: Any, *, agents: int) -> Links:
+    """The links of rounds, by who reaches the server, the round, and who is present."""
+
+    def one(drawn: Any) -> Links:
+        return count_links(gossip, draw(gossip, drawn[0], keys.links, drawn[1], drawn[2]), agents)
+
+    return jax.lax.map(one, rows)
 
 
 class GossipHop(NamedTuple):
@@ -95,13 +126,8 @@ class Routes:
         """The same where `present` has a row for every round from `first` on."""
         rounds = np.arange(first, first + len(present), dtype=np.int32)
         who = np.stack([self._drawn(k)[0].server for k in rounds.tolist()])
-        gossip, key, agents = self.network.gossip, self.keys.links, self.num_agents
-
-        def one(drawn: Any) -> Links:
-            return count_links(gossip, draw(gossip, drawn[0], key, drawn[1], drawn[2]), agents)
-
         who = who if self.network.splits_rounds else who[:, 0]
-        columns = jax.jit(lambda rows: jax.lax.map(one, rows))((who, rounds, present))
+        columns = _counted(self.network.gossip, self.keys, (who, rounds, present), agents=self.num_agents)
         return Links(*map(np.asarray, columns))
 
     def hops(self, k: int, place: int | None, present: np.ndarray | None = None) -> list[Hop]:
@@ -126,7 +152,7 @@ class Routes:
         """One gossip exchange of round k where `who` reach the server; the start's is round 0's of all."""
         at = (k if self.network.varying or who is not False else 0, who is False)
         if self._matrix[0] != at:
-            self._matrix = (at, np.asarray(self._transposed(who, jnp.int32(k))))
+            self._matrix = (at, np.asarray(_weighing(self.network.gossip, self.keys, who, k, np.eye(self.num_agents))))
         transposed = self._matrix[1]  # row i holds what agent i takes, column i who takes from it
         if self.network.push is not None:
             return self._one_way_hop(place, transposed)
@@ -136,7 +162,8 @@ class Routes:
         if present is not None:
             incoming = {j: weight for j, weight in incoming.items() if present[j]}
             readers = tuple(j for j in readers if present[j])
-            kept = float(self._weighing(who, jnp.int32(k), ~present)[place]) if not present.all() else 0.0
+            if not present.all():
+                kept = float(_weighing(self.network.gossip, self.keys, who, k, ~present)[place])
         return GossipHop(dict(sorted(incoming.items())), readers, kept)
 
     def _one_way_hop(self, place: int, pull: np.ndarray) -> GossipHop:
@@ -166,27 +193,11 @@ class Routes:
             if not jax.tree.leaves(memories[0]):
                 memories[block] = memories[0]  # nothing to remember: any block may come first
             for b in range(max(b for b in memories if b <= block), block + 1):
-                memories[b + 1], drawn = self._toss(memories[b], jnp.int32(b * BLOCK))
+                memories[b + 1], drawn = _toss(
+                    self.network.server, self.network.gossip, self.keys, memories[b], b * BLOCK, agents=self.num_agents
+                )
             self._block = (block, jax.tree.map(np.asarray, drawn))
         return self._block[1]
-
-    @functools.cached_property
-    def _toss(self) -> Any:
-        """The memory after a block of rounds, and what is drawn in them."""
-        server, gossip, keys, agents = self.network.server, self.network.gossip, self.keys, self.num_agents
-
-        def one(memory: Any, k: Any) -> tuple[Any, Any]:
-            who, memory = server.decide(memory, keys.coins, k, self._nobody_knows)
-            drawn = draw(gossip, who, keys.links, k)
-            return memory, (tell(drawn, agents), drawn.weights, count_links(gossip, drawn, agents))
-
-        return jax.jit(lambda memory, k: jax.lax.scan(one, memory, k + jnp.arange(BLOCK, dtype=jnp.int32)))
-
-    @functools.cached_property
-    def _transposed(self) -> Any:
-        """Wᵀ of a round's gossip."""
-        gossip, key, eye = self.network.gossip, self.keys.links, jnp.eye(self.num_agents)
-        return jax.jit(lambda who, k: draw(gossip, who, key, k).operator(eye))
 
     @functools.cached_property
     def _transposed_push(self) -> Any:
@@ -194,12 +205,6 @@ class Routes:
         drawn = draw(self.network.gossip, False, self.keys.links, jnp.int32(0))
         assert drawn.push is not None
         return drawn.push(jnp.eye(self.num_agents))
-
-    @functools.cached_property
-    def _weighing(self) -> Any:
-        """What the links to some agents weigh for everybody."""
-        gossip, key = self.network.gossip, self.keys.links
-        return jax.jit(lambda who, k, some: draw(gossip, who, key, k).operator(jnp.asarray(some, float)))
 
     def _nobody_knows(self) -> Any:
         raise InputError(
