@@ -57,11 +57,11 @@ settings.load_profile("pisco")
 
 
 QUICK = {"api", "checkpoint", "compressors", "data", "federation_state", "graphs", "inputs", "layering", "partition"}
-QUICK |= {"results", "sizes", "targets", "twins", "weights"}
+QUICK |= {"results", "sizes", "targets", "twins"}
 """Files of tests that together take less than a minute on two cores: what `make check` runs."""
 
-TWINS = {"test_pisco", "test_dsgd", "test_a_transposed_matrix_is_noticed"}
-"""Of the twins these: the methods that all others are made of."""
+TWINS = {"test_pisco", "test_a_transposed_matrix_is_noticed"}
+"""Of the twins these."""
 
 
 LONG = (
@@ -83,9 +83,9 @@ def quick_alone(config):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Two more than there are cores, as some tests wait for other processes; the quick ones do not."""
+    """Two more than there are cores, as some tests wait for other processes; the quick ones leave one to the types."""
     cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    return cores if quick_alone(config) else cores + 2
+    return max(1, cores - 1) if quick_alone(config) else cores + 2
 
 
 def pytest_ignore_collect(collection_path, config):
