@@ -163,6 +163,22 @@ class Running:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
 
 
+class Poisoned(Running):
+    """The last member sends a thousand times what it should."""
+
+    def build(self, name):
+        made = super().build(name)
+        if name == "agent-4":
+            honest = made.offer
+
+            def offer(round_, phase, layout, data, readers, *more):
+                arrays = [1000 * array for array in layout.split(data)]
+                honest(round_, phase, layout, layout.join(arrays), readers, *more)
+
+            made.offer = offer
+        return made
+
+
 def _slowed(work, seconds):
     def slowly(*args):
         time.sleep(seconds)

@@ -23,7 +23,7 @@ from pisco.networks.summing import refuse_masks
 from pisco.networks.watch import Evidence, Names
 from pisco.settings.tables import NetworkTable, checked
 
-from federations import Running, plan_for, quadratic_of
+from federations import Poisoned, Running, plan_for, quadratic_of
 from worlds import Quadratics
 
 GUARD = pisco.clip()
@@ -253,22 +253,6 @@ def problem_of(agent):
 def guarded_plan(**given):
     network = {"graph": "complete", "server_prob": 0.3, "guard": "clip"}
     return plan_for(5, dtype="float64", network=network, eval_every=10, **given)
-
-
-class Poisoned(Running):
-    """The last member sends a thousand times what it should."""
-
-    def build(self, name):
-        made = super().build(name)
-        if name == "agent-4":
-            honest = made.offer
-
-            def offer(round_, phase, layout, data, readers, *more):
-                arrays = [1000 * array for array in layout.split(data)]
-                honest(round_, phase, layout, layout.join(arrays), readers, *more)
-
-            made.offer = offer
-        return made
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pisco.federation.runtime.replay import everybody, replay
 from pisco.federation.runtime.sums import PlainSum
 from pisco.parts import Parted, whole
 
-from federations import Running, free_ports, plan_for
+from federations import Poisoned, Running, free_ports, plan_for
 from worlds import Quadratics, network_for, trajectory
 
 N, RING = 5, pisco.Network.ring(5, server=pisco.bernoulli(0.3))
@@ -289,20 +289,6 @@ def test_a_federation_names_who_sends_poison_in_parts(tmp_path):
     data = {name: array.astype(np.float32) for name, array in DATA.items()}
     network = {"graph": "complete", "server_prob": 0.3, "guard": "clip"}
     plan = plan_for(N, rounds=20, batch_size=3, seed=7, network=network)
-
-    class Poisoned(Running):
-        def build(self, name):
-            made = super().build(name)
-            if name == "agent-4":
-                honest = made.offer
-
-                def offer(round_, phase, layout, sent, readers, *more):
-                    arrays = [1000 * array for array in layout.split(sent)]
-                    honest(round_, phase, layout, layout.join(arrays), readers, *more)
-
-                made.offer = offer
-            return made
-
     ran = Poisoned(tmp_path, plan, lambda i: parted({name: array[i : i + 1] for name, array in data.items()})).join()
     for name in plan.names[:4]:
         assert list(ran.members[name].watcher.named) == ["agent-4"]
