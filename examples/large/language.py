@@ -18,7 +18,7 @@ def train(name, texts, model, chosen):
         return (model.logits(params, batch["tokens"]).argmax(axis=-1) == batch["tokens"][:, 1:]).mean(axis=1)
 
     measured = {"loss": lambda params, batch: model.loss(params, batch, None), "accuracy": accuracy}
-    few = {"eval_batch": 32, "eval_samples": 8}  # of a block a diagnosis keeps what second derivatives need
+    few = {"eval_samples": 8}
 
     def problem_of(parts):
         return pisco.Problem(model.loss, model.init, parts, test={"tokens": held[some]}, metrics=measured, **few)

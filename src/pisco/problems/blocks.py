@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from pisco.problems.stream import STREAM_BYTES, StreamRows, everything, piece
+from pisco.tree import num_bytes
+
+if TYPE_CHECKING:
+    from pisco.problems.problem import Problem
+
+MOST, FEW = 65536, 256
+"""Samples that are measured at once at most, and so many that no model is too large for them."""
+
+BLOCK_BYTES = 1 << 30
+"""About how much a measurement's pass may keep for the way back."""
+
+
+def kept_bytes(function: Callable[..., Any], params: Any, *given: Any) -> int:
+    """What a pass of function(params, ...) keeps for the way back to the parameters, these too, by shapes alone."""
+
+    def kept(params: Any, *given: Any) -> Any:
+        leaves = jax.tree.leaves(jax.vjp(lambda params: function(params, *given), params)[1])
+        return [leaf for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
+
+    return num_bytes(jax.eval_shape(kept, params, *given))
+
+
+def samples_at_once(problem: Problem) -> int:
+    """How many samples to measure at once: of a large model so many that their passes have room."""
+    if max(problem.num_samples, problem.num_test) <= FEW:
+        return MOST
+    params = jax.eval_shape(problem.init, jax.random.key(0))
+
+    def kept(count: int) -> int:
+        some = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), problem.sample_like)
+        return kept_bytes(problem.weighted_loss, params, some, jax.ShapeDtypeStruct((count,), jnp.float32))
+
+    return max(1, min(MOST, BLOCK_BYTES // max(1, kept(3) - kept(2))))
 
 
 def weighted_total(

@@ -20,6 +20,7 @@ from pisco.errors import InputError
 from pisco.jaxprs import holds
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
+from pisco.problems.blocks import kept_bytes
 from pisco.problems.problem import Problem, WeightedLoss
 from pisco.problems.sampling import batch_indices
 from pisco.tree import num_bytes
@@ -156,19 +157,10 @@ def group_size(problem: Problem, batch_size: int | None, params: Params, room: f
     if own < LARGE_BYTES or count == 1:
         return count
     one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), params)
-    activations = max(1, kept_bytes(agent_loss(problem, batch_size, keep=keep), one) - own)
+    loss = agent_loss(problem, batch_size, keep=keep)
+    activations = max(1, kept_bytes(lambda params: loss(params, jax.random.key(0), 0), one) - own)
     most = max(1, int(min(count, (room - 4 * count * own) / activations)))
     return -(-count // -(-count // most))  # groups of about one size
-
-
-def kept_bytes(loss: PerAgent, params: Params) -> int:
-    """What one agent's pass keeps for the way back, its parameters too, by shapes alone."""
-
-    def kept(params: Params) -> Any:
-        leaves = jax.tree.leaves(jax.vjp(lambda params: loss(params, jax.random.key(0), 0), params)[1])
-        return [leaf for leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
-
-    return num_bytes(jax.eval_shape(kept, params))
 
 
 def agent_loss(

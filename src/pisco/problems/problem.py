@@ -18,7 +18,7 @@ from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
 from pisco.problems.arrays import as_arrays, common_length, flatten_agents
-from pisco.problems.blocks import weighted_total
+from pisco.problems.blocks import samples_at_once, weighted_total
 from pisco.problems.checks import check_loss, check_metrics, check_start, check_transform, without_buffers
 from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.problems.trouble import Trouble
@@ -61,7 +61,7 @@ class Problem:
       transform: `transform(batch, key)` changes a batch at random for training (`problems.transforms`); measurements
         see the samples as they are.
       privacy: how gradients are clipped and noised (`pisco.Privacy`).
-      eval_batch: how many samples to evaluate at once (bounds memory).
+      eval_batch: how many samples to evaluate at once; None for as many as take about a gigabyte of memory.
       eval_width: at how many rounds' parameters to evaluate them at once (small models gain by more).
       eval_samples: measure loss and gradient on the first so many samples of every agent at most; None takes all.
       name: for tables and plots.
@@ -83,13 +83,13 @@ class Problem:
         parts: Mapping[str, Any] | None = None,
         transform: Callable[[Batch, Key], Batch] | None = None,
         privacy: Privacy | None = None,
-        eval_batch: int = 65536,
+        eval_batch: int | None = None,
         eval_width: int = 1,
         eval_samples: int | None = None,
         name: str = "problem",
     ):
         for option, value in (
-            ("eval_batch", eval_batch),
+            ("eval_batch", 1 if eval_batch is None else eval_batch),
             ("eval_width", eval_width),
             ("eval_samples", 1 if eval_samples is None else eval_samples),
         ):
@@ -105,8 +105,6 @@ class Problem:
         if parts is not None:
             self._divide(parts)
         self.data: Any = as_arrays("data", flat) if stream is None else stream
-        if stream is not None:
-            eval_batch = min(eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
         self.num_agents = len(sizes)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)
@@ -120,12 +118,14 @@ class Problem:
         self.metrics = as_metrics(metrics or ())
         self.max_size = int(max(sizes))
         self.min_size = int(min(sizes))
-        self.eval_batch = eval_batch
         self.eval_width = eval_width
         self.eval_samples = None if eval_samples is None or eval_samples >= max(sizes) else int(eval_samples)
         self.name = name
         self._protect(privacy)
         self.per_sample, self.convolves = check_loss(self)
+        self.eval_batch = samples_at_once(self) if eval_batch is None else eval_batch
+        if stream is not None:
+            self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
         check_transform(self)
         check_metrics(self)
 

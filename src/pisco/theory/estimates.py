@@ -21,8 +21,9 @@ from jax.flatten_util import ravel_pytree
 from pisco.errors import InputError, brief, check_number
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, only, over
 from pisco.problems.blocks import weighted_total
-from pisco.problems.gradient import agent_loss
+from pisco.problems.gradient import PerAgent, agent_loss
 from pisco.problems.problem import Problem
+from pisco.problems.sampling import batch_indices
 from pisco.problems.subsample import subsample
 from pisco.problems.trouble import heeded
 from pisco.tree import stack_agents, zeros_like
@@ -164,11 +165,33 @@ def share_of(problem: Problem, samples: int) -> int | None:
     return None if share >= problem.max_size else max(share, 1)
 
 
+def loss_in_blocks(problem: Problem, size: int | None) -> PerAgent:
+    """`agent_loss`, a block at a time where samples are many: second derivatives keep several times a pass."""
+    count = problem.max_size if size is None else size
+    if count <= problem.eval_batch:
+        return agent_loss(problem, size)
+
+    def loss(params: Any, key: jax.Array, agent: Any) -> jax.Array:
+        held, start = problem.sizes[agent], problem.offsets[agent]
+        if size is None:
+            slots = jnp.arange(count)
+            rows, weights = (
+                start + jnp.minimum(slots, held - 1),
+                jnp.where(slots < held, 1 / jnp.asarray(held, float), 0),
+            )
+        else:
+            rows, weights = start + batch_indices(key, agent, held, size), jnp.full(size, 1 / size)
+        weights = weights if problem.scales is None else weights * problem.scales[agent]
+        return weighted_total(problem.weighted_loss, params, problem.take(rows), weights, problem.eval_batch)
+
+    return loss
+
+
 @partial(jax.jit, static_argnames=("share", "iterations"))
 def _agents(
     problem: Problem, flat: jax.Array, key: jax.Array, where: Coordinates, share: int | None, iterations: int
 ) -> jax.Array:
-    loss = agent_loss(problem, share)
+    loss = loss_in_blocks(problem, share)
 
     def curvature(agent):
         return power(lambda z: loss(where.model(z, agent), key, agent), flat, key, iterations)
@@ -272,25 +295,16 @@ def _facts(
         return problem.objective(unflatten(x))
 
     def own(x, key, agent, size):
-        return agent_loss(problem, size)(unflatten(x), key, agent)
+        return loss_in_blocks(problem, size)(unflatten(x), key, agent)
 
     def gradients(key, size):
         return lax.map(lambda agent: jax.grad(own)(flat, key, agent, size), agents)
-
-    def on_all(x, agent):
-        if problem.max_size <= problem.eval_batch:
-            return own(x, key, agent, None)
-        slots, size = jnp.arange(problem.max_size), problem.sizes[agent]  # in blocks: activations may be large
-        weights = jnp.where(slots < size, 1 / jnp.asarray(size, float), 0.0)
-        weights = weights if problem.scales is None else weights * problem.scales[agent]
-        rows = problem.offsets[agent] + jnp.minimum(slots, size - 1)
-        return weighted_total(problem.weighted_loss, unflatten(x), problem.take(rows), weights, problem.eval_batch)
 
     first = power(objective, flat, key, 25)
     curvatures = _agents(problem, flat, key, Coordinates(None, None, unflatten), share, 15)
     drawn = lax.map(lambda k: gradients(k, size), jax.random.split(key, batches))  # (batches, agents, d)
     spread = jnp.sum((drawn - drawn.mean(0)) ** 2, axis=(0, 2)) / (batches - 1)
-    whole = lax.map(lambda agent: jax.grad(on_all)(flat, agent), agents)
+    whole = lax.map(lambda agent: jax.grad(own)(flat, key, agent, None), agents)
     mean = whole.mean(0)
     best, where = descend(objective, flat, 1 / jnp.maximum(first, 1e-12))
     return {

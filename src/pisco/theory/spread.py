@@ -16,7 +16,17 @@ from pisco.problems.gradient import agent_gradient, agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.problems.trouble import heeded
-from pisco.theory.estimates import KEPT, Coordinates, along, coordinates, descend, everybodys, power, share_of
+from pisco.theory.estimates import (
+    KEPT,
+    Coordinates,
+    along,
+    coordinates,
+    descend,
+    everybodys,
+    loss_in_blocks,
+    power,
+    share_of,
+)
 from pisco.tree import scale as scaled
 
 
@@ -133,7 +143,7 @@ def _spread(
     tenth = max(1, sum(leaf.size for leaf in jax.tree.leaves(only(where.unflatten(flat)))) // 10)
 
     def gradient(agent, key, size):
-        return jax.grad(lambda z: agent_loss(problem, size)(where.model(z, agent), key, agent))
+        return jax.grad(lambda z: loss_in_blocks(problem, size)(where.model(z, agent), key, agent))
 
     def own(agent):
         def pair(carry, keys):
