@@ -1,4 +1,10 @@
-"""Every algorithm against its naive NumPy twin, in float64, state by state."""
+"""Every algorithm against its naive NumPy twin, in float64, state by state.
+
+Of choices that have little to do with each other half of the combinations are taken, each choice at least once, and the
+other half in the slow tests.
+"""
+
+import itertools
 
 import jax
 import numpy as np
@@ -12,8 +18,18 @@ from pisco.engines.job import seed_key, streams
 import twins
 from worlds import Quadratics, coins, doubly_stochastic, mixes, trajectory
 
-ROUNDS = 50
+ROUNDS = 25
 COIN = pisco.bernoulli(0.3)
+
+
+def paired(*choices):
+    """All combinations; those whose places add up to an odd number in the slow tests."""
+    out = []
+    for places in itertools.product(*(range(len(each)) for each in choices)):
+        values = [each[at] for each, at in zip(choices, places, strict=True)]
+        marks = [pytest.mark.slow] if sum(places) % 2 else []
+        out.append(pytest.param(*values, marks=marks, id="-".join(map(str, values))))
+    return out
 
 
 def assert_states(states, twin, tolerance=1e-12):
@@ -38,20 +54,19 @@ def assert_twins_agree(name, hyperparameters, server, symmetric):
 
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("server_prob", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("comm_lr", [0.5, 1.0])
-@pytest.mark.parametrize("local_steps", [0, 1, 3])
-@pytest.mark.parametrize("one_exchange", [False, True])
+@pytest.mark.parametrize(("one_exchange", "local_steps", "comm_lr"), paired([False, True], [0, 1, 3], [0.5, 1.0]))
 def test_pisco(x64, one_exchange, local_steps, comm_lr, server_prob, symmetric):
     hyperparameters = {"local_lr": 0.02, "comm_lr": comm_lr, "local_steps": local_steps, "one_exchange": one_exchange}
     assert_twins_agree("pisco", hyperparameters, pisco.bernoulli(server_prob), symmetric)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("server", [pisco.never(), COIN, pisco.every(4), pisco.always()], ids=repr)
-@pytest.mark.parametrize("combine_first", [False, True])
-@pytest.mark.parametrize(("local_steps", "comm_lr"), [(1, 1.0), (3, 0.7)])
-def test_dsgd(x64, local_steps, comm_lr, combine_first, server, symmetric):
-    changes = {"local_steps": local_steps, "comm_lr": comm_lr, "combine_first": combine_first}
+@pytest.mark.parametrize(
+    ("steps", "combine_first", "server"),
+    paired([(1, 1.0), (3, 0.7)], [False, True], [pisco.never(), COIN, pisco.every(4), pisco.always()]),
+)
+def test_dsgd(x64, steps, combine_first, server, symmetric):
+    changes = {"local_steps": steps[0], "comm_lr": steps[1], "combine_first": combine_first}
     assert_twins_agree("dsgd", {"local_lr": 0.05} | changes, server, symmetric)
 
 
@@ -67,27 +82,28 @@ def test_momentum(x64, momentum):
 
 
 @pytest.mark.parametrize(
-    ("local_steps", "start", "server"),
-    [  # every pair once: the start has nothing to do with the steps and the server
-        (1, "zero", COIN),
-        (4, "zero", pisco.never()),
-        (1, "central", pisco.never()),
-        (4, "central", COIN),
-        (1, "gossip", COIN),
-        (4, "gossip", pisco.never()),
-    ],
+    ("last_gradient", "case"),
+    paired(
+        [False, True],
+        [  # every pair once: the start has nothing to do with the steps and the server
+            (1, "zero", COIN),
+            (4, "zero", pisco.never()),
+            (4, "central", COIN),
+            (1, "central", pisco.never()),
+            (4, "gossip", pisco.never()),
+            (1, "gossip", COIN),
+        ],
+    ),
 )
-@pytest.mark.parametrize("last_gradient", [False, True])
-def test_kgt(x64, last_gradient, local_steps, start, server):
+def test_kgt(x64, last_gradient, case):
+    local_steps, start, server = case
     world, W = Quadratics(), doubly_stochastic(6, symmetric=False)
     options = {"local_lr": 0.02, "comm_lr": 0.8, "local_steps": local_steps, "last_gradient": last_gradient}
     states = trajectory(kgt(start=start, **options), world.problem(), pisco.Network(weights=W, server=server), ROUNDS)
     assert_states(states, twins.kgt(world.x0, world.gradient, mixes(W, server, ROUNDS), start=start, W0=W, **options))
 
 
-@pytest.mark.parametrize("reporters", [None, 2])
-@pytest.mark.parametrize("fresh_gradient", [False, True])
-@pytest.mark.parametrize("local_steps", [1, 3])
+@pytest.mark.parametrize(("local_steps", "fresh_gradient", "reporters"), paired([1, 3], [False, True], [None, 2]))
 def test_scaffold(x64, local_steps, fresh_gradient, reporters):
     world, W = Quadratics(), doubly_stochastic(6)
     sampling = None if reporters is None else pisco.sample(reporters, agents=6)
@@ -102,8 +118,8 @@ def test_scaffold(x64, local_steps, fresh_gradient, reporters):
 def sampled_agents(sampling, rounds, seed=0):
     """Who reports in every round, by the network's own stream."""
     key = jax.random.fold_in(streams(seed_key(seed)).links, 2**31 - 1)
-    weights = [np.asarray(sampling.weights(jax.random.fold_in(key, k))) for k in range(rounds)]
-    return [np.flatnonzero(w).tolist() for w in weights]
+    weights = jax.jit(lambda k: sampling.weights(jax.random.fold_in(key, k)))
+    return [np.flatnonzero(weights(k)).tolist() for k in range(rounds)]
 
 
 def test_fedavg_with_sampling(x64):
@@ -121,8 +137,7 @@ def test_fedavg_with_sampling(x64):
         np.testing.assert_allclose(state.params, np.tile(x, (6, 1)), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("gossip_steps", [0, 1, 3])
-@pytest.mark.parametrize("reporters", [1, 2])
+@pytest.mark.parametrize(("gossip_steps", "reporters"), paired([0, 1, 3], [1, 2]))
 def test_clusters_with_sampled_reports(x64, reporters, gossip_steps):
     """HL-SGD (one gossip step) and TT-HF (Γ steps): clusters gossip, and every third round a few of each report."""
     world = Quadratics()
@@ -246,8 +261,7 @@ def test_diloco_and_noloco_by_name(x64):
     )
 
 
-@pytest.mark.parametrize("count", [1, 4])
-@pytest.mark.parametrize("local_steps", [0, 2])
+@pytest.mark.parametrize(("local_steps", "count"), paired([0, 2], [1, 4]))
 def test_compressed_pisco(x64, local_steps, count):
     world, W = Quadratics(), doubly_stochastic(6)
     inner = pisco_rule(local_lr=0.02, local_steps=local_steps)
