@@ -33,8 +33,11 @@ def refused(*words):
 
 
 def test_a_whole_federation_on_this_machine(tmp_path):
-    size = ("--agents", 2, "--rounds", 6, "--graph", "path")
-    said = json.loads(pisco_("federation", "try", *size, "--out", tmp_path / "f", "--json", works_in=tmp_path))
+    """The command runs in this process and starts the members as processes of their own."""
+    size = ["--agents", "2", "--rounds", "6", "--graph", "path", "--set", "eval_every=6"]
+    tried = CliRunner().invoke(app, ["federation", "try", *size, "--out", str(tmp_path / "f"), "--json"])
+    assert tried.exit_code == 0, tried.output
+    said = json.loads(tried.stdout)
     assert said["rounds"] == 6
     result = pisco.Result.load(said["folder"])
     assert result.params.shape == (2, 124)
@@ -44,7 +47,7 @@ def test_a_whole_federation_on_this_machine(tmp_path):
     problem = pisco.problems.logistic(pisco.data.load("a9a"), agents=2, partition="sorted")
     network = pisco.Network.path(2, server=pisco.bernoulli(0.1))
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
-    alone = pisco.run(rule, problem, network, rounds=6, batch_size=64)
+    alone = pisco.run(rule, problem, network, rounds=6, batch_size=64, eval_every=6)
     np.testing.assert_allclose(result.params, alone.params, rtol=0, atol=1e-6)
     for column in ("server_rounds", "messages_gossip", "bytes_gossip", "bytes_server"):
         assert said["final"][column] == alone.history[column][-1]

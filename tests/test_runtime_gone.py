@@ -1,8 +1,8 @@
 """A member that is gone, where everybody waits for everybody: it is removed, or moved, while the others wait."""
 
 import logging
+from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -10,20 +10,16 @@ from typer.testing import CliRunner
 import pisco
 from pisco.cli.federation import changes
 from pisco.cli.main import app
-from pisco.engines.job import seed_key, streams
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.runtime import asking, membership, news
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.wire_pb2 import Overview, Standing
-from pisco.networks.rounds import draw_round
-from pisco.problems.gradient import gradient
+from test_runtime_membership import WORLD, stacked_round
 
 from federations import Running, free_ports, plan_for, quadratic_of
-from worlds import Quadratics
-
-WORLD = Quadratics(agents=5)
+from worlds import coins
 
 
 def problem_of(agent):
@@ -70,17 +66,15 @@ def gap(states, names, k):
 
 def by_hand(plan, states, first):
     """From everybody's state before round `first` to the end, stacked; trackers begin anew if it is not the start."""
-    epoch, algorithm, keys = plan.epochs[-1], plan.build_algorithm(), streams(seed_key(plan.seed))
-    rows = [member.index for member in epoch.members]
-    problem = pisco.problems.quadratic(WORLD.hessians[rows], WORLD.minimizers[rows], init=WORLD.x0)
-    grad, network = gradient(problem, None), plan.network_of(epoch)
-    own = [states[name, first] for name in epoch.names]
-    state = jax.tree.map(lambda *leaves: np.concatenate(leaves), *own)
-    state = algorithm.rebase(state) if first else state
-    for k in range(first, plan.rounds):
-        who = bool(network.server.participants(keys.coins, k))
-        mix, _ = draw_round(network.gossip, who, keys.links, k, network.num_agents)
-        state = algorithm.round(state, jax.random.fold_in(keys.batches, k + 1), grad, mix)
+    epoch = plan.epochs[-1]
+    own, network = [states[name, first] for name in epoch.names], plan.network_of(epoch)
+    params, grads, tracker = (
+        np.concatenate([getattr(each, field) for each in own]) for field in ("params", "grads", "tracker")
+    )
+    state = SimpleNamespace(params=params, grads=grads, tracker=grads if first else tracker)
+    rows, reached = [member.index for member in epoch.members], coins(network.server, plan.rounds, plan.seed)
+    for server in reached[first:]:
+        state = stacked_round(state, network, rows, server)
     return state.params
 
 
@@ -160,10 +154,10 @@ def test_one_who_is_gone_comes_back_elsewhere(tmp_path, x64, monkeypatch):
     np.testing.assert_allclose(ran.params(), by_hand(later, states, 0), rtol=0, atol=1e-12)
 
 
-def test_who_stops_being_a_neighbour_is_not_waited_for(tmp_path, caplog):
-    plan = plan_for(3, rounds=6, patience=30.0)
+def test_who_stops_being_a_neighbour_is_not_waited_for(tmp_path, x64, caplog):
+    plan = plan_for(3, rounds=6, dtype="float64", patience=30.0)
     plan = plan.change(3, "add", "agent-3", f"127.0.0.1:{free_ports(1)[0]}")  # agents 0 and 2 are not linked any more
-    Running(tmp_path, plan, quadratic_of).join()
+    Running(tmp_path, plan, problem_of).join()
     assert "did not say that they are done" not in caplog.text
 
 
