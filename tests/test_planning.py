@@ -15,7 +15,7 @@ from pisco import theory
 from pisco.algorithms.registry import ALGORITHMS
 from pisco.cli.main import app
 from pisco.costs import Prices
-from pisco.experiments import Config, load, presets
+from pisco.experiments import Config, load, planned, presets
 from pisco.experiments.planned import panels, plan_config, planned_config
 from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
@@ -40,7 +40,7 @@ def small_plan(network=None, seconds=600, **options):
 
 def test_a_plan_does_what_it_says():
     """The planned setting, run for real, reaches the target at about the price that was promised."""
-    found = small_plan()
+    found = small_plan(methods=["pisco"], probabilities=(0.0, 0.1, 1.0))  # all are in the example of `plan`
     assert found.measured and found.checked_rounds == 300 and not found.interrupted
     s = found.setting
     network = pisco.Network.ring(6, weights=s.weights, server=pisco.bernoulli(s.server_prob))
@@ -175,10 +175,11 @@ def test_what_is_best_so_far_survives_an_interrupt_and_a_short_budget():
         if "race" in words and len(seen) > 3:
             raise KeyboardInterrupt
 
-    found = small_plan(tell=stop)
+    few = {"methods": ["pisco"], "probabilities": (0.0, 0.1)}
+    found = small_plan(tell=stop, **few)
     assert found.interrupted and math.isfinite(found.setting.local_lr)
     with pytest.raises(pisco.InputError, match="^there was no time to try one setting; give more"):
-        small_plan(seconds=1e-6)
+        small_plan(seconds=1e-6, **few)
 
 
 def test_a_search_keeps_its_time(monkeypatch):
@@ -198,7 +199,7 @@ def test_a_search_keeps_its_time(monkeypatch):
     monkeypatch.setattr(track.Track, "_stretch", slow)
     for module in (planner, track):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    found = small_plan(seconds=60, probabilities=(0.0, 0.1))
+    found = small_plan(seconds=60, methods=["pisco"], probabilities=(0.0, 0.1))
     assert found.interrupted and 40 < found.seconds <= 60
 
 
@@ -407,7 +408,7 @@ def promise(experiment, method, *settings, **options):
 
 def test_sampled_reporters_are_planned_as_they_are_published(experiment):
     """HL-SGD: gossip before an average of two of every cluster, every H rounds; what only some send is paid for."""
-    made, written, paid = promise(experiment, "hl-sgd", *CLUSTERED, probabilities=(0.2, 1.0))
+    made, written, paid = promise(experiment, "hl-sgd", *CLUSTERED, probabilities=(0.2,))
     table, chosen = written.network, made.plan.setting
     assert table.reporters == 2 and table.gossip_before_server and table.server == "every"
     assert written.network.schedule() == pisco.every(round(1 / chosen.server_prob))
@@ -464,8 +465,8 @@ def test_periods_stand_for_chances(experiment):
 
 def test_the_command_writes_an_experiment_that_runs(experiment):
     out = experiment.parent / "plan.toml"
-    target = ["--target", "grad_norm_sq=0.01", "--rounds", "60", "--seconds", "600"]
-    done = runner.invoke(app, ["plan", str(experiment), *target, "--json", "-o", str(out)])
+    target = ["--target", "grad_norm_sq=0.01", "--rounds", "60", "--seconds", "600", "--set", "run.batch_size=full"]
+    done = runner.invoke(app, ["plan", str(experiment), *target, "--algorithms", "dsgt", "--json", "-o", str(out)])
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
     assert record["cost"] > 0 and record["measured"] and out.with_suffix(".png").stat().st_size > 1000
@@ -475,7 +476,14 @@ def test_the_command_writes_an_experiment_that_runs(experiment):
     assert not result.diverged and result.history["grad_norm_sq"].min() <= 0.01
 
 
-def test_the_command_shows_theory(experiment):
+def test_the_command_shows_theory(experiment, monkeypatch):
+    real, known = planned.outlook_of, []
+
+    def once(*given):  # the same is shown twice, and takes seconds to work out
+        known[:] = known or [real(*given)]
+        return known[0]
+
+    monkeypatch.setattr(planned, "outlook_of", once)
     done = runner.invoke(app, ["plan", str(experiment), "--theory", "--json"])
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
@@ -509,9 +517,3 @@ def test_the_command_shows_theory(experiment):
 def test_the_command_refuses_nonsense(experiment, arguments, words):
     done = runner.invoke(app, ["plan", str(experiment), *arguments])
     assert done.exit_code == 2 and words in done.output
-
-
-def test_planning_needs_no_configuration_packages():
-    program = "import sys, pisco.planning; print([m for m in ('pydantic', 'typer', 'rich') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900, check=True)
-    assert done.stdout.strip() == "[]"

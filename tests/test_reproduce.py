@@ -322,9 +322,9 @@ def test_complexities_at_the_ends():
     assert np.isclose(complexities(setup, 0.0)["pisco"][1], expected)
 
 
-def test_computing_needs_jax_and_numpy_alone():
+def test_computing_and_planning_need_jax_and_numpy_alone():
     program = (
-        "import sys\n"
+        "import sys, pisco.planning\n"
         "from pisco.experiments.paper import figures\n"
         "heavy = ('matplotlib', 'plotly', 'pydantic', 'rich', 'typer', 'cvxpy', 'networkx')\n"
         "print([m for m in heavy if m in sys.modules])"
