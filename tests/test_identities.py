@@ -13,15 +13,25 @@ from pisco.algorithms import beer, build, compressed, compressors, dsgd, dsgt, k
 from pisco.algorithms import pisco as pisco_rule
 
 import twins
-from worlds import Quadratics, after, coins, doubly_stochastic, mixes, trajectory
+from worlds import Quadratics, after, coins, doubly_stochastic, mixes, thinned, trajectory
 
 TIGHT = {"rtol": 0, "atol": 1e-12}
+SLOW = pytest.mark.slow
 
 # One shape, so that few programs are compiled.
-worlds = st.builds(Quadratics, agents=st.just(5), dim=st.just(3), seed=st.integers(0, 99))
+worlds = st.builds(Quadratics, agents=st.just(6), dim=st.just(4), seed=st.integers(0, 99))
 probabilities = st.sampled_from([0.0, 0.2, 0.7, 1.0])
 steps = st.sampled_from([0, 1, 3])
 rates = st.sampled_from([0.4, 1.0])
+
+# How many local steps and how large the step of a round: each pair is a program, so all of them are for the slow tests.
+some_steps = pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(st.sampled_from([(0, 1.0), (3, 0.4)]), id="two"),
+        pytest.param(st.tuples(steps, rates), id="all", marks=SLOW),
+    ],
+)
 
 
 def network(world, server, seed=0, symmetric=False):
@@ -33,28 +43,31 @@ def final(states, field="params"):
     return getattr(states[-1], field)
 
 
-@given(worlds, probabilities, steps, rates, st.booleans())
-def test_tracker_mean_is_gradient_mean(world, p, local_steps, comm_lr, one_exchange):
+@some_steps
+@given(data=st.data(), world=worlds, p=probabilities, one_exchange=st.booleans())
+def test_tracker_mean_is_gradient_mean(sizes, data, world, p, one_exchange):
+    local_steps, comm_lr = data.draw(sizes)
     with jax.enable_x64(True):
         rule = pisco_rule(local_lr=0.02, comm_lr=comm_lr, local_steps=local_steps, one_exchange=one_exchange)
         for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 8):
             np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), **TIGHT)
 
 
-@given(worlds, st.lists(st.floats(0, 1), min_size=5, max_size=5), st.booleans())
-def test_tracker_mean_survives_per_agent_servers(world, probabilities, one_exchange):
+@pytest.mark.parametrize("one_exchange", [False, pytest.param(True, marks=SLOW)])
+@given(world=worlds, probabilities=st.lists(st.floats(0, 1), min_size=6, max_size=6))
+def test_tracker_mean_survives_per_agent_servers(one_exchange, world, probabilities):
     with jax.enable_x64(True):
-        agents = world.minimizers.shape[0]
-        net = pisco.Network.ring(max(agents, 3)) if agents >= 3 else pisco.Network.path(agents)
-        net = net.with_server(pisco.per_agent(probabilities[:agents]))
+        net = pisco.Network.ring(6, server=pisco.per_agent(probabilities))
         rule = pisco_rule(local_lr=0.02, local_steps=1, one_exchange=one_exchange)
         for state in trajectory(rule, world.problem(), net, 8):
             np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), **TIGHT)
 
 
-@given(worlds, probabilities, steps, rates)
-def test_mean_moves_by_the_mean_gradients_of_the_round(world, p, local_steps, comm_lr):
+@some_steps
+@given(data=st.data(), world=worlds, p=probabilities)
+def test_mean_moves_by_the_mean_gradients_of_the_round(sizes, data, world, p):
     """x̄ᵏ⁺¹ = x̄ᵏ − η_c·η_l·Σ_t ḡᵏ⁺¹ᵗ, the gradients at the local iterates (t = 0 is the round's start)."""
+    local_steps, comm_lr = data.draw(sizes)
     with jax.enable_x64(True):
         lr = 0.02
         rule = pisco_rule(local_lr=lr, comm_lr=comm_lr, local_steps=local_steps)
@@ -71,9 +84,11 @@ def test_mean_moves_by_the_mean_gradients_of_the_round(world, p, local_steps, co
             np.testing.assert_allclose(after.params.mean(0), expected, **TIGHT)
 
 
-@given(worlds, probabilities, steps, rates)
-def test_three_forms_agree(world, p, local_steps, comm_lr):
+@some_steps
+@given(data=st.data(), world=worlds, p=probabilities)
+def test_three_forms_agree(sizes, data, world, p):
     """(X, Y), telescoped Yᵏ⁺¹ = (Yᵏ + Gᵏ⁺¹ − Gᵏ)Wᵏ, and control variates C = Y − G."""
+    local_steps, comm_lr = data.draw(sizes)
     with jax.enable_x64(True):
         lr, rounds = 0.02, 6
         server = pisco.bernoulli(p)
@@ -116,11 +131,13 @@ def test_without_local_steps_it_is_full_atc_gradient_tracking(world):
             np.testing.assert_allclose(state.tracker.T, Y, **TIGHT)
 
 
-@given(worlds, steps)
-def test_averaging_weights_are_the_server(world, local_steps):
+@some_steps
+@given(data=st.data(), world=worlds)
+def test_averaging_weights_are_the_server(sizes, data, world):
+    local_steps, comm_lr = data.draw(sizes)
     with jax.enable_x64(True):
         agents = world.minimizers.shape[0]
-        rule = pisco_rule(local_lr=0.02, local_steps=local_steps)
+        rule = pisco_rule(local_lr=0.02, comm_lr=comm_lr, local_steps=local_steps)
         J = np.full((agents, agents), 1 / agents)
         gossip = trajectory(rule, world.problem(), pisco.Network(weights=J), 6)
         server = trajectory(rule, world.problem(), network(world, pisco.always()), 6)
@@ -129,8 +146,9 @@ def test_averaging_weights_are_the_server(world, local_steps):
         np.testing.assert_array_equal(final(coin), final(server))
 
 
-@given(worlds, rates)
-def test_one_server_step_is_parallel_gradient_descent(world, comm_lr):
+@pytest.mark.parametrize("comm_lr", [1.0, pytest.param(0.4, marks=SLOW)])
+@given(world=worlds)
+def test_one_server_step_is_parallel_gradient_descent(comm_lr, world):
     with jax.enable_x64(True):
         net = network(world, pisco.always())
         x = world.x0.copy()
@@ -181,8 +199,18 @@ def test_expected_contraction_is_lambda_p(x64, p):
     assert abs(kept - (1 - net.expected_mixing_rate())) <= slack
 
 
-@pytest.mark.parametrize("one_exchange", [False, True])
-@pytest.mark.parametrize("server", [pisco.never(), pisco.bernoulli(0.2), pisco.per_agent([0.3] * 6)], ids=repr)
+@pytest.mark.parametrize(
+    ("server", "one_exchange"),
+    [
+        (pisco.never(), True),
+        (pisco.bernoulli(0.2), False),
+        (pisco.per_agent([0.3] * 6), True),
+        pytest.param(pisco.never(), False, marks=SLOW),
+        pytest.param(pisco.bernoulli(0.2), True, marks=SLOW),
+        pytest.param(pisco.per_agent([0.3] * 6), False, marks=SLOW),
+    ],
+    ids=repr,
+)
 def test_pisco_finds_the_optimum_of_heterogeneous_quadratics(x64, server, one_exchange):
     world = Quadratics()
     rule = pisco_rule(local_lr=0.05, local_steps=1, one_exchange=one_exchange)
@@ -224,7 +252,7 @@ EXACT = {
 }
 
 
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("name", thinned(EXACT, 2))
 def test_exact_methods_find_the_optimum(name, x64):
     world = Quadratics()
     found = after(EXACT[name], world.problem(), pisco.Network.ring(6), 4000)
@@ -252,7 +280,7 @@ SUBNETS = {
 }
 
 
-@pytest.mark.parametrize("name", SUBNETS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=SLOW if n in ("absent", "sampled") else []) for n in SUBNETS])
 def test_sd_gt_finds_the_optimum(x64, name):
     """Also where C moves for some agents alone, as it still sums to zero."""
     world = Quadratics()
@@ -330,8 +358,10 @@ def test_second_wave_at_its_edges_is_something_known(x64):
         np.testing.assert_allclose(*both, rtol=0, atol=1e-12, err_msg=edge.name)
 
 
-@pytest.mark.parametrize("fresh_gradient", [False, True])
-@pytest.mark.parametrize("reporters", [None, 2])
+@pytest.mark.parametrize(
+    ("fresh_gradient", "reporters"),
+    [(True, None), (False, 2), pytest.param(False, None, marks=SLOW), pytest.param(True, 2, marks=SLOW)],
+)
 def test_scaffold_finds_the_optimum(fresh_gradient, reporters, x64):
     world = Quadratics()
     sampling = None if reporters is None else pisco.sample(reporters, agents=6)
@@ -352,29 +382,44 @@ def test_fedavg_stalls_at_its_biased_fixed_point(x64):
     assert np.abs(fixed - world.optimum).max() > 1e-3
 
 
-@given(worlds, probabilities, st.booleans(), st.sampled_from(["zero", "gossip", "central"]))
-def test_corrections_sum_to_zero(world, p, last_gradient, start):
+@pytest.mark.parametrize(
+    ("last_gradient", "start"),
+    [(False, "central"), (True, "gossip")]
+    + [
+        pytest.param(*case, marks=SLOW)
+        for case in ((False, "gossip"), (True, "central"), (False, "zero"), (True, "zero"))
+    ],
+)
+@given(world=worlds, p=probabilities)
+def test_corrections_sum_to_zero(last_gradient, start, world, p):
     with jax.enable_x64(True):
         rule = kgt(local_lr=0.02, local_steps=2, last_gradient=last_gradient, start=start)
         for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 6):
             np.testing.assert_allclose(state.correction.sum(0), 0, **TIGHT)
 
 
-@given(worlds, probabilities)
-def test_compression_keeps_the_mean_of_the_tracker(world, p):
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        compressors.TopK(count=1),
+        pytest.param(compressors.RandomK(count=1), marks=SLOW),
+        pytest.param(compressors.Quantize(4), marks=SLOW),
+    ],
+    ids=repr,
+)
+@given(world=worlds, p=probabilities)
+def test_compression_keeps_the_mean_of_the_tracker(compressor, world, p):
     with jax.enable_x64(True):
-        for q in (compressors.TopK(count=1), compressors.RandomK(count=1), compressors.Quantize(4)):
-            inner = pisco_rule(local_lr=0.02, local_steps=1)
-            rule = compressed(inner=inner, consensus_lr=0.4, compressor=q)
-            for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 4):
-                np.testing.assert_allclose(state.inner.tracker.mean(0), state.inner.grads.mean(0), **TIGHT)
-            for state in trajectory(
-                beer(local_lr=0.02, compressor=q), world.problem(), network(world, pisco.never()), 4
-            ):
-                np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), **TIGHT)
+        inner = pisco_rule(local_lr=0.02, local_steps=1)
+        rule = compressed(inner=inner, consensus_lr=0.4, compressor=compressor)
+        for state in trajectory(rule, world.problem(), network(world, pisco.bernoulli(p)), 4):
+            np.testing.assert_allclose(state.inner.tracker.mean(0), state.inner.grads.mean(0), **TIGHT)
+        rule = beer(local_lr=0.02, compressor=compressor)
+        for state in trajectory(rule, world.problem(), network(world, pisco.never()), 4):
+            np.testing.assert_allclose(state.tracker.mean(0), state.grads.mean(0), **TIGHT)
 
 
-@pytest.mark.slow
+@SLOW
 @given(worlds, probabilities, steps, st.booleans())
 def test_identity_compression_is_no_compression(world, p, local_steps, one_exchange):
     with jax.enable_x64(True):
@@ -404,8 +449,9 @@ def test_beer_with_identity_and_full_consensus_is_cta_gradient_tracking_from_the
         np.testing.assert_allclose(state.tracker.T, V, **TIGHT)
 
 
-@given(worlds, rates)
-def test_kgt_with_one_step_is_dsgt(world, comm_lr):
+@pytest.mark.parametrize("comm_lr", [0.4, pytest.param(1.0, marks=SLOW)])
+@given(world=worlds)
+def test_kgt_with_one_step_is_dsgt(comm_lr, world):
     """K-GT(T=1, C⁰=0) = DSGT with η = η_s·η_c, where C⁰ = 0 corresponds to Y⁰ = G⁰."""
     with jax.enable_x64(True):
         net = network(world, pisco.never())
@@ -427,8 +473,9 @@ def test_rows_that_are_pisco_in_disguise(world):
         np.testing.assert_allclose(end(build("lsgt", local_lr=0.03, local_steps=1)), end(semi), **TIGHT)
 
 
-@given(worlds, rates)
-def test_one_local_step_at_the_server_is_parallel_gradient_descent(world, comm_lr):
+@pytest.mark.parametrize("comm_lr", [0.4, pytest.param(1.0, marks=SLOW)])
+@given(world=worlds)
+def test_one_local_step_at_the_server_is_parallel_gradient_descent(comm_lr, world):
     """FedAvg(τ=1) = SCAFFOLD(T=1) = Gossip-PGA(H=1) = parallel gradient descent with step η_g·η_l."""
     with jax.enable_x64(True):
         x = world.x0.copy()
