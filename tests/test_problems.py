@@ -480,3 +480,19 @@ def test_squares_of_half_precision_have_all_their_digits():
     entry = float(jnp.bfloat16(1.3))
     found = squared_norm({"a": jnp.full(1000, 1.3, jnp.bfloat16), "b": jnp.full((), 1.3, jnp.bfloat16)})
     assert found.dtype == jnp.float32 and float(found) == pytest.approx(1001 * entry**2, rel=1e-5)
+
+
+def test_a_large_model_is_measured_in_blocks_that_fit():
+    """By shapes alone: what one sample's pass keeps decides, unless the user says how many; a small one takes all."""
+    wide = 50_000
+
+    def loss(params, batch, key):
+        return jnp.tanh(batch["x"][:, None] * params["a"]) @ params["b"]
+
+    start = {"a": np.zeros(wide, np.float32), "b": np.zeros(wide, np.float32)}
+    data = {"x": np.zeros((2, 5000), np.float32)}
+    fits = pisco.Problem(loss, start, data).eval_batch
+    assert 10 < fits < (1 << 30) // (4 * wide)  # a sample keeps one row of them at least
+    assert pisco.Problem(loss, start, data, eval_batch=77).eval_batch == 77
+    few = {"a": np.zeros(3, np.float32), "b": np.zeros(3, np.float32)}
+    assert pisco.Problem(loss, few, data).eval_batch == 65536

@@ -278,16 +278,39 @@ def test_mean_square_limits_widely(graph, one_exchange, local_steps, x64):
         check_limit(WIDE[graph](), p, local_steps=local_steps, one_exchange=one_exchange)
 
 
+def test_curvatures_that_are_unlike_in_their_worst_direction(x64):
+    """δ² is the largest eigenvalue of the mean of (H_i − H)²; samples that differ by chance alone hardly count."""
+    rng = np.random.default_rng(3)
+    roots = rng.normal(size=(5, 3, 3))
+    hessians = roots @ roots.transpose(0, 2, 1)
+    apart = hessians - hessians.mean(0)
+    exact = np.linalg.eigvalsh(np.mean(apart @ apart, axis=0))[-1] ** 0.5
+    problem = pisco.problems.quadratic(hessians, np.zeros((5, 3)))
+    assert theory.unlike_curvature(problem, iterations=60) == pytest.approx(exact, rel=1e-6)
+    a, scales = rng.normal(size=(6, 2000, 3)), np.array([1.0, 1, 1, 1, 1, 3])
+    alike = {"a": a, "y": rng.normal(size=(6, 2000))}
+    unlike = alike | {"a": a * scales[:, None, None] ** 0.5}
+
+    def found(data, eval_batch):
+        told = pisco.Problem(squared, np.ones(3), data, eval_batch=eval_batch)
+        return theory.unlike_curvature(told, samples=600)
+
+    chance, real = (found(data, 1000) for data in (alike, unlike))
+    assert chance < 0.15 and real == pytest.approx(2 * np.std(scales), rel=0.3)  # H_i = 2·scale·I, but for chance
+    assert found(unlike, 30) == pytest.approx(real, rel=1e-9)  # in blocks
+
+
+def squared(x, batch, key):
+    return (batch["a"] @ x - batch["y"]) ** 2
+
+
 def test_unlikeness_is_the_same_in_blocks(x64):
     """Agents of unequal size and weight, whose samples do not fit into one block."""
     rng = np.random.default_rng(1)
     data = [{"a": rng.normal(size=(m, 3)), "y": rng.normal(size=m)} for m in (30, 41, 17)]
 
-    def loss(x, batch, key):
-        return (batch["a"] @ x - batch["y"]) ** 2
-
     def found(eval_batch):
-        told = pisco.Problem(loss, np.ones(3), data, weights="samples", eval_batch=eval_batch)
+        told = pisco.Problem(squared, np.ones(3), data, weights="samples", eval_batch=eval_batch)
         return theory.estimate(told, batches=2)
 
     np.testing.assert_allclose(found(7).heterogeneity, found(100).heterogeneity, rtol=1e-12)

@@ -21,7 +21,7 @@ from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, names_of, whole
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
 from pisco.problems.trouble import heeded
-from pisco.theory.estimates import agent_curvatures, coordinates
+from pisco.theory.estimates import agent_curvatures, coordinates, unlike_curvature
 from pisco.theory.expected import Facts, least_error
 from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
 
@@ -135,9 +135,11 @@ def diagnose(
     scale = adam_scale(problem, params, **sizes) if through else None
     spread = gradient_spread(problem, params, **sizes, scale=scale)
     curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed, scale=scale).max())
-    if not all(map(math.isfinite, (*spread, curvature, gap))):
+    # Adam's steps are far beyond what the steepest directions allow, and these bend with them: no limit through it.
+    unlike = 0.0 if through else unlike_curvature(problem, params=params, samples=samples, seed=seed)
+    if not all(map(math.isfinite, (*spread, curvature, gap, unlike))):
         raise InputError("the loss or a gradient is not finite where it was measured; give params of a sound model")
-    facts = Facts(problem.num_agents, rounds, curvature, gap, spread)
+    facts = Facts(problem.num_agents, rounds, curvature, gap, spread, unlike)
     rate = network.mixing_rate
     if expected_mixing_rate(rate, p) <= 1e-9:
         raise InputError(network.problem_with_reach or "agents never agree on this network; use other weights or p > 0")

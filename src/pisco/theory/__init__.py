@@ -1,8 +1,8 @@
 """What is known before a run: the paper's step sizes and complexities, stability, and estimates from the problem."""
 
 from pisco.theory.applied import guarantees
-from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness
-from pisco.theory.expected import Facts, expected_error, least_error
+from pisco.theory.estimates import Estimates, agent_curvatures, estimate, smoothness, unlike_curvature
+from pisco.theory.expected import Facts, expected_error, largest_step, least_error
 from pisco.theory.orders import Setup, complexities, where_below
 from pisco.theory.paper import (
     Bound,
@@ -44,12 +44,14 @@ __all__ = [
     "guarantees",
     "largest_safe_step",
     "largest_stable_step",
+    "largest_step",
     "least_error",
     "network_dependency",
     "round_matrix",
     "smoothness",
     "theorem_1",
     "theorem_1_bound",
+    "unlike_curvature",
     "weight_modes",
     "where_below",
 ]

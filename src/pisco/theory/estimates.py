@@ -107,6 +107,47 @@ def agent_curvatures(
     return np.asarray(_agents(few, flat, key, where, share_of(few, samples), iterations), float)
 
 
+@heeded
+def unlike_curvature(
+    problem: Problem, *, params: Any = None, samples: int = 5_000, iterations: int = 8, seed: int = 0
+) -> float:
+    """δ at x⁰ (or at `params`): the root of the largest eigenvalue of the mean of (H_i − H)², by power iteration.
+
+    The two factors of the square are on two draws of an agent's samples: what differs by the draw alone falls away.
+    `params` are those of `coordinates`.
+
+    >>> import pisco
+    >>> round(unlike_curvature(pisco.problems.quadratic([[[1.0]], [[3.0]]], [[0.0], [0.0]])), 4)
+    1.0
+    """
+    few = subsample(problem, samples, test=False, seed=seed)
+    flat, where = coordinates(few, everybodys(few, few.init(jax.random.key(seed))) if params is None else params)
+    found = _unlike(few, flat, jax.random.key(seed), where, share_of(few, samples), iterations)
+    return max(float(found), 0.0) ** 0.5
+
+
+@partial(jax.jit, static_argnames=("share", "iterations"))
+def _unlike(
+    problem: Problem, flat: jax.Array, key: jax.Array, where: Coordinates, share: int | None, iterations: int
+) -> jax.Array:
+    loss, agents, draws = loss_in_blocks(problem, share), jnp.arange(problem.num_agents), jax.random.split(key)
+
+    sent = where.sent(flat) if problem.personal else jnp.ones((), flat.dtype)
+
+    def product(draw, agent, direction):
+        return sent * along(jax.grad(lambda z: loss(where.model(z, agent), draw, agent)), flat, direction)
+
+    def step(_, carry):
+        direction = carry[0] / jnp.maximum(jnp.linalg.norm(carry[0]), 1e-30)
+        own = lax.map(lambda agent: product(draws[0], agent, direction), agents)
+        apart = own - own.mean(0)  # of which H makes 0 in the mean, so H_i alone does below
+        after = lax.map(lambda given: product(draws[1], *given), (agents, apart)).mean(0)
+        return after, jnp.vdot(direction, after)
+
+    start = sent * jax.random.normal(key, flat.shape, flat.dtype)
+    return lax.fori_loop(0, iterations, step, (start, jnp.zeros((), flat.dtype)))[1]
+
+
 def everybodys(problem: Problem, params: Any) -> Any:
     """One agent's model as that of all: where agents have leaves of their own, these lead."""
     if not problem.personal:

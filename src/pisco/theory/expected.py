@@ -29,6 +29,8 @@ class Facts(NamedTuple):
     """f(x) − f*: how far there is to go."""
     spread: Spread
     """How gradients differ, and how that moves the gradient of f."""
+    unlike_curvature: float = 0.0
+    """δ: how far an agent's Hessian is from that of f, in the worst direction (`theory.unlike_curvature`)."""
 
 
 def _untracked(facts: Facts, steps: int, mixed: float, within: float, noisy: float) -> float:
@@ -69,9 +71,7 @@ def expected_error(facts: Facts, *, tracking: str, steps: int, mixing_rate: floa
     [0.69, 0.05, 0.05]
     """
     apart = choose("tracking", tracking, TRACKING)
-    rate = max(mixing_rate, 1e-9)
-    mixed, noisy = (1 - rate) / rate**2, (1 - rate) / rate + (steps - 1) / (2 * steps)
-    within = (steps - 1) * (2 * steps - 1) / (6 * steps**2)
+    mixed, within, noisy = _apart(steps, mixing_rate)
     return (
         2 * facts.gap / (local_lr * steps * facts.rounds)
         + local_lr * facts.spread.noise_energy / (2 * facts.agents)
@@ -79,14 +79,38 @@ def expected_error(facts: Facts, *, tracking: str, steps: int, mixing_rate: floa
     )
 
 
+def _apart(steps: int, mixing_rate: float) -> tuple[float, float, float]:
+    """How many squared steps agents are apart, of those that last: by rounds before, within a round; and of noise."""
+    rate = max(mixing_rate, 1e-9)
+    within = (steps - 1) * (2 * steps - 1) / (6 * steps**2)
+    return (1 - rate) / rate**2, within, (1 - rate) / rate + (steps - 1) / (2 * steps)
+
+
+def largest_step(facts: Facts, *, steps: int, mixing_rate: float) -> float:
+    """The largest η that is tried: 1/L, and with unlike Hessians less, the less the more steps and the less mixing.
+
+    A round moves everybody by about ηT·∇f. Where Hessians differ by δ, agents' gradients then differ by ηT·δ·∇f, and
+    once they are apart by (mixed + within) squared steps that must stay below half of ∇f itself.
+
+    >>> facts = Facts(agents=10, rounds=100, curvature=1.0, gap=1.0, spread=Spread(*[0.0] * 6))
+    >>> largest_step(facts, steps=8, mixing_rate=0.5)
+    1.0
+    >>> round(largest_step(facts._replace(unlike_curvature=1.0), steps=8, mixing_rate=0.5), 3)
+    0.041
+    """
+    mixed, within, _ = _apart(steps, mixing_rate)
+    unlike = 2 * steps * facts.unlike_curvature * (mixed + within) ** 0.5
+    return 1 / max(facts.curvature, unlike, 1e-30)
+
+
 def least_error(facts: Facts, *, tracking: str, steps: int, mixing_rate: float) -> tuple[float, float]:
-    """The least `expected_error` over step sizes η up to 1/(L·T), and that η.
+    """The least `expected_error` over step sizes η up to `largest_step`, and that η.
 
     >>> facts = Facts(agents=10, rounds=100, curvature=1.0, gap=1.0, spread=Spread(*[0.0] * 6))
     >>> least_error(facts, tracking="none", steps=2, mixing_rate=0.5)
-    (0.02, 0.5)
+    (0.01, 1.0)
     """
-    largest = 1 / (max(facts.curvature, 1e-30) * steps)
+    largest = largest_step(facts, steps=steps, mixing_rate=mixing_rate)
     tried = [
         (expected_error(facts, tracking=tracking, steps=steps, mixing_rate=mixing_rate, local_lr=step), step)
         for step in (largest * np.geomspace(1, 1e-4, 41)).tolist()
