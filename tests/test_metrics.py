@@ -1,5 +1,7 @@
 """Metrics: of the state, of test samples and of the whole test set, ours and users' own, in every engine."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -68,7 +70,7 @@ def test_areas_and_f1_are_those_of_a_naive_count(seed):
     assert np.isnan(AREA((np.arange(3.0), np.ones(3))))
 
 
-@pytest.mark.parametrize("eval_batch", [1, 4, 5, 16, 17, 100])
+@pytest.mark.parametrize("eval_batch", [1, 5, 17, 100, *(pytest.param(n, marks=pytest.mark.slow) for n in (4, 16))])
 def test_the_whole_test_set_is_the_same_in_blocks_of_any_size(eval_batch):
     x = jnp.array([1.0, -2.0, 0.5])
     whole = {"accuracy": lambda x, batch: (batch["a"] @ x > 0) == (batch["y"] > 0)}
@@ -81,25 +83,31 @@ def test_the_whole_test_set_is_the_same_in_blocks_of_any_size(eval_batch):
     assert found["test_accuracy"] == np.float32(np.sum((score > 0) == (TEST["y"] > 0))) / np.float32(17)
 
 
-def test_users_metrics_are_measured_alike_in_every_engine():
-    given = [auc(scores), Metric("size", size, of="state"), Metric("lag", lag, rising=False, of="state")]
+ERROR = Metric("error", lambda x, batch: abs(batch["a"] @ x - batch["y"]), rising=False, log=True)
+OWN = [ERROR, auc(scores), Metric("size", size, of="state"), Metric("lag", lag, rising=False, of="state")]
+
+
+@functools.cache
+def measured(engine):
+    """A run with metrics of every kind."""
+    given = problem([*OWN, *each_agent(ERROR), *each_agent(auc(scores))], eval_batch=5)
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
-    results = {
-        engine: pisco.run(rule, problem(given, eval_batch=9), NET, rounds=2, eval_every=2, batch_size=2, engine=engine)
-        for engine in ("scan", "sharded")
-    }
-    scan = results["scan"]
+    return pisco.run(rule, given, NET, rounds=2, eval_every=2, batch_size=2, engine=engine)
+
+
+def test_users_metrics_are_measured_alike_in_every_engine():
+    scan, sharded = measured("scan"), measured("sharded")
     assert scan.history["size"][-1] == pytest.approx((scan.params**2).sum(axis=1).mean(), rel=1e-6)
     ended = naive_auc(TEST["a"] @ scan.params.mean(axis=0), TEST["y"])
     assert scan.history["test_auc"][-1] == pytest.approx(ended, rel=1e-6)
     assert len(scan.history["lag"]) == 2
-    for result in results.values():
-        for name in ("test_auc", "size", "lag", "loss", "consensus_error"):
-            np.testing.assert_allclose(result.history[name], scan.history[name], rtol=1e-4, atol=1e-7, err_msg=name)
+    for name in ("test_auc", "size", "lag", "loss", "consensus_error"):
+        np.testing.assert_allclose(sharded.history[name], scan.history[name], rtol=1e-4, atol=1e-7, err_msg=name)
     untracked = DsgdState(jnp.ones((4, 3)))
-    assert set(round_metrics(problem(given), untracked)) == {"mean_params", "consensus_error", "size"}
+    assert set(round_metrics(problem(OWN), untracked)) == {"mean_params", "consensus_error", "size"}
     # Every column of ours has its row, and the user's own say what the metric says.
-    assert {name for name in scan.history if name not in METRICS} == {"test_auc", "size", "lag"}
+    tested = {f"test_{name}{what}" for name in ("auc", "error") for what in ("", "_worst", "_spread")}
+    assert {name for name in scan.history if name not in METRICS} == {*tested, "size", "lag"}
     assert scan.metric("test_auc").rising is True and scan.metric("size").rising is None
     assert scan.metric("lag").rising is False and scan.metric("lag").title == "lag"
 
@@ -156,14 +164,9 @@ def test_metrics_of_the_state_need_no_test_data_but_must_give_a_number():
             pisco.run(rule, problem([Metric("bad", function, of="state")], test=None), NET, rounds=1)
 
 
-ERROR = Metric("error", lambda x, batch: abs(batch["a"] @ x - batch["y"]), rising=False, log=True)
-
-
 @pytest.mark.parametrize("engine", ["scan", pytest.param("debug", marks=pytest.mark.slow), "sharded"])
 def test_the_worst_agent_and_the_spread_are_those_of_a_loop_over_agents(engine):
-    told = problem([ERROR, *each_agent(ERROR), *each_agent(auc(scores))], eval_batch=5)
-    rule = pisco.algorithms.dsgd(local_lr=0.05)
-    result = pisco.run(rule, told, NET, rounds=2, eval_every=2, batch_size=2, engine=engine)
+    result = measured(engine)
     errors = [np.mean(abs(TEST["a"] @ x - TEST["y"])) for x in np.asarray(result.params)]
     areas = [naive_auc(TEST["a"] @ x, TEST["y"]) for x in np.asarray(result.params)]
     assert len(set(np.round(errors, 5))) > 1
