@@ -385,7 +385,7 @@ def test_theory_is_compared_on_what_was_measured(ours):
 
 
 def test_proposals_on_cells_that_were_left_out(ours):
-    found = learned.leave_one_out(ours, (0.1, 1.0, 10.0, 100.0))
+    found = learned.leave_one_out(ours, (0.1, 10.0))
     assert found.first.min() >= 1 and found.new_piloted.min() >= 1
     assert np.median(found.piloted) <= 1.15 and np.median(found.new_piloted) <= 1.15
     assert np.mean(found.new_piloted <= 1.15) > np.mean(found.new_first <= 1.15) + 0.2  # that is what pilots are for
@@ -430,7 +430,8 @@ def test_methods_that_cost_the_same_share_the_first_place(ours):
     assert "in 1 both cost the same" in map.sentences(ring, ratios=(10.0,))[0]
 
 
-def test_the_page_of_the_docs_says_what_the_commands_print(ours, monkeypatch):
+@pytest.mark.parametrize("currency", ["bytes", pytest.param("messages", marks=pytest.mark.slow)])
+def test_the_page_of_the_docs_says_what_the_commands_print(ours, monkeypatch, currency):
     drawn = functools.cache(lambda ratios, currency: scores.chart(ours, ratios, currency))  # seconds each
     monkeypatch.setattr(map, "chart", lambda _, *given: drawn(*given))
     page = Path(__file__).parent.parent / "docs" / "benchmark.md"
@@ -440,9 +441,9 @@ def test_the_page_of_the_docs_says_what_the_commands_print(ours, monkeypatch):
     for row in map.leaderboard(ours, 10.0)[:8]:
         line = f"| `{row['method']}` | {row['cheapest']} | {row['reached']} of {row['ran']} |"
         assert line in text, line
-    for sentence in [*map.sentences(ours), *map.sentences(ours, currency="messages"), *map.theory_sentences(ours)]:
+    for sentence in [*map.sentences(ours, currency=currency), *map.theory_sentences(ours)]:
         assert f"- {sentence}" in text, sentence
-    for (task, network), squares in drawn(scores.RATIOS, "bytes").items():
+    for (task, network), squares in drawn(scores.RATIOS, "bytes").items() if currency == "bytes" else ():
         assert f"| {task} | {network} |" in text and map.stretches(squares) in text
 
 

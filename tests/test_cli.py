@@ -46,13 +46,14 @@ def pisco(*words: str):
     return CliRunner().invoke(app, list(words), catch_exceptions=False)
 
 
-def fails(*words: str, saying: str) -> None:
-    """The command ends with one sentence on stderr and exit code 2, and prints nothing else."""
+def fails(*words: str, saying: str) -> list[str]:
+    """The command ends with one sentence on stderr and exit code 2, and prints nothing else; the lines on stderr."""
     done = pisco(*words)
     assert done.exit_code == 2, done.output
     lines = done.stderr.strip().splitlines()
     assert lines[-1].startswith("error: ") and saying in lines[-1], done.stderr
     assert not done.stdout and "Traceback" not in done.stderr
+    return lines
 
 
 def shell(*words: str, **options) -> subprocess.CompletedProcess:
@@ -71,8 +72,7 @@ def test_mistakes_are_one_line_of_the_words_that_were_typed(tiny):
         (("tune", "tiny.toml", "--grid", "0.1,0.1"), "0.1 is named more than once; name every step size once"),
         (("check", "[a]:b:c"), "unknown algorithm '[a]:b:c'"),
     ):
-        fails(*words, saying=sentence)
-        (line,) = pisco(*words).stderr.strip().splitlines()
+        (line,) = fails(*words, saying=sentence)
         assert line.isascii()
 
 

@@ -49,22 +49,32 @@ def test_same_labels_are_told_apart_and_divergence_is_marked():
     assert [t.get_text() for t in figure.legends[0].get_texts()] == ["a (1)", "a (2) — diverged"]
 
 
-@pytest.mark.parametrize(
-    "odd",
-    [
-        result(rows=1),
-        result(2, loss=np.full((2, 30), np.nan), grad_norm_sq_mean=np.full((2, 30), np.inf)),
-        result(2, loss=np.where(np.arange(30) > 20, np.nan, 1.0) * np.ones((2, 1))),
-        result(loss=np.where(np.arange(30) > 20, 1e38, 1.0)[None]),
-        result(consensus_error=np.zeros((1, 30))),
-        result(test_accuracy=None, consensus_error=None, bytes_gossip=None),
-    ],
-    ids=["one row", "nothing finite", "ends in NaN", "overflows", "zero on a log scale", "missing columns"],
-)
-def test_odd_results_are_drawn_as_far_as_they_go(odd, tmp_path):
-    plot_results([odd], tmp_path / "odd.png")
-    plot_results([odd, result(label="fine")], tmp_path / "both.png")
-    assert (tmp_path / "odd.png").exists() and (tmp_path / "both.png").exists()
+ODD = {
+    "one row": result(rows=1),
+    "nothing finite": result(2, loss=np.full((2, 30), np.nan), grad_norm_sq_mean=np.full((2, 30), np.inf)),
+    "zero on a log scale": result(consensus_error=np.zeros((1, 30))),
+    "ends in NaN": result(2, loss=np.where(np.arange(30) > 20, np.nan, 1.0) * np.ones((2, 1))),
+    "overflows": result(loss=np.where(np.arange(30) > 20, 1e38, 1.0)[None]),
+    "missing columns": result(test_accuracy=None, consensus_error=None, bytes_gossip=None),
+}
+
+
+@pytest.mark.parametrize("name", [*list(ODD)[:3], *(pytest.param(n, marks=pytest.mark.slow) for n in list(ODD)[3:])])
+def test_odd_results_are_drawn_as_far_as_they_go(name, tmp_path):
+    plot_results([ODD[name]], tmp_path / "odd.png")
+    assert (tmp_path / "odd.png").exists()
+
+
+def test_odd_results_are_drawn_beside_others(tmp_path):
+    plot_results([*ODD.values(), result(label="fine")], tmp_path / "all.png")
+    assert (tmp_path / "all.png").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_result_is_drawn_beside_a_fine_one(name, tmp_path):
+    plot_results([ODD[name], result(label="fine")], tmp_path / "both.png")
+    assert (tmp_path / "both.png").exists()
 
 
 def test_many_results_get_distinct_lines():
