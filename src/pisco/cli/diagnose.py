@@ -42,6 +42,7 @@ def diagnose(
         "unlikeness of agents, ζ² = mean of ‖∇f_i − ∇f‖²": facts.spread.heterogeneity,
         "… and how it moves ∇f, ‖mean of H_i(∇f_i − ∇f)‖²": facts.spread.drift,
         "largest curvature of any agent, L": facts.curvature,
+        **({} if found.through else {"… and by how much agents' curvatures differ, δ": facts.unlike_curvature}),
         "the way to go, f(x⁰) − f* or more": facts.gap,
         "mixing of gossip, λ_w": found.mixing_rate,
         f"… with the server at p = {found.server_prob:g}, λ_p": found.expected_mixing_rate,
