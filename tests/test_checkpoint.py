@@ -36,7 +36,7 @@ def every_chunk(monkeypatch):
     monkeypatch.setattr("pisco.engines.driver.CHECKPOINT_SECONDS", -1.0)
 
 
-@pytest.mark.parametrize("eval_every", [1, 4, 25])
+@pytest.mark.parametrize("eval_every", [1, pytest.param(4, marks=pytest.mark.slow), 25])
 @pytest.mark.parametrize("stop", [10, 30])
 def test_a_stopped_run_continues_as_if_nothing_had_happened(tmp_path, stop, eval_every):
     whole = run(eval_every=eval_every)

@@ -1,8 +1,10 @@
 """The plan of a federation, its authority and its kits: what they hold, what they refuse, who can read them."""
 
+import contextlib
 import datetime as dt
 import json
 import stat
+import threading
 import tomllib
 from pathlib import Path
 
@@ -18,6 +20,9 @@ from pisco.federation import authority as ca
 from pisco.federation import keyfiles, kits
 from pisco.federation.plan import Federation
 from pisco.federation.roster import check_address
+from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.rolled_server import SERVERS
+from pisco.federation.runtime.wire_pb2 import Report
 from pisco.problems.gradient import agent_loss
 
 RULE = {"name": "pisco", "local_lr": 0.1, "local_steps": 1}
@@ -532,18 +537,26 @@ def test_mistakes_are_one_sentence_and_exit_code_two(tmp_path, monkeypatch, word
 
 
 def test_a_change_of_the_past_is_refused_while_the_federation_runs(tmp_path):
-    from federations import Running, plan_for, quadratic_of
+    from federations import make_kits, plan_for
 
     plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
     plan.save(tmp_path / "federation.toml")
-    running = Running(tmp_path, plan, quadratic_of)
+    server = SERVERS[plan.presence](make_kits(tmp_path, plan, ["server"])["server"], tmp_path / "state")
+
+    def work():
+        with contextlib.suppress(Stopped):
+            server.run()
+
+    working = threading.Thread(target=work, daemon=True)
+    working.start()
     try:
-        running.wait(lambda: running.errors or running.members["server"].ledger.front() >= 5)
+        for name in plan.names:
+            server.ledger.note(name, Report(round=5))
         done = command("change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 2, "--dir", tmp_path)
         assert done.exit_code == 2 and "error: round 2 is past, somebody is in round" in done.stderr
         words = ("change", "move", "agent-1", "--address", "10.0.0.9:7401", "--round", 99_000, "--dir", tmp_path)
         done = command(*words)
         assert done.exit_code == 0 and "from round 99000 on" in done.stdout, done.output
     finally:
-        running.stop()
-        running.join(fine=False)
+        server.mailroom.stop()
+        working.join(60)

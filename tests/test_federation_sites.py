@@ -260,7 +260,7 @@ def test_counts_that_members_tell_weigh_them(tmp_path, presence):
     rule = pisco.algorithms.pisco(local_lr=0.05, local_steps=1)
     alone = pisco.run(rule, problem, network, rounds=12, batch_size=None)
     np.testing.assert_allclose(ran.params(), alone.params, rtol=0, atol=1e-6)
-    equal = pisco.run(rule, problem.weighted(None), network, rounds=12, batch_size=None)
+    equal = pisco.run(rule, problem.weighted([1 / 3] * 3), network, rounds=12, batch_size=None)
     assert np.abs(ran.params() - equal.params).max() > 1e-2
     for name in plan.names:  # whoever comes back knows it still, without the server
         again = ran.build(name)

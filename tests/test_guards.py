@@ -208,6 +208,7 @@ def test_it_is_the_same_in_plain_python():
     np.testing.assert_allclose(scan.params, debug.params, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_slow_drift_is_seen_in_what_adds_up(without):
     result = attacked(drift(0.003), without)
     assert result.named[0]["left_off"] > 5

@@ -120,7 +120,7 @@ def test_a_killed_launcher_leaves_nothing_not_even_a_stopped_process(launcher):
     wait_until(lambda: not any(running(pid) for pid in pids))
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_reaches_every_process_once(launcher, sign):
     process, pids = launcher
     process.send_signal(sign)

@@ -63,8 +63,11 @@ def asked_for(tmp_path_factory):
     return params
 
 
+ROLLS = {"presence": "deadline", "deadline": 60.0, "quorum": 3}
+
+
 @pytest.mark.parametrize(
-    "presence", [{}, {"presence": "deadline", "deadline": 60.0, "quorum": 3}], ids=["all", "rolls"]
+    "presence", [pytest.param({}, id="all"), pytest.param(ROLLS, id="rolls", marks=pytest.mark.slow)]
 )
 def test_nobody_asks_for_what_is_pushed(tmp_path, monkeypatch, asked_for, presence):
     def hold(done, ran):

@@ -131,9 +131,7 @@ KINDS = ["kill", "back", "work", "work", "work", "work", "server", "late"]
 EVENTS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 4)), min_size=20, max_size=150)
 
 
-@settings(max_examples=60, deadline=None)
-@given(EVENTS)
-def test_whatever_dies_and_returns_what_counts_is_what_everybody_did(events):
+def live_through(events):
     plan = plan_of()
     world = World(plan)
     for what, who in events:
@@ -166,6 +164,19 @@ def test_whatever_dies_and_returns_what_counts_is_what_everybody_did(events):
     assert [member.base[0] for member in world.members] == states
     np.testing.assert_allclose(sum(states), 31.0)  # a mean among those present keeps the mean of all
     assert len({member.chain.hash for member in world.members}) == 1
+
+
+@settings(max_examples=20, deadline=None)
+@given(EVENTS)
+def test_whatever_dies_and_returns_what_counts_is_what_everybody_did(events):
+    live_through(events)
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(EVENTS)
+def test_whatever_dies_and_returns_again_and_again(events):
+    live_through(events)
 
 
 # ------------------------------------------------------------------------------------------------- single decisions

@@ -58,7 +58,7 @@ SLOW = pytest.mark.slow
 ONE_EXCHANGE = {"name": "pisco", "local_lr": 0.05, "local_steps": 1, "one_exchange": True}
 ENDS = [
     pytest.param("all", {}, id="plain"),
-    pytest.param("deadline", MASKED | {"quorum": 3}, id="deadline-masked"),
+    pytest.param("deadline", MASKED | {"quorum": 3}, id="deadline-masked", marks=SLOW),
     pytest.param("all", MASKED, id="masked", marks=SLOW),
     pytest.param("deadline", {}, id="deadline", marks=SLOW),
     pytest.param("all", {"algorithm": ONE_EXCHANGE}, id="one-exchange", marks=SLOW),

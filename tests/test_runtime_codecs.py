@@ -73,7 +73,8 @@ def test_messages_are_as_large_as_they_are_counted(tmp_path, name, compressor, s
     assert 0.8 * counted < measured(ran) <= 1.001 * counted
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_sixteen_bits_on_the_wire(tmp_path, dtype):
     """Any method with half the bytes; what is cut off follows later, so that it ends where it would have ended."""
     network, rule = {"graph": "path", "server_prob": 0.1}, {"name": "pisco", "local_lr": 0.1, "local_steps": 1}

@@ -154,13 +154,6 @@ def test_one_who_is_gone_comes_back_elsewhere(tmp_path, x64, monkeypatch):
     np.testing.assert_allclose(ran.params(), by_hand(later, states, 0), rtol=0, atol=1e-12)
 
 
-def test_who_stops_being_a_neighbour_is_not_waited_for(tmp_path, x64, caplog):
-    plan = plan_for(3, rounds=6, dtype="float64", patience=30.0)
-    plan = plan.change(3, "add", "agent-3", f"127.0.0.1:{free_ports(1)[0]}")  # agents 0 and 2 are not linked any more
-    Running(tmp_path, plan, problem_of).join()
-    assert "did not say that they are done" not in caplog.text
-
-
 def test_changes_at_once_that_cannot_be_are_refused():
     plan, words = plan_for(4, rounds=9), {"network": {"graph": "ring", "server_prob": 0.5, "reporters": 2}}
     for case, why in [

@@ -14,7 +14,7 @@ from pisco.interop import host
 from federations import Running, make_kits, plan_for
 from waiting import outcome
 
-N, M = 3, 12
+N, M = 2, 12
 RNG = np.random.default_rng(0)
 FEATURES = RNG.normal(size=(N, M, 3)).astype(np.float32)
 TARGETS = RNG.normal(size=(N, M)).astype(np.float32)

@@ -144,6 +144,7 @@ def test_the_roster_changes_while_a_member_is_gone(tmp_path, x64):
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)
 
 
+@pytest.mark.slow
 def test_a_plan_that_comes_while_a_round_is_begun(tmp_path, x64, monkeypatch):
     plan, honest, told = rolled(3, rounds=14, deadline=60.0), RolledAgent.spend, []
     later = plan.change(6, "remove", "agent-2")
@@ -247,6 +248,7 @@ def test_the_command_repeats_a_run_from_its_log(finished, tmp_path):
         assert refused.exit_code != 0 and why in refused.output
 
 
+@pytest.mark.slow
 def test_a_run_in_which_nobody_is_left_behind_needs_no_log(tmp_path, x64):
     plan = plan_for(3, rounds=6, dtype="float64", network={"graph": "ring", "server_prob": 0.4})
     plan = plan.change(3, "remove", "agent-2").change(4, "add", "agent-3", f"127.0.0.1:{free_ports(1)[0]}")
@@ -255,6 +257,9 @@ def test_a_run_in_which_nobody_is_left_behind_needs_no_log(tmp_path, x64):
     states = replay(plan, problems, everybody(plan))
     for name in plan.names:
         np.testing.assert_array_equal(states[name].params, ran.results[name].params)
+
+
+def test_who_is_removed_at_once_leaves_no_last_round():
     with pytest.raises(pisco.InputError, match="nothing tells which round"):
         everybody(plan_for(3, rounds=6).change(3, "remove", "agent-2", now=True))
 
