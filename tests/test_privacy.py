@@ -146,17 +146,27 @@ def test_engines_agree_and_runs_replay(x64):
     assert "epsilon" not in clipped.history
 
 
-def test_every_gradient_of_a_run_is_counted():
-    problem = private(pisco.Privacy(clip=0.5, noise=4.0, delta=1e-3))
+@pytest.fixture
+def coarse(monkeypatch):
+    """Privacy loss on a grid of few points: ε a little too large, in whatever is compared."""
+    accounting._once.cache_clear()
+    monkeypatch.setattr(accounting, "GRID", 500)
+    yield
+    accounting._once.cache_clear()
+
+
+TWO_SIZES = (9, 5, 9)
+
+
+def test_every_gradient_of_a_run_is_counted(coarse):
+    problem = private(pisco.Privacy(clip=0.5, noise=4.0, delta=1e-3), TWO_SIZES)
     result = pisco.run(RULE, problem, RING, rounds=4, batch_size=2, eval_every=2)
     # Before the first round one gradient, in every round one local step and one at the communication.
     expected = [accounting.spent(4.0, 5, 2, count, 1e-3) for count in (1, 5, 9)]
     np.testing.assert_allclose(result.history["epsilon"], expected, rtol=1e-12)
-    full = pisco.run(RULE, problem, RING, rounds=4, eval_every=2)
-    np.testing.assert_allclose(full.history["epsilon"][-1], accounting.spent(4.0, 5, None, 9, 1e-3), rtol=1e-12)
 
 
-def test_the_absent_spend_nothing():
+def test_the_absent_spend_nothing(coarse):
     log = np.ones((4, 3), bool)
     log[1:, 1:] = False
     log[2:, 0] = False
@@ -167,27 +177,21 @@ def test_the_absent_spend_nothing():
     np.testing.assert_allclose(result.history["epsilon"], expected, rtol=1e-12)
 
 
-@pytest.fixture
-def coarse(monkeypatch):
-    """Privacy loss on a grid of few points: ε a little too large, in whatever is compared."""
-    accounting._once.cache_clear()
-    monkeypatch.setattr(accounting, "GRID", 500)
-    yield
-    accounting._once.cache_clear()
-
-
-def test_an_epsilon_alone_finds_the_noise_and_with_noise_ends_the_run(coarse):
-    sizes, wish = (9, 5, 9), {"clip": 0.5, "epsilon": 3.0, "delta": 1e-3}
-    found = pisco.run(RULE, private(pisco.Privacy(**wish), sizes), RING, rounds=5, batch_size=2, eval_every=5)
+@pytest.mark.parametrize("batch_size", [None, pytest.param(2, marks=pytest.mark.slow)])
+def test_an_epsilon_alone_finds_the_noise_and_with_noise_ends_the_run(coarse, batch_size):
+    wish, how = {"clip": 0.5, "epsilon": 3.0, "delta": 1e-3}, {"batch_size": batch_size, "eval_every": 5}
+    found = pisco.run(RULE, private(pisco.Privacy(**wish), TWO_SIZES), RING, rounds=5, **how)
     assert 2.98 < found.history["epsilon"][-1] <= 3.0
-    noise = found.settings["privacy"]["noise"]
-    # With that noise given, a longer run ends where the budget does.
-    problem = private(pisco.Privacy(**wish, noise=noise), sizes)
+    noise = np.max(found.settings["privacy"]["noise"])  # agent 1's: it has the fewest samples
+    expected = accounting.spent(noise, 5, batch_size, 11, 1e-3)  # a gradient at the start and two in every round
+    np.testing.assert_allclose(found.history["epsilon"][-1], expected, rtol=1e-12)
+    # With that noise given, and more to the others, a longer run ends where the budget of agent 1 does.
+    problem = private(pisco.Privacy(**wish, noise=(2 * noise, noise, 2 * noise)), TWO_SIZES)
     with pytest.warns(UserWarning, match="epsilon = 3 of agent 1 is spent after round 5, the last"):
-        ended = pisco.run(RULE, problem, RING, rounds=50, batch_size=2)
+        ended = pisco.run(RULE, problem, RING, rounds=50, **how)
     assert ended.rounds == 5 and not ended.interrupted
     with pytest.raises(pisco.InputError, match="the first round spends more than epsilon = 0.1"):
-        pisco.run(RULE, private(pisco.Privacy(clip=1, noise=1, epsilon=0.1)), RING, rounds=5, batch_size=2)
+        pisco.run(RULE, private(pisco.Privacy(clip=1, noise=1, epsilon=0.1)), RING, rounds=5, batch_size=batch_size)
 
 
 def test_what_cannot_be_private_is_refused():
@@ -245,33 +249,37 @@ def test_a_loop_that_uses_one_key_again_is_seen():
 # What ε is
 
 
-def test_full_batches_spend_what_the_library_says():
+@pytest.mark.parametrize(
+    ("noise", "times", "delta"), [(20.0, 400, 1e-5), pytest.param(3.0, 10, 1e-6, marks=pytest.mark.slow)]
+)
+def test_full_batches_spend_what_the_library_says(noise, times, delta):
     import dp_accounting as dp
     from dp_accounting import pld
 
-    for noise, times, delta in ((20.0, 400, 1e-5), (3.0, 10, 1e-6)):
-        library = pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
-        library.compose(dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise), times))
-        np.testing.assert_allclose(
-            accounting.spent(noise, 50, None, times, delta), library.get_epsilon(delta), rtol=0.01
-        )
-        # A batch of the only sample is the same event, and goes through the distribution of losses.
-        np.testing.assert_allclose(accounting.spent(noise, 1, 1, times, delta), library.get_epsilon(delta), rtol=0.01)
+    library = pld.PLDAccountant(dp.NeighboringRelation.REPLACE_ONE)
+    library.compose(dp.SelfComposedDpEvent(dp.GaussianDpEvent(noise), times))
+    expected = library.get_epsilon(delta)
+    np.testing.assert_allclose(accounting.spent(noise, 50, None, times, delta), expected, rtol=0.01)
+    # A batch of the only sample is the same event, and goes through the distribution of losses.
+    np.testing.assert_allclose(accounting.spent(noise, 1, 1, times, delta), expected, rtol=0.01)
 
 
-def test_batches_spend_a_little_more_than_the_librarys_own_mixture():
+@pytest.mark.parametrize(
+    ("noise", "n", "b", "times", "delta"),
+    [(8.0, 400, 20, 60, 1e-5), pytest.param(2.0, 200, 1, 100, 1e-5, marks=pytest.mark.slow)],
+)
+def test_batches_spend_a_little_more_than_the_librarys_own_mixture(noise, n, b, times, delta):
     """The mixture is what one pair of data sets attains, so a lower bound; one draw is the sampled Gaussian."""
     from dp_accounting.pld import privacy_loss_distribution as library
     from scipy.stats import binom
 
-    for noise, n, b, times, delta in ((8.0, 400, 20, 60, 1e-5), (2.0, 200, 1, 100, 1e-5)):
-        k = np.arange(7)
-        chances = binom.pmf(k, b, 1 / n)
-        k, chances = 2.0 * k[chances > 0], chances[chances > 0] / chances.sum()
-        once = library.from_mixture_gaussian_mechanism(noise, k, chances, value_discretization_interval=2e-3)
-        least = once.self_compose(times).get_epsilon_for_delta(delta)
-        found = accounting.spent(noise, n, b, times, delta)
-        assert least <= found * 1.01 and found <= 1.12 * least, (least, found)
+    k = np.arange(7)
+    chances = binom.pmf(k, b, 1 / n)
+    k, chances = 2.0 * k[chances > 0], chances[chances > 0] / chances.sum()
+    once = library.from_mixture_gaussian_mechanism(noise, k, chances, value_discretization_interval=2e-3)
+    least = once.self_compose(times).get_epsilon_for_delta(delta)
+    found = accounting.spent(noise, n, b, times, delta)
+    assert least <= found * 1.01 and found <= 1.12 * least, (least, found)
 
 
 def test_one_evaluation_has_the_divergence_that_it_says():
@@ -309,7 +317,7 @@ def test_noise_for_an_epsilon_and_curves_of_it():
 # From a file
 
 
-def test_a_table_makes_a_run_private():
+def test_a_table_makes_a_run_private(coarse):
     settings = ["run.rounds=6", "run.eval_every=3", "network.agents=4", "privacy.clip=1.0", "privacy.noise=2.0"]
     config = load("quick", settings)
     result = config.execute()
