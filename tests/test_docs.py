@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import typer
 import pisco
 from pisco.algorithms import ALGORITHMS
 from pisco.cli.main import app
+from pisco.engines.job import Job, Run, carry_shapes
 from pisco.experiments import load
 
 import needs
@@ -29,6 +31,8 @@ SLOW = {"compare_schedules.py", "karate_club.py", "plan_network.py", "algorithms
 SLOW |= {"planning.md", "networks.md", "time.md", "models.md", "getting-started.md"}
 SLOW |= {"parts_torch.py", "federate_torch.py", "federate_jax.py", "own_loss.py"}
 SLOW |= {"privacy.md", "guards.md"}
+SLOW |= {"index.md", "quickstart.py"}  # what README.md runs
+AGAIN = {"extend.md"}  # whose Python runs in make test as the module that its experiment file names
 NEEDS = {"federate_torch.py": ("torch", "torch"), "parts_torch.py": ("torch", "torch")}
 LIBRARIES = {"parts_flax.py": "flax", "parts_equinox.py": "equinox"}  # which no extra for tests brings
 
@@ -47,9 +51,9 @@ def named(path):
     return str(path.relative_to(ROOT))
 
 
-def run_here(paths):
+def run_here(paths, slow=SLOW):
     """One test for each file, marked where it takes long."""
-    return [pytest.param(path, marks=[pytest.mark.slow] * (path.name in SLOW), id=named(path)) for path in paths]
+    return [pytest.param(path, marks=[pytest.mark.slow] * (path.name in slow), id=named(path)) for path in paths]
 
 
 def blocks(page, language):
@@ -63,7 +67,7 @@ def blocks(page, language):
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 
 
-@pytest.mark.parametrize("page", run_here(WITH_PYTHON))
+@pytest.mark.parametrize("page", run_here(WITH_PYTHON, SLOW | AGAIN))
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": f"docs_{page.stem}"}
@@ -73,11 +77,16 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("example", run_here(EXAMPLES))
-def test_examples_run(example, tmp_path):
+def test_examples_run(example, tmp_path, monkeypatch, capsys):
     if example.name in NEEDS:
         needs.module(*NEEDS[example.name])
     if example.name in LIBRARIES:
         pytest.importorskip(LIBRARIES[example.name])
+    if example.name not in SLOW:  # in this process: to start one and import everything takes as long
+        monkeypatch.chdir(tmp_path)
+        runpy.run_path(str(example), run_name="__main__")
+        assert capsys.readouterr().out.strip()
+        return
     done = subprocess.run(
         [sys.executable, "-W", "error", example],
         cwd=tmp_path,
@@ -133,15 +142,35 @@ def test_shell_blocks_name_real_commands_and_options(page):
             assert {word for word in words if word.startswith("-")} <= known | {"--help"}, where
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=named)
-def test_experiment_files_run(page, tmp_path):
+WITH_FILES = [page for page in PAGES if blocks(page, "toml")]
+
+
+def experiments(page, folder):
+    """The experiments of a page, for one round."""
     own = "".join(code for _, code in blocks(page, "python"))
-    (tmp_path / "my_things.py").write_text(own)  # what a page defines, its files may name
+    (folder / "my_things.py").write_text(own)  # what a page defines, its files may name
     for _, text in blocks(page, "toml"):
-        (tmp_path / "mine.toml").write_text(text)
-        config = load(tmp_path / "mine.toml", ["run.rounds=1"])
+        (folder / "mine.toml").write_text(text)
+        yield load(folder / "mine.toml", ["run.rounds=1"])
+
+
+@pytest.mark.parametrize("page", run_here(WITH_FILES))
+def test_experiment_files_run(page, tmp_path):
+    for config in experiments(page, tmp_path):
         if config.problem.dataset == "a9a":  # other data may not be on this machine
             assert config.execute().rounds == 1
+
+
+def test_experiment_files_make_what_they_name(tmp_path):
+    """Of pages whose files run in the slow tests."""
+    given = [config for page in WITH_FILES if page.name in SLOW for config in experiments(page, tmp_path)]
+    given = [config for config in given if config.problem.dataset == "a9a"]
+    assert len(given) == 3
+    for config in given:
+        rule, problem, network = config.build()
+        shapes = carry_shapes(Job(problem, network, (Run(rule, network.server, 0),), config.run.batch_size))
+        assert shapes.state.params.shape == (config.network.agents, 124)
+        assert config.clock is None or config.clock.build()
 
 
 def _anchors(page):
