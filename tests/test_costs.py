@@ -28,7 +28,7 @@ def run(rule, network, rounds=10):
     ("rule", "exchanges", "vectors"),
     [
         (pisco.algorithms.pisco(local_lr=0.1, local_steps=3), 2, 2),
-        (pisco.algorithms.pisco(local_lr=0.1, local_steps=0), 2, 2),
+        pytest.param(pisco.algorithms.pisco(local_lr=0.1, local_steps=0), 2, 2, marks=pytest.mark.slow),
         (pisco.algorithms.pisco(local_lr=0.1, local_steps=1, one_exchange=True), 1, 2),
         (pisco.algorithms.dsgd(local_lr=0.1), 1, 1),
     ],
@@ -81,7 +81,14 @@ TABLE = [  # method, hyperparameters, exchanges, vectors a round between agents 
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "exchanges", "up", "down"), TABLE)
+SAME = {"fedavg", "gossip-pga", "lsgt", "periodical-gt", "pisco-vr"}
+"""Of the table: rules that are those of other rows, with another choice or network."""
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "exchanges", "up", "down"),
+    [pytest.param(*row, marks=[pytest.mark.slow] if row[0] in SAME else []) for row in TABLE],
+)
 def test_the_table_of_vectors_and_exchanges(name, options, exchanges, up, down):
     agents, rounds = 6, 4
     rule = build(name, local_lr=0.01, **options)
@@ -112,21 +119,25 @@ def test_a_central_start_is_paid_for():
     assert run(build("kgt", local_lr=0.01, local_steps=2), network, 2).history["exchanges"][0] == 0
 
 
-@pytest.mark.parametrize(
-    ("compressor", "size"),
-    [
-        ({"name": "identity"}, DIM * FLOAT),
-        ({"name": "top-k", "count": 2}, math.ceil(2 * (32 + 3) / 8)),
-        ({"name": "random-k", "count": 2}, 2 * FLOAT),
-        ({"name": "quantize", "bits": 4}, math.ceil((DIM * (1 + 4) + 32) / 8)),
-    ],
-    ids=lambda value: value["name"] if isinstance(value, dict) else "",
-)
-def test_compressed_messages_cost_their_own_size(compressor, size):
-    agents, rounds = 6, 4
-    network = pisco.Network.ring(agents)
-    choco = run(build("choco", local_lr=0.01, compressor=compressor), network, rounds).history
-    assert choco["bytes_gossip"][-1] == size * 2 * agents * rounds
+SIZES = {
+    "identity": ({}, DIM * FLOAT),
+    "top-k": ({"count": 2}, math.ceil(2 * (32 + 3) / 8)),
+    "random-k": ({"count": 2}, 2 * FLOAT),
+    "quantize": ({"bits": 4}, math.ceil((DIM * (1 + 4) + 32) / 8)),
+}
+
+
+@pytest.mark.parametrize("name", [pytest.param("identity", marks=pytest.mark.slow), "top-k", "random-k", "quantize"])
+def test_compressed_messages_cost_their_own_size(name):
+    (options, size), agents, rounds = SIZES[name], 6, 4
+    rule = build("choco", local_lr=0.01, compressor={"name": name} | options)
+    assert run(rule, pisco.Network.ring(agents), rounds).history["bytes_gossip"][-1] == size * 2 * agents * rounds
+
+
+@pytest.mark.parametrize("name", ["top-k", *(pytest.param(n, marks=pytest.mark.slow) for n in SIZES if n != "top-k")])
+def test_two_compressed_vectors_cost_twice_their_size(name):
+    (options, size), agents, rounds = SIZES[name], 6, 4
+    network, compressor = pisco.Network.ring(agents), {"name": name} | options
     beer = run(build("beer", local_lr=0.01, compressor=compressor), network, rounds).history
     assert beer["bytes_gossip"][-1] == 2 * size * 2 * agents * rounds and beer["exchanges"][-1] == rounds
     mixed = network.with_server(pisco.every(4))

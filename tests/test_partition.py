@@ -158,7 +158,7 @@ def test_label_counts_of_nobody_and_of_an_empty_hand():
     assert label_counts([0, 1], [[], [1]]).tolist() == [[0, 0], [0, 1]]
 
 
-@pytest.mark.parametrize(("classes", "agents"), [(2, 10), (10, 100), (26, 30)])
+@pytest.mark.parametrize(("classes", "agents"), [(2, 10), pytest.param(10, 100, marks=pytest.mark.slow), (26, 30)])
 def test_picture_is_written(tmp_path, classes, agents):
     labels = np.arange(3000) % classes
     path = tmp_path / "labels.png"

@@ -83,7 +83,7 @@ def test_one_peer_exponential_averages_exactly_in_log2_rounds():
     np.testing.assert_allclose(product, 1 / 8, atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", thinned(VARYING, 2))
+@pytest.mark.parametrize("kind", thinned(VARYING, 3))
 def test_gradient_tracking_is_exact_on_varying_graphs(kind, x64):
     world = Quadratics()
     network = pisco.Network(graphs.ring(6), varying=VARYING[kind](6), server=pisco.bernoulli(0.05))
