@@ -6,6 +6,7 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 import types
 import urllib.request
 from pathlib import Path
@@ -505,8 +506,8 @@ def test_status_and_logs_name_who_is_behind(tmp_path, caplog, monkeypatch):
 def test_prometheus_is_answered(tmp_path):
     needs.module("prometheus_client", "metrics")
     ports = free_ports(2)
-    plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
-    ran = Running(tmp_path, plan, squares_of)
+    plan, over = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1}), threading.Event()
+    ran = Running(tmp_path, plan, squares_of, progress=lambda done: done >= 3 and over.wait(600))
     members = [ran.members["server"], ran.members["agent-0"]]
     try:
         ran.wait(lambda: ran.errors or ran.members["server"].ledger.front() >= 3)
@@ -532,6 +533,7 @@ def test_prometheus_is_answered(tmp_path):
         with pytest.raises(InputError, match="cannot be used"), serve_metrics(MemberMetrics(members[0]), "9400"):
             pass
     finally:
+        over.set()
         ran.stop()
         ran.join(fine=False)
 

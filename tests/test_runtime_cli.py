@@ -4,6 +4,7 @@ import json
 import secrets
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -112,8 +113,8 @@ def test_mistakes_are_one_sentence(tmp_path):
 
 
 def test_status_shows_where_everybody_stands(tmp_path):
-    plan = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.1})
-    ran = Running(tmp_path, plan, quadratic_of)
+    plan, over = plan_for(2, rounds=100_000, network={"graph": "path", "server_prob": 0.5}), threading.Event()
+    ran = Running(tmp_path, plan, quadratic_of, progress=lambda done: done >= 20 and over.wait(600))
     try:
         agents = ran.members["server"].ledger.overview
         timed = lambda: [agent.name for agent in agents().agents if "latency server" in agent.times]  # noqa: E731
@@ -130,6 +131,7 @@ def test_status_shows_where_everybody_stands(tmp_path):
         ]
         clocks = [CliRunner().invoke(app, told), CliRunner().invoke(app, [*told[:-1], "/nowhere/clock.toml"])]
     finally:
+        over.set()
         ran.stop()
         ran.join(fine=False)
     said = json.loads(done.output)
