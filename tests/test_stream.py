@@ -13,6 +13,7 @@ import pytest
 import pisco
 from pisco.engines.run import ENGINES
 from pisco.planning import diagnose, plan
+from pisco.privacy import accounting
 from pisco.problems.gradient import agent_loss
 from pisco.problems.stream import Stream, _Items
 from pisco.problems.subsample import subsample
@@ -78,6 +79,10 @@ def on_disk(folder):
     return {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
 
 
+def many(folder):
+    return [Many(i) for i in range(N)]
+
+
 def run(data, rule=RULE, rounds=4, **options):
     problem = data if isinstance(data, pisco.Problem) else pisco.Problem(loss, np.zeros(3, np.float32), data)
     usual = {"eval_every": 2, "batch_size": 5, "chunk_rounds": 2}  # two rounds are one program, however many there are
@@ -104,7 +109,8 @@ def asked(monkeypatch):
     return lambda: sum(found)
 
 
-def test_private_gradients_of_a_stream_have_the_same_bits(tmp_path, asked):
+def test_private_gradients_of_a_stream_have_the_same_bits(tmp_path, asked, monkeypatch):
+    monkeypatch.setattr(accounting, "GRID", 500)  # ε a little too large, in both
     privacy = pisco.Privacy(clip=0.5, noise=1.0, delta=1e-3)
     expected, streamed = (
         run(pisco.Problem(loss, np.zeros(3, np.float32), data, privacy=privacy)) for data in (ARRAYS, on_disk(tmp_path))
@@ -113,18 +119,21 @@ def test_private_gradients_of_a_stream_have_the_same_bits(tmp_path, asked):
     assert expected.history["epsilon"][-1] > 0 and asked() == 1  # the start's
 
 
-def test_memmaps_and_data_sets_give_the_same_bits(tmp_path, asked):
-    expected, disk = run(ARRAYS), on_disk(tmp_path)
-    for data in (disk, [Many(i) for i in range(N)]):
-        before = asked()
-        same(run(data), expected)
-        assert asked() - before == 1  # the start's; all others were gathered ahead
+@pytest.mark.parametrize("held", [on_disk, pytest.param(many, marks=pytest.mark.slow)])
+def test_memmaps_and_data_sets_give_the_same_bits(tmp_path, asked, held):
+    same(run(held(tmp_path)), run(ARRAYS))
+    assert asked() == 1  # the start's; all others were gathered ahead
+
+
+def test_whole_data_give_the_same_bits(tmp_path):
+    disk = on_disk(tmp_path)
     lists = [{name: array[i] for name, array in disk.items()} for i in range(N)]
     same(run(lists, batch_size=None, rounds=2), run(ARRAYS, batch_size=None, rounds=2))
 
 
 @pytest.mark.parametrize(
-    ("name", "options"), [("pisco-vr", {"local_steps": 2}), ("pisco-compressed", {"local_steps": 1})]
+    ("name", "options"),
+    [("pisco-vr", {"local_steps": 2}), pytest.param("pisco-compressed", {"local_steps": 1}, marks=pytest.mark.slow)],
 )
 def test_what_other_methods_draw_is_known_beforehand(asked, name, options):
     rule = pisco.algorithms.build(name, local_lr=0.02, **options)
@@ -182,19 +191,28 @@ WRONG = [
 ]
 
 
-def test_a_loader_that_fails_while_something_is_estimated_is_one_sentence():
-    for look in (estimate, lambda problem: diagnose(problem, RING, rounds=9, batch_size=4)):
-        data = [Samples(0), Samples(1, broken), Samples(2)]
-        data[1].after = 40  # not at the start: while the programs run
-        with pytest.raises(
-            pisco.InputError, match=WRONG[1][1] + r".*; fix them$"
-        ):  # there is no checkpoint to go on from
-            look(pisco.Problem(loss, np.zeros(3, np.float32), data, test=Samples(0)))
-    late = [Samples(0), Samples(1, broken), Samples(2)]
-    late[1].after = 4000  # in the pilots of a plan
+def planned(problem):
     how = {"rounds": 20, "batch_size": 4, "target": ("loss", 1e-9), "methods": ["dsgd"], "probabilities": (1.0,)}
-    with pytest.raises(pisco.InputError, match=WRONG[1][1] + r".*; fix them$"):
-        plan(pisco.Problem(loss, np.zeros(3, np.float32), late), RING, **how)
+    plan(problem, RING, **how)
+
+
+def diagnosed(problem):
+    diagnose(problem, RING, rounds=9, batch_size=4)
+
+
+@pytest.mark.parametrize(
+    ("look", "after"),  # not at the start: while the programs run, and in the pilots of a plan
+    [(estimate, 40), (diagnosed, 40), pytest.param(planned, 4000, marks=pytest.mark.slow)],
+)
+def test_a_loader_that_fails_while_something_is_estimated_is_one_sentence(look, after):
+    data = [Samples(0), Samples(1, broken), Samples(2)]
+    data[1].after = after
+    test = None if look is planned else Samples(0)
+    with pytest.raises(pisco.InputError, match=WRONG[1][1] + r".*; fix them$"):  # there is no checkpoint to go on from
+        look(pisco.Problem(loss, np.zeros(3, np.float32), data, test=test))
+
+
+def test_a_problem_of_fewer_samples_fails_as_one():
     few = subsample(pisco.Problem(loss, np.zeros(3, np.float32), [Samples(0)], test=Samples(0)), samples=6)
     assert few.trouble is few.test.stream.trouble  # whoever waits for either hears of both
 
@@ -377,7 +395,8 @@ def with_test(test, data=ARRAYS):
     return pisco.Problem(loss, np.ones(3, np.float32), data, test=test, metrics=METRICS_OF_TEST)
 
 
-def test_test_data_stay_where_they_are(tmp_path, monkeypatch):
+@pytest.mark.parametrize("engine", ["scan", pytest.param("sharded", marks=pytest.mark.slow)])
+def test_test_data_stay_where_they_are(tmp_path, monkeypatch, engine):
     held = {"a": RNG.normal(size=(50, 3)).astype(np.float32), "y": RNG.normal(size=50).astype(np.float32)}
     for name, array in held.items():
         np.save(tmp_path / f"{name}.npy", array)
@@ -393,11 +412,10 @@ def test_test_data_stay_where_they_are(tmp_path, monkeypatch):
     monkeypatch.setattr(Stream, "gather", lambda self, rows: most.append(len(rows)) or gather(self, rows))
     monkeypatch.setattr("pisco.problems.blocks.STREAM_BYTES", 16 * 8)  # eight samples
     blocks = with_test(few)
-    for engine in ("scan", "sharded"):
-        found = run(blocks, rounds=2, engine=engine, eval_every=2)
-        assert max(most) == 8
-        for name in ("test_error", "test_auc", "loss"):
-            np.testing.assert_allclose(found.history[name], expected.history[name], rtol=1e-5, err_msg=name)
+    found = run(blocks, rounds=2, engine=engine, eval_every=2)
+    assert max(most) == 8
+    for name in ("test_error", "test_auc", "loss"):
+        np.testing.assert_allclose(found.history[name], expected.history[name], rtol=1e-5, err_msg=name)
     few.gone = True
     with pytest.raises(pisco.InputError, match=r"the test data fail at samples \d+ to \d+ of 50 \(OSError"):
-        run(blocks, rounds=2)
+        run(blocks, rounds=2, engine=engine)

@@ -73,7 +73,9 @@ def streamed(held=HELD, **options):
 
 
 def run(given, rounds=4, **options):
-    return pisco.run(RULE, given, RING, rounds=rounds, **({"batch_size": 4, "eval_every": 2} | options))
+    return pisco.run(
+        RULE, given, RING, rounds=rounds, **({"batch_size": 4, "eval_every": 2, "chunk_rounds": 2} | options)
+    )
 
 
 def close(one, two, atol=2e-5):
@@ -87,8 +89,9 @@ def in_memory():
 
 
 def test_a_stream_gives_the_same_bits_and_goes_on(in_memory, tmp_path):
-    found = run(streamed(), rounds=2, checkpoint=tmp_path)
-    found = run(streamed(), checkpoint=tmp_path, resume=True)
+    given = streamed()
+    run(given, rounds=2, checkpoint=tmp_path)
+    found = run(given, checkpoint=tmp_path, resume=True)
     for one, two in zip(jax.tree.leaves(found.params), jax.tree.leaves(in_memory.params), strict=True):
         np.testing.assert_array_equal(one, two)
     for name, column in in_memory.history.items():
