@@ -45,9 +45,10 @@ def uneven():
 def test_weights_by_samples_train_the_pooled_logistic_regression(x64):
     problem, data, loss = uneven()
     pooled = {name: np.concatenate([part[name] for part in data]) for name in ("a", "y")}
-    x, gradient = np.zeros(3), jax.grad(lambda x: loss(x, pooled, None).mean())
+    gradient = jax.grad(lambda x: loss(x, pooled, None).mean())
+    x, both = np.zeros(3), jax.jit(lambda x: (jax.jacfwd(gradient)(x), gradient(x)))
     for _ in range(50):  # Newton's method
-        x = x - np.linalg.solve(jax.jacfwd(gradient)(x), gradient(x))
+        x = x - np.linalg.solve(*both(x))
     found = after(pisco.algorithms.pisco(local_lr=0.1, local_steps=1), problem, RING, 3000)
     np.testing.assert_allclose(found, np.tile(x, (6, 1)), atol=1e-10)
     np.testing.assert_allclose(problem.objective(x), loss(x, pooled, None).mean(), atol=1e-12)

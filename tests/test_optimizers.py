@@ -48,10 +48,10 @@ RULES = [
 
 
 def pairs():
-    """Every choice with the first rule, every rule with one more; all others in the slow tests."""
+    """Every rule with one choice and every choice with some rule; all others in the slow tests."""
     for at, (name, given) in enumerate(RULES):
         for turn, choice in enumerate(CHOICES):
-            slow = at > 0 and at % len(CHOICES) != turn
+            slow = at % len(CHOICES) != turn
             yield pytest.param(name, given, choice, marks=[pytest.mark.slow] * slow)
 
 
@@ -79,10 +79,9 @@ def test_the_averaged_correction_reaches_the_optimum_through_adam(x64):
         once = {"rounds": 400, "eval_every": 400, "chunk_rounds": 400}
         return pisco.run(rule, world.problem(), network, **once).history["grad_norm_sq"][-1]
 
-    local = dsgd(local_lr=0.05, local_steps=3, direction="adam")
+    assert ended(dsgd(local_lr=0.05, local_steps=3, direction="adam")) > 1e-6
     for lasting in (False, True):
-        rule = build("pisco-adam", local_lr=0.05, local_steps=3, lasting=lasting)
-        assert ended(rule) < 1e-20 < 1e-6 < ended(local)
+        assert ended(build("pisco-adam", local_lr=0.05, local_steps=3, lasting=lasting)) < 1e-20
 
 
 def test_nothing_lasts_of_corrections_that_are_none():
@@ -100,9 +99,12 @@ def test_only_what_lasts_is_corrected():
     noise = rng.normal(size=(6, 40, 50)).astype(np.float32)
     noise -= noise.mean(axis=1, keepdims=True)
 
+    def loss(x, at, key):
+        return 0.5 * jnp.sum((x - at) ** 2, -1)
+
     def share(apart):
         centres = apart * rng.normal(size=(6, 1, 50)).astype(np.float32)
-        problem = pisco.Problem(lambda x, at, key: 0.5 * jnp.sum((x - at) ** 2, -1), jnp.zeros(50), noise + centres)
+        problem = pisco.Problem(loss, jnp.zeros(50), noise + centres)
         rule = build("pisco-adam", local_lr=1e-3, local_steps=4, lasting=True)
         ring = pisco.Network.ring(6, server=COIN)  # of its own: a network keeps its weights in one precision
         state = trajectory(rule, problem, ring, 60, batch_size=2)[-1]
