@@ -299,8 +299,8 @@ def test_a_ctrl_c_is_not_lost_while_garbage_is_collected():
 
 
 def test_plot_show_and_export(tiny):
-    for folder, name in (("a", "pisco"), ("b", "dsgd")):
-        assert pisco("run", "tiny.toml", "--out", folder, "--set", f"algorithm.name={name}").exit_code == 0
+    for folder, step in (("a", 0.1), ("b", 0.2)):
+        assert pisco("run", "tiny.toml", "--out", folder, "--set", f"algorithm.local_lr={step}").exit_code == 0
     assert pisco("plot", "a", "b", "-o", "x.png").exit_code == 0 and Path("x.png").stat().st_size > 10_000
     shown = pisco("show", "a", "b")
     assert shown.exit_code == 0 and "rounds to grad norm sq mean ≤ 0.05" in shown.stdout
@@ -311,7 +311,7 @@ def test_plot_show_and_export(tiny):
     assert Path("a.csv").read_text().startswith("seed,round,")
     fails("plot", "nowhere", saying="nowhere holds no result")
     fails("plot", "a", "--column", "los", saying="did you mean 'loss'?")
-    fails("plot", "a", "-o", "x.nonsense", saying="cannot write the picture x.nonsense")
+    fails("plot", "a", "--column", "loss", "-o", "x.nonsense", saying="cannot write the picture x.nonsense")
     fails("export", "a", "-o", "nowhere/a.csv", saying="No such file or directory")
     Path("a/history.npz").write_bytes(b"broken")
     fails("show", "a", saying="a holds a damaged result")
