@@ -52,7 +52,7 @@ def assert_twins_agree(name, hyperparameters, server, symmetric):
     assert_states(states, twin)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("symmetric", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("server_prob", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize(("one_exchange", "local_steps", "comm_lr"), paired([False, True], [0, 1, 3], [0.5, 1.0]))
 def test_pisco(x64, one_exchange, local_steps, comm_lr, server_prob, symmetric):
@@ -60,7 +60,7 @@ def test_pisco(x64, one_exchange, local_steps, comm_lr, server_prob, symmetric):
     assert_twins_agree("pisco", hyperparameters, pisco.bernoulli(server_prob), symmetric)
 
 
-@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("symmetric", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("steps", "combine_first", "server"),
     paired([(1, 1.0), (3, 0.7)], [False, True], [pisco.never(), COIN, pisco.every(4), pisco.always()]),
