@@ -265,3 +265,13 @@ def test_a_hundred_thousand_agents_never_meet_a_square_matrix():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 400e6
+
+
+def test_links_first_read_inside_a_program_serve_others():
+    """They are kept, so they hold values, not what stood for these while the first program was traced."""
+    network = pisco.Network.ring(5, varying=pisco.edge_dropout(0.4), server=pisco.never())
+    jax.jit(lambda x: x * len(jax.tree.leaves(network.gossip)))(1.0)
+    assert all(
+        isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        for leaf in jax.tree.leaves(network.gossip)
+    )

@@ -223,7 +223,8 @@ class Network:
         """The agents' links as the engines use them, in the precision of the moment."""
         precision = jax.dtypes.canonicalize_dtype(float)
         if precision not in self._made:
-            self._made[precision] = self._gossip()
+            with jax.ensure_compile_time_eval():  # it is kept: what is made while a program is traced would not last
+                self._made[precision] = self._gossip()
         return self._made[precision]
 
     def _gossip(self) -> Gossip:

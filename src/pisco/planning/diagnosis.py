@@ -124,8 +124,10 @@ def diagnose(
     through = optimizer.text if optimizer.normalises else ""
     # A tracker of the newest gradient carries too much noise for an optimizer that normalises.
     methods = {method: rests for method, rests in METHODS.items() if not (through and rests == "last gradient")}
+    start = 0.0
     if params is None:
         params, gap = descent(problem, samples=samples, seed=seed)
+        start = agent_curvatures(problem, samples=samples, seed=seed).max()  # steps have to be stable there too
     else:
         params = _everybodys(problem, params) if problem.personal else params
         flat, where = coordinates(problem, params)
@@ -135,6 +137,7 @@ def diagnose(
     scale = adam_scale(problem, params, **sizes) if through else None
     spread = gradient_spread(problem, params, **sizes, scale=scale)
     curvature = float(agent_curvatures(problem, params=params, samples=samples, seed=seed, scale=scale).max())
+    curvature = curvature if through else max(curvature, float(start))
     # Adam's steps are far beyond what the steepest directions allow, and these bend with them: no limit through it.
     unlike = 0.0 if through else unlike_curvature(problem, params=params, samples=samples, seed=seed)
     if not all(map(math.isfinite, (*spread, curvature, gap, unlike))):
