@@ -153,14 +153,22 @@ def diagnose(
 
     errors = {method: error(method) for method in methods}
     method = min(errors, key=errors.__getitem__)
-    slower = CONSENSUS * spread.top_tenth * expected_mixing_rate(rate, p)
-    compressed = least_error(facts, tracking=METHODS[method], steps=local_steps, mixing_rate=slower)[0]
-    compressed += (1 - spread.top_tenth) * (errors[PLAIN] - errors[method])  # what is left out is not tracked yet
+    # Compressed methods take small steps, so both sides are compared there: at larger ones these terms expect too much
+    # harm of the slow mixing of what is left out (docs/planning.md).
+    small: Any = {"steps": local_steps, "largest": 1 / (max(curvature, 1e-30) * local_steps)}
+
+    def cautious(method: str, mixing: float) -> float:
+        return least_error(facts, tracking=METHODS[method], mixing_rate=mixing, **small)[0]
+
+    mixing = expected_mixing_rate(rate, p)
+    whole_vectors = cautious(method, mixing)
+    compressed = cautious(method, CONSENSUS * spread.top_tenth * mixing)
+    compressed += (1 - spread.top_tenth) * (cautious(PLAIN, mixing) - whole_vectors)  # what is left out is not tracked
     verdicts = (
         _tracking(facts, errors, through),
         _local_steps({steps: error(method, steps) for steps in STEPS}),
         _server({each: error(method, p=each) for each in sorted({p, *PROBABILITIES}) if each >= p}, p),
-        _compression(compressed / max(errors[method], 1e-300), spread),
+        _compression(compressed / max(whole_vectors, 1e-300), spread),
     )
     kept = "" if problem.kinds is None else ", ".join(problem.kinds.of(LOCAL) + problem.kinds.of(LOCAL_BUFFERS))
     return Diagnosis(facts, rate, expected_mixing_rate(rate, p), p, local_steps, method, verdicts, through, kept)

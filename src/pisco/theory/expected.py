@@ -103,14 +103,16 @@ def largest_step(facts: Facts, *, steps: int, mixing_rate: float) -> float:
     return 1 / max(facts.curvature, unlike, 1e-30)
 
 
-def least_error(facts: Facts, *, tracking: str, steps: int, mixing_rate: float) -> tuple[float, float]:
-    """The least `expected_error` over step sizes η up to `largest_step`, and that η.
+def least_error(
+    facts: Facts, *, tracking: str, steps: int, mixing_rate: float, largest: float | None = None
+) -> tuple[float, float]:
+    """The least `expected_error` over step sizes η up to `largest`, by default `largest_step`, and that η.
 
     >>> facts = Facts(agents=10, rounds=100, curvature=1.0, gap=1.0, spread=Spread(*[0.0] * 6))
     >>> least_error(facts, tracking="none", steps=2, mixing_rate=0.5)
     (0.01, 1.0)
     """
-    largest = largest_step(facts, steps=steps, mixing_rate=mixing_rate)
+    largest = largest or largest_step(facts, steps=steps, mixing_rate=mixing_rate)
     tried = [
         (expected_error(facts, tracking=tracking, steps=steps, mixing_rate=mixing_rate, local_lr=step), step)
         for step in (largest * np.geomspace(1, 1e-4, 41)).tolist()
