@@ -311,6 +311,7 @@ def test_refusals(given, words):
     assert words in str(error.value) and str(error.value).count(". ") == 0
 
 
+@pytest.mark.slow
 def test_a_schedule_that_watches_the_loss_is_timed_by_what_it_did(tmp_path, monkeypatch):
     """Gossip-AGA's seconds are those of a schedule that knows beforehand when the server is reached."""
     world, rule = Quadratics(agents=4), build("gossip-aga", local_lr=0.02)

@@ -87,7 +87,8 @@ def logistic_loss(outputs, labels):
     return torch.nn.functional.softplus(-labels * scores) + 0.01 * (x * x / (1 + x * x)).sum()
 
 
-@pytest.mark.parametrize("engine", ["scan", pytest.param("debug", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["scan", "debug"])
 def test_a_logistic_model_follows_the_trajectory_of_ours(engine):
     data = pisco.data.load("a9a")
     parts = [np.arange(i * 50, (i + 1) * 50) for i in range(4)]

@@ -338,6 +338,7 @@ def test_bad_steps_on_a9a_are_told(settings):
     assert doubt_of("a9a", *settings) is not None
 
 
+@pytest.mark.slow
 def test_auto_is_safe_and_fast():
     fdla = pisco.Network.ring(10, weights="fdla")
 

@@ -331,7 +331,7 @@ def networks():
     return {"layered": (layered, {"a": draw(24, 32), "b": draw(32)}), "attending": (attending, start)}
 
 
-@pytest.mark.parametrize("name", ["layered", "attending"])
+@pytest.mark.parametrize("name", [pytest.param("layered", marks=pytest.mark.slow), "attending"])
 def test_a_lean_pass_keeps_products_and_has_the_same_gradient(name):
     """In engines too, which know nothing of the network; and where agents have unlike numbers of samples."""
     from pisco.engines.scan import ScanEngine

@@ -109,6 +109,7 @@ def asked(monkeypatch):
     return lambda: sum(found)
 
 
+@pytest.mark.slow
 def test_private_gradients_of_a_stream_have_the_same_bits(tmp_path, asked, monkeypatch):
     monkeypatch.setattr(accounting, "GRID", 500)  # ε a little too large, in both
     privacy = pisco.Privacy(clip=0.5, noise=1.0, delta=1e-3)
