@@ -83,9 +83,9 @@ def quick_alone(config):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Two more than there are cores, as some tests wait for other processes; the quick ones leave one to the types."""
+    """One more than there are cores, as some tests wait for other processes; the quick ones leave one to the types."""
     cores = len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    return max(1, cores - 1) if quick_alone(config) else cores + 2
+    return max(1, cores - 1) if quick_alone(config) else cores + 1
 
 
 def pytest_ignore_collect(collection_path, config):
