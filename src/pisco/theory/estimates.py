@@ -131,7 +131,6 @@ def _unlike(
     problem: Problem, flat: jax.Array, key: jax.Array, where: Coordinates, share: int | None, iterations: int
 ) -> jax.Array:
     loss, agents, draws = loss_in_blocks(problem, share), jnp.arange(problem.num_agents), jax.random.split(key)
-
     sent = where.sent(flat) if problem.personal else jnp.ones((), flat.dtype)
 
     def product(draw, agent, direction):
