@@ -48,6 +48,22 @@ with contextlib.suppress(ImportError, AttributeError):
 
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
 
+COMPILED = {}
+"""Programs by what they say. Tests write many that differ in nothing: one in five was compiled before."""
+
+with contextlib.suppress(ImportError, AttributeError):
+    from jax._src import compiler
+
+    def once(backend, module, devices, options, callbacks, own=compiler.backend_compile_and_load):
+        said = module.operation.get_asm(enable_debug_info=False), repr(devices), options.SerializeAsString()
+        if callbacks or "callback" in said[0]:  # calls back to an object that its text does not tell
+            return own(backend, module, devices, options, callbacks)
+        if said not in COMPILED:
+            COMPILED[said] = own(backend, module, devices, options, callbacks)
+        return COMPILED[said]
+
+    compiler.backend_compile_and_load = once
+
 # Tracing makes many small objects that live: looking for cycles among them every 700 took a twelfth of the time.
 gc.freeze()
 gc.set_threshold(200_000, 20, 20)
@@ -64,18 +80,31 @@ TWINS = {"test_pisco", "test_a_transposed_matrix_is_noticed"}
 """Of the twins these."""
 
 
-LONG = (
-    "cli",
-    "runtime_faults",
-    "runtime_rolls",
-    "federation_sites",
-    "stream",
-    "docs",
-    "planning",
-    "directed",
-    "attacks",
+WAITING = ("runtime_faults", "cli", "federation_sites", "runtime_rolls", "report_browser", "runtime_cli", "runtime")
+WAITING += (
+    "launch",
+    "playground",
+    "runtime_closing",
+    "relay",
+    "federation_security",
+    "federation_page",
+    "certificates",
 )
-"""Files of tests that take longest. They are begun first, so that no worker is left alone with one at the end."""
+"""Files of tests that wait for other processes, longest first. One at a time leaves the cores to the others."""
+
+LONG = ("conformance", "planning", "docs", "parts", "twins", "compare", "identities", "bench", "privacy", "diagnosis")
+LONG += ("optimizers", "stream", "clock", "presence", "extend", "attacks", "report", "problems", "directed", "engines")
+"""Files of tests that compute longest. They are begun first, so that no worker is left alone with one at the end."""
+
+
+def in_turn(files):
+    """The order in which workers take files: long ones first, and after every second one a file that waits."""
+    named = {file.stem.removeprefix("test_"): file for file in files if file.stem.startswith("test_")}
+    waiting = [named[name] for name in WAITING if name in named]
+    others = [named[name] for name in LONG if name in named]
+    others += [file for file in files if file not in {*waiting, *others}]
+    order = [file for at, file in enumerate(waiting) for file in (file, *others[2 * at : 2 * at + 2])]
+    return order + others[2 * len(waiting) :]
 
 
 def quick_alone(config):
@@ -95,7 +124,8 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(items):
-    items.sort(key=lambda item: item.path.stem.removeprefix("test_") not in LONG)
+    turn = {file: at for at, file in enumerate(in_turn(list(dict.fromkeys(item.path for item in items))))}
+    items.sort(key=lambda item: turn[item.path])
     for item in items:
         name = item.path.stem.removeprefix("test_")
         if name in QUICK and (name != "twins" or item.originalname in TWINS):
@@ -108,6 +138,7 @@ def few_programs():
     yield
     pieces = Path("/proc/self/maps")
     if pieces.exists() and pieces.read_bytes().count(b"\n") > 35_000:  # of 65,530 that Linux allows
+        COMPILED.clear()
         jax.clear_caches()
 
 
