@@ -12,7 +12,7 @@ from jax.extend import core
 from pisco.errors import InputError, check_number
 from pisco.jaxprs import loop_inputs
 from pisco.networks.rounds import Links, RoundMix, Told
-from pisco.networks.summing import masked_bytes
+from pisco.privacy.summing import masked_bytes
 from pisco.tree import num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 

@@ -17,16 +17,17 @@ import jax
 import numpy as np
 
 from pisco.clock import Clock
+from pisco.clock.stopwatch import Stopwatch
 from pisco.costs import message_sizes
 from pisco.engines import checkpoint, private
 from pisco.engines.evaluate import check_state_metrics
 from pisco.engines.feeder import feeding
 from pisco.engines.history import History, diverged_at
-from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
+from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment
 from pisco.engines.sizes import check_sizes
-from pisco.engines.stopwatch import Stopwatch
 from pisco.errors import InputError, check_number, writing
-from pisco.problems.trouble import deferring
+from pisco.seeds import seed_key, streams
+from pisco.trouble import deferring
 
 CHECKPOINT_SECONDS = 5.0
 """A checkpoint is written after the first chunk, then at most this often, and at the end."""

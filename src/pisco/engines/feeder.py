@@ -18,13 +18,14 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from pisco.engines.job import Carry, Job, next_segment, seed_key, streams
+from pisco.data.stream import STREAM_BYTES, Stream
+from pisco.engines.job import Carry, Job, next_segment
 from pisco.errors import InputError
 from pisco.jaxprs import holds, loop_inputs, run_alone
 from pisco.networks.rounds import RoundMix, Told
 from pisco.problems.gradient import BUFFERS_STREAM
 from pisco.problems.sampling import batch_indices
-from pisco.problems.stream import STREAM_BYTES, Stream
+from pisco.seeds import seed_key, streams
 from pisco.types import Algorithm
 
 _mark = core.Primitive("mark")

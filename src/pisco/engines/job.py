@@ -15,11 +15,12 @@ import numpy as np
 
 from pisco.engines.process_group import ProcessGroup
 from pisco.errors import InputError, check_number
+from pisco.guarding.watch import Names
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links
 from pisco.networks.schedules import Schedule
-from pisco.networks.watch import Names
 from pisco.problems.problem import Problem
+from pisco.seeds import seed_key, streams
 from pisco.tree import stack_agents
 from pisco.types import Algorithm, StartMix
 
@@ -39,32 +40,6 @@ class Carry(NamedTuple):
     memory: Any
     attendance: Any = ()
     names: Any = ()  # whom guards have named
-
-
-class Streams(NamedTuple):
-    """The random streams of a seed: the start, batches, the server's coin, links that vary, who is there, the clock."""
-
-    start: jax.Array
-    batches: jax.Array
-    coins: jax.Array
-    links: jax.Array
-    presence: jax.Array
-    clock: jax.Array
-
-    def batch_key(self, k: Any) -> jax.Array:
-        """The key of round k's batches; round −1 is the start."""
-        return jax.random.fold_in(self.batches, k + 1)
-
-
-@jax.jit
-def streams(key: jax.Array) -> Streams:
-    """The streams of one run: made outside its programs, which compile the sooner."""
-    return Streams(*(jax.random.fold_in(key, stream) for stream in range(6)))
-
-
-def seed_key(seed: Any) -> jax.Array:
-    """The root key of a seed, by a fixed generator whatever the user's jax configuration says."""
-    return jax.random.key(seed, impl="threefry2x32")
 
 
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:

@@ -20,10 +20,10 @@ from pisco.networks.spectral import expected_mixing_rate
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, names_of, whole
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
-from pisco.problems.trouble import heeded
 from pisco.theory.estimates import agent_curvatures, coordinates, unlike_curvature
 from pisco.theory.expected import Facts, least_error
 from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
+from pisco.trouble import heeded
 
 STEPS = (1, 2, 4, 8, 16, 32)
 """Local steps that are compared."""

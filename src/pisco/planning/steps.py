@@ -24,9 +24,9 @@ from pisco.networks.spectral import DENSE_UP_TO
 from pisco.planning.settings import is_plain, rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.problems.trouble import heeding
 from pisco.theory.estimates import NotSmooth, agent_curvatures
 from pisco.theory.safe_steps import MOST_WITH_COINS, agents_growth, largest_safe_step
+from pisco.trouble import heeding
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pisco.problems.stream import STREAM_BYTES, StreamRows, everything, piece
+from pisco.data.stream import STREAM_BYTES, StreamRows, everything, piece
 from pisco.tree import num_bytes
 
 if TYPE_CHECKING:

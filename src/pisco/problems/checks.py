@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.convolutions.rewrite import has_convolutions
+from pisco.data.stream import StreamRows
 from pisco.errors import InputError, brief
 from pisco.metrics import AGENTS, TEST
-from pisco.problems.stream import StreamRows
-from pisco.problems.trouble import deferring
+from pisco.trouble import deferring
 from pisco.types import Params
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, brief
-from pisco.problems.trouble import Trouble
+from pisco.trouble import Trouble
 
 STREAM_BYTES = 32 << 20
 """About how much of a stream is in memory at once: batches that are used, those gathered ahead, a block measured."""
