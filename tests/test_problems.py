@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
+from pisco.convolutions.three_by_three import _copied, _gathered, convolve
 from pisco.errors import InputError
 from pisco.interop import host
 from pisco.problems.blocks import weighted_total
-from pisco.problems.cnn import _copied, _gathered, convolve
 from pisco.problems.gradient import gradient
 from pisco.problems.sampling import batch_indices
 from pisco.tree import squared_norm

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -213,8 +213,8 @@ PLAIN = Optimizer()
 def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
     words = ", ".join(f"{key}={value!r}" for key, value in options)
     made = OPTIMIZERS[name](**dict(options))
-    shared = made.shared if isinstance(made, Optimizer) else ()
-    return Optimizer(f"{name}({words})" if words else name, made.rule if isinstance(made, Optimizer) else made, shared)
+    made = made if isinstance(made, Optimizer) else Optimizer(rule=made)
+    return replace(made, text=f"{name}({words})" if words else name)
 
 
 @functools.cache

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from pisco.clock import Clock
@@ -27,6 +26,7 @@ from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segmen
 from pisco.engines.sizes import check_sizes
 from pisco.errors import InputError, check_number, writing
 from pisco.seeds import seed_key, streams
+from pisco.tree import like_many
 from pisco.trouble import deferring
 
 CHECKPOINT_SECONDS = 5.0
@@ -145,9 +145,7 @@ def drive(
         found = engine.group.latest(checkpoints)
         if found is not None:
             checkpoint.check_job(found.job, description(), checkpoints)
-            runs = len(job.runs)
-            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
-            done, states = found.round, engine.unpack(job, found.state(like))
+            done, states = found.round, engine.unpack(job, found.state(like_many(shapes, len(job.runs))))
             history.restore(found.history)
             if stopwatch is not None and stopwatch.watches and history.reached.shape[1] < done:
                 raise InputError("the checkpoints do not say which rounds reached the server; resume without a clock")

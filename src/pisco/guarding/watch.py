@@ -23,9 +23,8 @@ from pisco.guarding.apart import (
     split,
     squares,
     weighted,
-    widened,
 )
-from pisco.tree import where_agents
+from pisco.tree import where_agents, widened
 
 if TYPE_CHECKING:
     from pisco.networks.guards import Guard

@@ -178,7 +178,7 @@ def _everybodys(problem: Problem, params: Any) -> Parted:
     """A run's parameters as they are measured: every agent's own leaves, and the mean of the others."""
     params = whole(params)
     held = dict(zip(names_of(params), jax.tree.leaves(params), strict=True))
-    like = jax.eval_shape(problem.init, jax.random.key(0))
+    like = problem.params_like
 
     def leaf(path: Any, one: Any) -> Any:
         name, shape = keystr(path[1:], simple=True, separator="/") or ".", (problem.num_agents, *one.shape)

@@ -154,7 +154,7 @@ def _affordable(problem: Problem) -> tuple[Problem, float] | None:
     """
     for count in (2000, 200):
         few = subsample(problem, count, test=False)
-        params = jax.eval_shape(few.init, jax.random.key(0))
+        params = few.params_like
         cost = jax.jit(lambda problem, x: problem.objective(x)).lower(few, params).cost_analysis() or {}
         flops = float(cost.get("flops", math.inf))
         if HESSIANS * 6 * flops <= AFFORDABLE:  # a Hessian product is about six times the loss

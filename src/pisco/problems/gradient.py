@@ -23,7 +23,7 @@ from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
 from pisco.problems.blocks import kept_bytes
 from pisco.problems.problem import Problem, WeightedLoss
 from pisco.problems.sampling import batch_indices
-from pisco.tree import num_bytes
+from pisco.tree import like_one, num_bytes
 from pisco.types import Grad, Key, Params
 
 BUFFERS_STREAM = 2**32 - 1
@@ -138,7 +138,7 @@ def _little(problem: Problem, batch_size: int | None) -> Keep | None:
     A loop over layers is computed again as a whole before the way back begins: there the body is what to checkpoint,
     which only the model can.
     """
-    own = jax.eval_shape(problem.init, jax.random.key(0))
+    own = problem.params_like
     if problem.convolves or num_bytes(own) < LARGE_BYTES:
         return None
     program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, jax.random.key(0), 0).jaxpr
@@ -156,7 +156,7 @@ def group_size(problem: Problem, batch_size: int | None, params: Params, room: f
     own = num_bytes(params) // count
     if own < LARGE_BYTES or count == 1:
         return count
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), params)
+    one = like_one(params)
     loss = agent_loss(problem, batch_size, keep=keep)
     activations = max(1, kept_bytes(lambda params: loss(params, jax.random.key(0), 0), one) - own)
     most = max(1, int(min(count, (room - 4 * count * own) / activations)))
