@@ -255,6 +255,7 @@ def bad_problem(**changes):
         ({"data": np.ones(3)}, "lead with"),
         ({"loss": lambda p, b, k: b @ p[:, None]}, "loss returns shape"),
         ({"loss": lambda p, b, k: jax.random.normal(k) + b @ p}, "the loss works without a key"),
+        ({"loss": lambda p, b, k: next(iter(()))}, r"fails on 7 samples \(StopIteration: \)"),  # it says nothing more
         ({"loss": lambda p, b, k: p}, r"loss returns shape \(2,\) for 7 samples"),
         ({"data": [np.ones((2, 2)), np.ones((2, 3))]}, "samples have different shapes"),
         ({"eval_batch": 0}, "eval_batch is 0"),

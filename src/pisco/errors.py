@@ -74,6 +74,18 @@ def check_distinct(kind: str, given: Iterable[Any]) -> None:
             raise InputError(f"{value} is named more than once; name every {kind} once")
 
 
+def check_positive(**values: Any) -> None:
+    """Refuse numbers that are not above 0, such as step sizes.
+
+    >>> check_positive(local_lr=0.1, comm_lr=0)
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: comm_lr is 0, expected a number greater than 0
+    """
+    for name, value in values.items():
+        check_number(name, value, low=0, open_low=True)
+
+
 def check_number(
     name: str,
     value: Any,

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError, brief, check_number
+from pisco.errors import InputError, brief, check_number, check_positive
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
@@ -28,7 +28,7 @@ __all__ = ["OPTIMIZERS", "PLAIN", "Optimizer"]
 
 def clip(*, max_norm: float = 1.0) -> Any:
     """An agent's whole direction cut to this norm."""
-    check_number("max_norm", max_norm, low=0, open_low=True)
+    check_positive(max_norm=max_norm)
     import optax
 
     return optax.clip_by_global_norm(max_norm)

@@ -96,6 +96,8 @@ class Job:
         who, push = (self.network.sampling, self.network.presence, self.network.guard), self.network.push
         who = who if push is None else (*who, push.data, push.indices, push.indptr)
         data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
+        privacy = self.problem.privacy
+        private = {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -111,12 +113,7 @@ class Job:
             "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
-        } | self._protected()
-
-    def _protected(self) -> dict[str, Any]:
-        """What is private; nothing is said of it where nothing is, as ever."""
-        privacy = self.problem.privacy
-        return {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
+        } | private
 
 
 def check_needs(algorithm: Algorithm, network: Network) -> None:
