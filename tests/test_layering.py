@@ -43,7 +43,7 @@ ORDER = {
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [{"sampling", "arrays"}, {"blocks", "checks"}, {"problem"}, REST, {"registry"}],
+    "pisco.problems": [{"sampling"}, {"blocks", "checks"}, {"problem"}, REST, {"registry"}],
     "pisco.guarding": [{"apart"}, {"watch"}],
     "pisco.clock": [{"clock"}, {"stopwatch"}],
     "pisco.engines": [

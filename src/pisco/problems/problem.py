@@ -12,13 +12,13 @@ import numpy as np
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
+from pisco.data.arrays import as_arrays, common_length, flatten_agents
 from pisco.data.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.display import card
 from pisco.errors import InputError, check_number, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
-from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.blocks import samples_at_once, weighted_total
 from pisco.problems.checks import check_loss, check_metrics, check_start, check_transform, without_buffers
 from pisco.tree import like_one
