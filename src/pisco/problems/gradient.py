@@ -103,9 +103,9 @@ def _copies_of(params: Params) -> Keep:
     return lambda primitive, *given, **how: primitive.name == "convert_element_type" and given[0].shape in shapes
 
 
-def lean(batching: Batching, keep: Keep = products) -> Batching:
+def lean(batching: Batching) -> Batching:
     """The same with a pass that keeps little: what is elementwise is computed again on the way back."""
-    return replace(batching, keep=keep)
+    return replace(batching, keep=products)
 
 
 def usual(problem: Problem, batch_size: int | None = None) -> Batching:
