@@ -86,6 +86,18 @@ def check_positive(**values: Any) -> None:
         check_number(name, value, low=0, open_low=True)
 
 
+def check_counts(**values: Any) -> None:
+    """Refuse what is no whole number of at least 1.
+
+    >>> check_counts(rounds=100, local_steps=0)
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: local_steps is 0, expected a number at least 1
+    """
+    for name, value in values.items():
+        check_number(name, value, low=1, integer=True)
+
+
 def check_number(
     name: str,
     value: Any,

@@ -30,7 +30,7 @@ from pisco.algorithms.packing import (
     unpack,
     value_bits,
 )
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_counts, check_number, choose
 from pisco.registry import Registry
 from pisco.tree import widened
 from pisco.types import Compressor, Key
@@ -257,7 +257,7 @@ def compressor(given: Compressor | str | Mapping[str, Any]) -> Compressor:
 def _check_fraction(fraction: float, count: int | None) -> None:
     check_number("fraction", fraction, low=0, high=1, open_low=True)
     if count is not None:
-        check_number("count", count, low=1, integer=True)
+        check_counts(count=count)
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number, check_positive
+from pisco.errors import check_counts, check_positive
 from pisco.tree import add, descend, lerp, repeat, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -47,7 +47,7 @@ def led(*, local_lr: float, local_steps: int, lazy: bool = False) -> Pair:
     Independent Step-Sizes and Separated Convergence Rates", IEEE Transactions on Signal Processing, 2019.
     """
     check_positive(local_lr=local_lr)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_counts(local_steps=local_steps)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> LedState:
         return LedState(params, zeros_like(params))

@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError, brief, check_number, check_positive
+from pisco.errors import InputError, brief, check_counts, check_number, check_positive
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
@@ -57,7 +57,7 @@ def cosine(*, steps: int, warmup: int = 0, end: float = 0.0) -> Any:
     """
     import optax
 
-    check_number("steps", steps, low=1, integer=True)
+    check_counts(steps=steps)
     check_number("warmup", warmup, low=0, high=steps - 1, integer=True)
     check_number("end", end, low=0, high=1)
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from pisco.errors import check_number, check_positive
+from pisco.errors import check_counts, check_positive
 from pisco.tree import add, descend, scale, subtract, track, where_agents, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -47,7 +47,7 @@ def scaffold(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, fresh_g
     Reference: S. P. Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
     check_positive(local_lr=local_lr, comm_lr=comm_lr)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_counts(local_steps=local_steps)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> ScaffoldState:
         return ScaffoldState(params, zeros_like(params), zeros_like(params))

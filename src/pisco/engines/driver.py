@@ -24,7 +24,7 @@ from pisco.engines.feeder import feeding
 from pisco.engines.history import History, diverged_at
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment
 from pisco.engines.sizes import check_sizes
-from pisco.errors import InputError, check_number, writing
+from pisco.errors import InputError, check_counts, writing
 from pisco.seeds import seed_key, streams
 from pisco.tree import like_many
 from pisco.trouble import deferring, heeding
@@ -132,8 +132,7 @@ def drive(
 
     `watched` are the runs whose agents are looked at one by one.
     """
-    for name, value in (("rounds", rounds), ("eval_every", eval_every), ("chunk_rounds", chunk_rounds)):
-        check_number(name, value, low=1, integer=True)
+    check_counts(rounds=rounds, eval_every=eval_every, chunk_rounds=chunk_rounds)
     rounds, eval_every, chunk_rounds = int(rounds), int(eval_every), int(chunk_rounds)
     _check_folder(checkpoints, rounds, resume)
     servers = {repr(run.server): run.server for run in job.runs}.values()

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from pisco.engines.process_group import ProcessGroup
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts, check_number
 from pisco.guarding.watch import Names
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links
@@ -70,7 +70,7 @@ class Job:
                 "give both the same number"
             )
         if self.batch_size is not None:
-            check_number("batch_size", self.batch_size, low=1, integer=True)
+            check_counts(batch_size=self.batch_size)
             if self.batch_size > self.problem.min_size:
                 raise InputError(
                     f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "

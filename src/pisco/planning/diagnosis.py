@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_map_with_path
 
 from pisco.algorithms.optimizers import Optimizer
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, names_of, whole
@@ -109,10 +109,9 @@ def diagnose(
     >>> diagnose(apart, pisco.Network.ring(4), rounds=1000).pays["tracking"]
     True
     """
-    check_number("rounds", rounds, low=1, integer=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_counts(rounds=rounds, local_steps=local_steps)
     if batch_size is not None:
-        check_number("batch_size", batch_size, low=1, integer=True)
+        check_counts(batch_size=batch_size)
     p = network.server.probability
     if p is None:
         raise InputError(f"server={network.server!r} has no single probability; diagnose with bernoulli(p)")

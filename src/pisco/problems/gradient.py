@@ -290,10 +290,9 @@ def agent_buffers(problem: Problem, batch_size: int | None, place: int | None = 
 def gradient(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Grad:
-    """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
+    """`grad(params, key)` of the agents here."""
     batching = batching or usual(problem, batch_size)
-    own = batching(agent_gradient(problem, batch_size, keep=batching.keep))
-    return lambda params, key: own(params, key, _numbers(here, params))
+    return _of_agents(agent_gradient(problem, batch_size, keep=batching.keep), here, batching)
 
 
 def mean_loss(
@@ -302,8 +301,8 @@ def mean_loss(
     """`loss(params, key)`: the mean over all agents of their losses, each at its own parameters."""
     if problem.privacy is not None:
         return _not_private
-    own = (batching or usual(problem, batch_size))(agent_loss(problem, batch_size))
-    return lambda params, key: here.mean(own(params, key, _numbers(here, params)))
+    losses = _of_agents(agent_loss(problem, batch_size), here, batching or usual(problem, batch_size))
+    return lambda params, key: here.mean(losses(params, key))
 
 
 def _not_private(params: Params, key: Key) -> jax.Array:
@@ -314,9 +313,10 @@ def buffers(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Callable[[Params, Key], Params]:
     """`renew(params, key)`: the parameters of the agents here with the buffers of the round's end."""
-    own = (batching or usual(problem, batch_size))(agent_buffers(problem, batch_size))
-    return lambda params, key: own(params, key, _numbers(here, params))
+    return _of_agents(agent_buffers(problem, batch_size), here, batching or usual(problem, batch_size))
 
 
-def _numbers(here: Placement, params: Params) -> jax.Array:
-    return here.numbers(jax.tree.leaves(params)[0].shape[0])
+def _of_agents(own: PerAgent, here: Placement, batching: Batching) -> Callable[[Params, Key], Any]:
+    """What one agent computes, of those here: by their own numbers, so that they draw the same batches anywhere."""
+    every = batching(own)
+    return lambda params, key: every(params, key, here.numbers(jax.tree.leaves(params)[0].shape[0]))

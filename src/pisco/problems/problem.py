@@ -15,7 +15,7 @@ from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.data.arrays import as_arrays, common_length, flatten_agents
 from pisco.data.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.display import card
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_counts, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
@@ -94,12 +94,11 @@ class Problem:
         eval_samples: int | None = None,
         name: str = "problem",
     ):
-        for option, value in (
-            ("eval_batch", 1 if eval_batch is None else eval_batch),
-            ("eval_width", eval_width),
-            ("eval_samples", 1 if eval_samples is None else eval_samples),
-        ):
-            check_number(option, value, low=1, integer=True)
+        check_counts(
+            eval_batch=1 if eval_batch is None else eval_batch,
+            eval_width=eval_width,
+            eval_samples=1 if eval_samples is None else eval_samples,
+        )
         stream = stream_of(data)
         flat, sizes = (None, stream.sizes) if stream is not None else flatten_agents(data)
         self.loss, self.transform = loss, transform
