@@ -14,11 +14,11 @@ import pytest
 import pisco
 from pisco import InputError
 from pisco.algorithms import build
+from pisco.clock.stopwatch import Stopwatch
 from pisco.costs import message_sizes
 from pisco.engines.history import History
 from pisco.engines.job import Run, attendance, seed_key, streams
 from pisco.engines.scan import ScanEngine
-from pisco.engines.stopwatch import Stopwatch
 from pisco.networks.rounds import draw
 
 from worlds import Quadratics, thinned

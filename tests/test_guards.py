@@ -18,10 +18,10 @@ from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_m
 from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.roll_call import RollCall
 from pisco.federation.runtime.routes import GossipHop, ServerHop
-from pisco.networks.apart import sketch
+from pisco.guarding.apart import sketch
+from pisco.guarding.watch import Evidence, Names
 from pisco.networks.rounds import draw_round
-from pisco.networks.summing import refuse_masks
-from pisco.networks.watch import Evidence, Names
+from pisco.privacy.summing import refuse_masks
 from pisco.settings.tables import NetworkTable, checked
 
 from federations import Poisoned, Running, plan_for, quadratic_of

@@ -18,11 +18,12 @@ REST = "*"
 
 ORDER = {
     "pisco": [
-        {"_version", "display", "errors", "jaxprs", "statistics"},
-        {"files"},
+        {"_version", "display", "errors", "jaxprs", "seeds", "statistics"},
+        {"files", "trouble"},
         {"registry", "memory", "parts"},
         {"types", "tree"},
-        {"algorithms", "networks", "data", "convolutions", "privacy"},
+        {"guarding", "privacy"},
+        {"algorithms", "networks", "data", "convolutions"},
         {"metrics"},
         {"problems"},
         {"costs", "theory", "settings"},
@@ -42,14 +43,9 @@ ORDER = {
     "pisco.algorithms": [{"packing"}, {"compressors", "optimizers"}, REST, {"registry"}],
     "pisco.networks": [{"graph", "spectral"}, {"mixing"}, REST, {"rounds"}, {"network"}, {"facts"}],
     "pisco.data": [{"dataset", "storage"}, REST, {"registry"}],
-    "pisco.problems": [
-        {"sampling", "arrays", "trouble"},
-        {"stream"},
-        {"blocks", "checks"},
-        {"problem"},
-        REST,
-        {"registry"},
-    ],
+    "pisco.problems": [{"sampling"}, {"blocks", "checks"}, {"problem"}, REST, {"registry"}],
+    "pisco.guarding": [{"apart"}, {"watch"}],
+    "pisco.clock": [{"clock"}, {"stopwatch"}],
     "pisco.engines": [
         {"checkpoint"},
         {"process_group"},

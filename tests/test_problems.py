@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pisco
+from pisco.convolutions.three_by_three import _copied, _gathered, convolve
 from pisco.errors import InputError
 from pisco.interop import host
 from pisco.problems.blocks import weighted_total
-from pisco.problems.cnn import _copied, _gathered, convolve
 from pisco.problems.gradient import gradient
 from pisco.problems.sampling import batch_indices
 from pisco.tree import squared_norm
@@ -255,6 +255,7 @@ def bad_problem(**changes):
         ({"data": np.ones(3)}, "lead with"),
         ({"loss": lambda p, b, k: b @ p[:, None]}, "loss returns shape"),
         ({"loss": lambda p, b, k: jax.random.normal(k) + b @ p}, "the loss works without a key"),
+        ({"loss": lambda p, b, k: next(iter(()))}, r"fails on 7 samples \(StopIteration: \)"),  # it says nothing more
         ({"loss": lambda p, b, k: p}, r"loss returns shape \(2,\) for 7 samples"),
         ({"data": [np.ones((2, 2)), np.ones((2, 3))]}, "samples have different shapes"),
         ({"eval_batch": 0}, "eval_batch is 0"),

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.data.stream import Stream, _Items
 from pisco.engines.run import ENGINES
 from pisco.planning import diagnose, plan
 from pisco.privacy import accounting
 from pisco.problems.gradient import agent_loss
-from pisco.problems.stream import Stream, _Items
 from pisco.problems.subsample import subsample
 from pisco.problems.transforms import random_crop, random_flip
 from pisco.theory.estimates import estimate

@@ -12,8 +12,8 @@ from jax.extend import core
 from pisco.errors import InputError, check_number
 from pisco.jaxprs import loop_inputs
 from pisco.networks.rounds import Links, RoundMix, Told
-from pisco.networks.summing import masked_bytes
-from pisco.tree import num_bytes
+from pisco.privacy.summing import masked_bytes
+from pisco.tree import like_one, num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
 
@@ -111,7 +111,7 @@ class _Recorder(RoundMix):
 
     def each(self, function: Any, key: Key, tree: Any) -> Any:
         if isinstance(function, Compressor):
-            _check_message(function, _one_agent(tree))
+            _check_message(function, like_one(tree))
         if not isinstance(function, Codec):
             return super().each(function, key, tree)
         self.codecs.append(function)
@@ -119,14 +119,10 @@ class _Recorder(RoundMix):
 
     def exchange(self, tree: Any, compressor: Compressor | None) -> Any:
         whole = num_bytes(tree) // self.sizes.agents
-        self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(_one_agent(tree)))
+        self.sizes.sent.append(whole if compressor is None else compressor.message_bytes(like_one(tree)))
         self.sizes.whole.append(whole)
         self.words.append(masked_bytes(tree) // self.sizes.agents)
         return _exchange(tree)
-
-
-def _one_agent(tree: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
 
 
 def _check_message(compressor: Compressor, one: Any) -> None:

@@ -74,6 +74,30 @@ def check_distinct(kind: str, given: Iterable[Any]) -> None:
             raise InputError(f"{value} is named more than once; name every {kind} once")
 
 
+def check_positive(**values: Any) -> None:
+    """Refuse numbers that are not above 0, such as step sizes.
+
+    >>> check_positive(local_lr=0.1, comm_lr=0)
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: comm_lr is 0, expected a number greater than 0
+    """
+    for name, value in values.items():
+        check_number(name, value, low=0, open_low=True)
+
+
+def check_counts(**values: Any) -> None:
+    """Refuse what is no whole number of at least 1.
+
+    >>> check_counts(rounds=100, local_steps=0)
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: local_steps is 0, expected a number at least 1
+    """
+    for name, value in values.items():
+        check_number(name, value, low=1, integer=True)
+
+
 def check_number(
     name: str,
     value: Any,

@@ -19,7 +19,7 @@ from pisco.algorithms.registry import build
 from pisco.attacks.poison import poisoned
 from pisco.costs import message_sizes
 from pisco.engines.evaluate import innermost
-from pisco.errors import InputError
+from pisco.errors import InputError, brief
 from pisco.federation.runtime.cut import Stages, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
@@ -78,8 +78,7 @@ def check_algorithm(rule: Algorithm | str, **hyperparameters: Any) -> Report:
         except jax.errors.ConcretizationTypeError:
             broken = "a traced value decides in an `if`; use jnp.where, or name the number in @algorithm(static=…)"
         except Exception as error:
-            said = (str(error).splitlines() or [""])[0]
-            broken = said if isinstance(error, InputError) else f"it fails with {type(error).__name__}: {said}"
+            broken = brief(error) if isinstance(error, InputError) else f"it fails with {brief(error)}"
         checks.append(Check(name, broken))
         if broken and check is _state:  # the others would only say it again
             break

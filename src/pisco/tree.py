@@ -23,6 +23,21 @@ def _wide(leaf: jax.Array) -> Any:
     return jnp.promote_types(leaf.dtype, jnp.float32)
 
 
+def widened(leaf: jax.Array) -> jax.Array:
+    """In single precision at least."""
+    return leaf.astype(_wide(leaf))
+
+
+def like_one(tree: Tree) -> Tree:
+    """Shapes and dtypes without the leading axis: of one agent, or of one sample."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), tree)
+
+
+def like_many(tree: Tree, count: int) -> Tree:
+    """Shapes and dtypes of so many, on a new leading axis."""
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), tree)
+
+
 def descend(params: Tree, lr: Any, direction: Tree) -> Tree:
     """`params − lr·direction`.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 
 from pisco.algorithms.compressors import Identity
-from pisco.errors import check_number
+from pisco.errors import check_number, check_positive
 from pisco.tree import add, descend, lerp, subtract, track, zeros_like
 from pisco.types import Compressor, Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -51,8 +51,7 @@ def beer(
     Compression", NeurIPS 2022; R. Islamov, Y. Gao and S. Stich, "Towards Faster Decentralized Stochastic Optimization
     with Communication Compression", ICLR 2025.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("consensus_lr", consensus_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr, consensus_lr=consensus_lr)
     check_number("momentum", momentum, low=0, high=1, open_low=True)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> BeerState:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 
 from pisco.algorithms.compressors import Identity
-from pisco.errors import check_number
+from pisco.errors import check_positive
 from pisco.tree import add, subtract, where_agents, zeros_like
 from pisco.types import Algorithm, Compressor, Grad, Key, Mix, Pair, Params, StartMix, State, algorithm
 
@@ -52,7 +52,7 @@ def compressed(*, inner: Algorithm, consensus_lr: float = 1.0, compressor: Compr
     Reference: A. Koloskova, S. Stich and M. Jaggi, "Decentralized Stochastic Optimization and Gossip Algorithms with
     Compressed Communication", ICML 2019 (CHOCO-SGD); on semi-decentralized networks it is ours.
     """
-    check_number("consensus_lr", consensus_lr, low=0, open_low=True)
+    check_positive(consensus_lr=consensus_lr)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> CompressedState:
         state = inner.init(params, key, grad, mix)

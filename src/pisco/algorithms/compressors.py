@@ -30,8 +30,9 @@ from pisco.algorithms.packing import (
     unpack,
     value_bits,
 )
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_counts, check_number, choose
 from pisco.registry import Registry
+from pisco.tree import widened
 from pisco.types import Compressor, Key
 
 __all__ = ["Cast", "Identity", "Quantize", "RandomK", "TopK", "compressor"]
@@ -256,7 +257,7 @@ def compressor(given: Compressor | str | Mapping[str, Any]) -> Compressor:
 def _check_fraction(fraction: float, count: int | None) -> None:
     check_number("fraction", fraction, low=0, high=1, open_low=True)
     if count is not None:
-        check_number("count", count, low=1, integer=True)
+        check_counts(count=count)
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -267,7 +268,7 @@ def _largest(flat: jax.Array, kept: int) -> jax.Array:
 @functools.partial(jax.jit, static_argnums=2)
 def _rounded(flat: jax.Array, key: Key, levels: int) -> tuple[jax.Array, jax.Array]:
     # Half precision has neither the range of a square nor the digits of a level and a fraction.
-    wide = flat.astype(jnp.promote_types(flat.dtype, jnp.float32))
+    wide = widened(flat)
     norm = jnp.linalg.norm(wide).astype(flat.dtype)
     safe = jnp.where(norm > 0, norm, 1).astype(wide.dtype)
     return norm, jnp.floor(levels * jnp.abs(wide) / safe + jax.random.uniform(key, wide.shape, wide.dtype))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pisco.algorithms.optimizers import PLAIN, Optimizer
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_positive
 from pisco.tree import add, descend, repeat, subtract
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
@@ -59,9 +59,8 @@ def dsgd(
     B. McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", AISTATS 2017;
     Y. Chen et al., "Accelerating Gossip SGD with Periodic Global Averaging", ICML 2021.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("comm_lr", comm_lr, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr)
+    check_counts(local_steps=local_steps)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> DsgdState:
         return DsgdState(params, direction.start(params), outer.start(params))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_positive
 from pisco.tree import descend, track
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -39,7 +39,7 @@ def dsgt(*, local_lr: float, combine_first: bool = False) -> Pair:
 
     Reference: S. Pu and A. Nedić, "Distributed stochastic gradient tracking methods", Mathematical Programming, 2021.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> DsgtState:
         grads = grad(params, key)

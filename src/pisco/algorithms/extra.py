@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_positive
 from pisco.tree import add, descend, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -40,7 +40,7 @@ def extra(*, local_lr: float) -> Pair:
     Reference: W. Shi, Q. Ling, G. Wu and W. Yin, "EXTRA: An Exact First-Order Algorithm for Decentralized Consensus
     Optimization", SIAM Journal on Optimization, 2015.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> ExtraState:
         return ExtraState(params, params, zeros_like(params))  # with G⁻¹ = 0 the first round is like the others

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_number, check_positive
 from pisco.tree import add, descend, lerp, repeat, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -56,9 +56,8 @@ def fedadam(
 
     Reference: S. Reddi et al., "Adaptive Federated Optimization", ICLR 2021.
     """
-    for name, value in {"local_lr": local_lr, "comm_lr": comm_lr, "floor": floor}.items():
-        check_number(name, value, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr, floor=floor)
+    check_counts(local_steps=local_steps)
     check_number("first_decay", first_decay, low=0, high=0.99999)
     check_number("second_decay", second_decay, low=0, high=0.99999)
 

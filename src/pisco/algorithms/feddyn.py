@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_positive
 from pisco.tree import add, descend, repeat, scale, subtract, where_agents, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -44,9 +44,8 @@ def feddyn(*, local_lr: float, local_steps: int, prox: float = 0.1) -> Pair:
 
     Reference: D. A. E. Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
-    check_number("prox", prox, low=0, open_low=True)
+    check_positive(local_lr=local_lr, prox=prox)
+    check_counts(local_steps=local_steps)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> FeddynState:
         return FeddynState(params, zeros_like(params), zeros_like(params))

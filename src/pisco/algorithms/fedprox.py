@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_number, check_positive
 from pisco.tree import add, descend, lerp, repeat, subtract
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
@@ -40,9 +40,8 @@ def fedprox(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, prox: fl
 
     Reference: T. Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("comm_lr", comm_lr, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr)
+    check_counts(local_steps=local_steps)
     check_number("prox", prox, low=0)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> FedproxState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_number, check_positive
 from pisco.tree import add, descend, subtract, track
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -43,7 +43,7 @@ def gt_hsgd(*, local_lr: float, momentum: float = 0.1) -> Pair:
     Reference: R. Xin, U. A. Khan and S. Kar, "A Hybrid Variance-Reduced Method for Decentralized Stochastic Non-Convex
     Optimization", ICML 2021.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
     check_number("momentum", momentum, low=0, high=1, open_low=True)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> GtHsgdState:

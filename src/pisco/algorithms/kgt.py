@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from pisco.algorithms.lasting import Lasting
 from pisco.algorithms.optimizers import PLAIN, Optimizer
-from pisco.errors import check_number, choose
+from pisco.errors import check_counts, check_positive, choose
 from pisco.tree import add, descend, repeat, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -75,9 +75,8 @@ def kgt(
     Optimization Methods and Software, 2024. Periodical-GT is reconstructed from
     descriptions, because we could not get the original.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("comm_lr", comm_lr, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr)
+    check_counts(local_steps=local_steps)
     first_correction, plain = choose("start", start, STARTS), direction == PLAIN
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> KgtState:

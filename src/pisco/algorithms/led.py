@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_positive
 from pisco.tree import add, descend, lerp, repeat, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -46,8 +46,8 @@ def led(*, local_lr: float, local_steps: int, lazy: bool = False) -> Pair:
     Decentralized Data", ICML 2018; Z. Li, W. Shi and M. Yan, "A Decentralized Proximal-Gradient Method With Network
     Independent Step-Sizes and Separated Convergence Rates", IEEE Transactions on Signal Processing, 2019.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr)
+    check_counts(local_steps=local_steps)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> LedState:
         return LedState(params, zeros_like(params))

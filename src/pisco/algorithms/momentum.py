@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_number, check_positive
 from pisco.tree import add, descend, zeros_like
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
@@ -38,7 +38,7 @@ def momentum_dsgd(*, local_lr: float, momentum: float = 0.9) -> Pair:
 
     Reconstructed from descriptions of HA-Fed (hybrid aggregation with momentum); we could not get the original.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
     check_number("momentum", momentum, low=0, high=0.9999)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> MomentumState:

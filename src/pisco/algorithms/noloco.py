@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from pisco.algorithms.optimizers import PLAIN, Optimizer
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_number, check_positive
 from pisco.tree import add, descend, repeat, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
@@ -56,9 +56,8 @@ def noloco(
     arXiv 2506.10911. The outer step is that of its authors' code, with β = γ = 0.7, α = 0.5 and pairs; inside, that
     code takes Adam. The random routing of activations between parts of a pipeline is not here.
     """
-    for name, value in {"local_lr": local_lr, "comm_lr": comm_lr, "consensus_lr": consensus_lr}.items():
-        check_number(name, value, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr, consensus_lr=consensus_lr)
+    check_counts(local_steps=local_steps)
     check_number("momentum", momentum, low=0, high=0.9999)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> NolocoState:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError, brief, check_number
+from pisco.errors import InputError, brief, check_counts, check_number, check_positive
 from pisco.parts import TRAINED, only, over
 from pisco.registry import Registry
 from pisco.tree import descend, lerp, subtract
@@ -28,7 +28,7 @@ __all__ = ["OPTIMIZERS", "PLAIN", "Optimizer"]
 
 def clip(*, max_norm: float = 1.0) -> Any:
     """An agent's whole direction cut to this norm."""
-    check_number("max_norm", max_norm, low=0, open_low=True)
+    check_positive(max_norm=max_norm)
     import optax
 
     return optax.clip_by_global_norm(max_norm)
@@ -57,7 +57,7 @@ def cosine(*, steps: int, warmup: int = 0, end: float = 0.0) -> Any:
     """
     import optax
 
-    check_number("steps", steps, low=1, integer=True)
+    check_counts(steps=steps)
     check_number("warmup", warmup, low=0, high=steps - 1, integer=True)
     check_number("end", end, low=0, high=1)
 
@@ -213,8 +213,8 @@ PLAIN = Optimizer()
 def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
     words = ", ".join(f"{key}={value!r}" for key, value in options)
     made = OPTIMIZERS[name](**dict(options))
-    shared = made.shared if isinstance(made, Optimizer) else ()
-    return Optimizer(f"{name}({words})" if words else name, made.rule if isinstance(made, Optimizer) else made, shared)
+    made = made if isinstance(made, Optimizer) else Optimizer(rule=made)
+    return replace(made, text=f"{name}({words})" if words else name)
 
 
 @functools.cache

@@ -8,7 +8,7 @@ import jax
 from jax import lax
 
 from pisco.algorithms.optimizers import PLAIN, Optimizer
-from pisco.errors import check_number
+from pisco.errors import check_number, check_positive
 from pisco.tree import add, descend, subtract, track
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, Pushed, StartMix, algorithm
 
@@ -75,8 +75,7 @@ def pisco(
     Reference: H. Wang and Y. Chi, "Communication-Efficient Federated Optimization over Semi-Decentralized
     Networks", 2023.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("comm_lr", comm_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr)
     check_number("local_steps", local_steps, low=0, integer=True)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> PiscoState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_number, check_positive
 from pisco.tree import add, descend, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -42,7 +42,7 @@ def proxskip(*, local_lr: float, server_prob: float = 0.1) -> Pair:
     Reference: K. Mishchenko, G. Malinovsky, S. Stich and P. Richtárik, "ProxSkip: Yes! Local Gradient Steps Provably
     Lead to Communication Acceleration! Finally!", ICML 2022.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
     check_number("server_prob", server_prob, low=0, high=1, open_low=True)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> ProxskipState:

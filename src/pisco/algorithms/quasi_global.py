@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from pisco.errors import check_number
+from pisco.errors import check_number, check_positive
 from pisco.tree import add, descend, lerp, scale, subtract, zeros_like
 from pisco.types import Grad, Key, Mix, Pair, Params, StartMix, algorithm
 
@@ -42,7 +42,7 @@ def quasi_global(*, local_lr: float, momentum: float = 0.9, memory: float = 0.9)
     Reference: T. Lin, S. P. Karimireddy, S. Stich and M. Jaggi, "Quasi-Global Momentum: Accelerating Decentralized Deep
     Learning on Heterogeneous Data", ICML 2021.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
     check_number("momentum", momentum, low=0, high=0.9999)
     check_number("memory", memory, low=0, high=0.9999)
 

@@ -30,14 +30,14 @@ from pisco.algorithms.proxskip import proxskip
 from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.scaffold import scaffold
 from pisco.algorithms.sd_gt import sd_gt
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts
 from pisco.registry import Options, Registry, checked, fit, options
 from pisco.types import Algorithm
 
 
 def lsgt(*, local_lr: float, local_steps: int) -> Algorithm:
     """Gradient tracking with E local steps between exchanges, semi-ATC: one-exchange PISCO with T_o = E − 1."""
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_counts(local_steps=local_steps)
     return pisco(local_lr=local_lr, local_steps=local_steps - 1, one_exchange=True)
 
 

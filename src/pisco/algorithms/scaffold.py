@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 from jax import lax
 
-from pisco.errors import check_number
+from pisco.errors import check_counts, check_positive
 from pisco.tree import add, descend, scale, subtract, track, where_agents, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -46,9 +46,8 @@ def scaffold(*, local_lr: float, comm_lr: float = 1.0, local_steps: int, fresh_g
 
     Reference: S. P. Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
-    check_number("comm_lr", comm_lr, low=0, open_low=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_positive(local_lr=local_lr, comm_lr=comm_lr)
+    check_counts(local_steps=local_steps)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> ScaffoldState:
         return ScaffoldState(params, zeros_like(params), zeros_like(params))

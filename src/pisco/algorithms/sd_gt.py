@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import check_number
+from pisco.errors import check_positive
 from pisco.tree import add, descend, scale, subtract, where_agents, zeros_like
 from pisco.types import Grad, Key, Mix, Needs, Pair, Params, StartMix, algorithm
 
@@ -49,7 +49,7 @@ def sd_gt(*, local_lr: float) -> Pair:
     differ from its authors' code (SD-GT-INFOCOM): the server's average takes the place of a period's last gossip, and
     the correction between subnets goes by an agent's own path instead of its subnet's mean, which it does not hear.
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
 
     def init(params: Params, key: Key, grad: Grad, mix: StartMix) -> SdGtState:
         none = zeros_like(params)

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.attacks.observed import Observed
+from pisco.data.stream import everything
 from pisco.privacy.gradients import clipped
-from pisco.problems.stream import everything
 
 CANDIDATES, FEWEST = 400, 50
 """Members of a batch that are looked for, at most, and others among them, at least."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from pisco.costs import message_sizes
 from pisco.engines.feeder import drawn_keys
-from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError, check_number
 from pisco.experiments.folders import CONFIG_FILE
 from pisco.experiments.loading import load
@@ -20,6 +19,7 @@ from pisco.problems.gradient import agent_gradient
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
 from pisco.results import Result
+from pisco.seeds import seed_key, streams
 from pisco.tree import stack_agents
 from pisco.types import Params, StartMix
 

@@ -1,4 +1,4 @@
-"""Datasets, and the ways to split them over agents."""
+"""Datasets, the ways to split them over agents, and how data comes in: as arrays, or as a stream from where it is."""
 
 from pisco.data.dataset import Dataset
 from pisco.data.files import load_libsvm, load_npz

@@ -13,7 +13,7 @@ import numpy as np
 
 from pisco.data.dataset import Dataset, small_dtype
 from pisco.data.storage import read_bytes
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts
 from pisco.memory import check_fits
 
 _KEYS = ("features", "labels", "test_features", "test_labels", "classes", "feature_names")
@@ -39,7 +39,7 @@ def load_libsvm(path: str | Path, num_features: int | None = None, test: str | P
     array([[0.5, 0. , 2. ], [0. , 1. , 0. ]], dtype=float32)
     """
     if num_features is not None:
-        check_number("num_features", num_features, low=1, integer=True)
+        check_counts(num_features=num_features)
     parts = [_parse(Path(file)) for file in (path, test) if file is not None]
     first = 0 if any(part.indices.size and part.indices.min() == 0 for part in parts) else 1
     largest = max(int(part.indices.max(initial=first)) for part in parts)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pisco.data.dataset import Dataset, check_labels
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts, check_number
 from pisco.registry import Registry, options
 
 Parts = list[np.ndarray]
@@ -90,7 +90,7 @@ def dirichlet(labels: Any, agents: int, alpha: float = 0.5, seed: int = 0, min_s
     """
     labels, agents = _check(labels, agents)
     check_number("alpha", alpha, low=0, open_low=True, high=1e6)
-    check_number("min_samples", min_samples, low=1, integer=True)
+    check_counts(min_samples=min_samples)
     if agents * min_samples > len(labels):
         raise InputError(
             f"{agents} agents with min_samples {min_samples} need {agents * int(min_samples)} samples, but "
@@ -127,7 +127,7 @@ def shards(labels: Any, agents: int, shards_per_agent: int = 2, seed: int = 0) -
     [True, True]
     """
     labels, agents = _check(labels, agents)
-    check_number("shards_per_agent", shards_per_agent, low=1, integer=True)
+    check_counts(shards_per_agent=shards_per_agent)
     count = agents * int(shards_per_agent)
     if count > len(labels):
         raise InputError(
@@ -208,7 +208,7 @@ def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents
 
 def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:
     labels = check_labels("labels", labels)
-    check_number("agents", agents, low=1, integer=True)
+    check_counts(agents=agents)
     if agents > len(labels):
         raise InputError(f"{agents} agents cannot share {len(labels)} samples; use at most {len(labels)} agents")
     return labels, int(agents)

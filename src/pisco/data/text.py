@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.data.dataset import Dataset
 from pisco.data.storage import read_bytes
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts, check_number
 from pisco.memory import check_fits
 
 __all__ = ["Tokenizer", "bpe", "by_author", "characters", "load_texts"]
@@ -116,7 +116,7 @@ def check_options(length: Any, stride: Any, vocabulary: Any, test: Any, **author
             check_number(what, wanted, low=1, integer=True)
     check_number("length", length, low=1, high=10_000, integer=True)
     if stride is not None:
-        check_number("stride", stride, low=1, integer=True)
+        check_counts(stride=stride)
     if vocabulary is not None:
         check_number("vocabulary", vocabulary, low=257, high=1_000_000, integer=True)
     check_number("test", test, low=0.01, high=0.9)

@@ -13,20 +13,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
 from pisco.clock import Clock
-from pisco.costs import message_sizes
+from pisco.clock.stopwatch import Stopwatch
+from pisco.costs import MessageSizes, message_sizes
 from pisco.engines import checkpoint, private
 from pisco.engines.evaluate import check_state_metrics
 from pisco.engines.feeder import feeding
 from pisco.engines.history import History, diverged_at
-from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment, seed_key, streams
+from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment
 from pisco.engines.sizes import check_sizes
-from pisco.engines.stopwatch import Stopwatch
-from pisco.errors import InputError, check_number, writing
-from pisco.problems.trouble import deferring
+from pisco.errors import InputError, check_counts, writing
+from pisco.seeds import seed_key, streams
+from pisco.tree import like_many
+from pisco.trouble import deferring, heeding
 
 CHECKPOINT_SECONDS = 5.0
 """A checkpoint is written after the first chunk, then at most this often, and at the end."""
@@ -95,6 +96,25 @@ def _check_folder(folder: Path | None, rounds: int, resume: bool) -> None:
         raise InputError(f"{folder} has got to round {newest} already; give rounds={newest} or more")
 
 
+def _started(engine: Engine, job: Job) -> tuple[Any, dict[str, np.ndarray]]:
+    """The states before the first round, and what is measured of them; a loss that is not finite is refused."""
+    with heeding(job.problem.trouble):
+        states = engine.start(job)
+        row = engine.measure(job, states)
+    for run, loss in zip(job.runs, row["loss"], strict=True):
+        if not np.isfinite(loss):
+            raise InputError(f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one")
+    return states, row
+
+
+def _start_edges(job: Job, sizes: MessageSizes) -> np.ndarray:
+    """What a gossip exchange before the first round uses, for every run; not drawn where there is none."""
+    if not sizes.start_gossip:
+        return np.zeros(len(job.runs), np.int64)
+    links = [streams(seed_key(run.seed)).links for run in job.runs]
+    return np.asarray([int(job.network.gossip.rule.draw(key, 0)[1]) for key in links], np.int64)
+
+
 def drive(
     engine: Engine,
     job: Job,
@@ -112,8 +132,7 @@ def drive(
 
     `watched` are the runs whose agents are looked at one by one.
     """
-    for name, value in (("rounds", rounds), ("eval_every", eval_every), ("chunk_rounds", chunk_rounds)):
-        check_number(name, value, low=1, integer=True)
+    check_counts(rounds=rounds, eval_every=eval_every, chunk_rounds=chunk_rounds)
     rounds, eval_every, chunk_rounds = int(rounds), int(eval_every), int(chunk_rounds)
     _check_folder(checkpoints, rounds, resume)
     servers = {repr(run.server): run.server for run in job.runs}.values()
@@ -144,9 +163,7 @@ def drive(
         found = engine.group.latest(checkpoints)
         if found is not None:
             checkpoint.check_job(found.job, description(), checkpoints)
-            runs = len(job.runs)
-            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
-            done, states = found.round, engine.unpack(job, found.state(like))
+            done, states = found.round, engine.unpack(job, found.state(like_many(shapes, len(job.runs))))
             history.restore(found.history)
             if stopwatch is not None and stopwatch.watches and history.reached.shape[1] < done:
                 raise InputError("the checkpoints do not say which rounds reached the server; resume without a clock")
@@ -155,15 +172,8 @@ def drive(
             elif done % eval_every == 0 and history.rounds[-1] != done:  # a stream failed when it was measured
                 history.add_row(done, engine.measure(job, states))
     if states is None:
-        with deferring(job.problem.trouble) as failed:
-            states = engine.start(job)
-            first = engine.measure(job, states)
-            if (failure := failed()) is not None:
-                raise failure
+        states, first = _started(engine, job)
         history.start(first)
-        for run, loss in zip(job.runs, history.rows[0]["loss"], strict=True):
-            if not np.isfinite(loss):
-                raise InputError(f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one")
 
     def save() -> None:
         assert checkpoints is not None
@@ -173,11 +183,7 @@ def drive(
         except OSError as error:
             warnings.warn(f"no checkpoint of round {done}: {error}; the run goes on", stacklevel=2)
 
-    # What a gossip exchange before the first round uses, for every run; not drawn where there is none.
-    rule, start_edges = job.network.gossip.rule, np.zeros(len(job.runs), np.int64)
-    if sizes.start_gossip:
-        links = [streams(seed_key(run.seed)).links for run in job.runs]
-        start_edges = np.asarray([int(rule.draw(key, 0)[1]) for key in links], np.int64)
+    start_edges = _start_edges(job, sizes)
 
     def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)

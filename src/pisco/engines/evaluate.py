@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
@@ -22,7 +21,7 @@ from pisco.networks.placement import EVERYBODY, Placement
 from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
 from pisco.problems.blocks import sample_values
 from pisco.problems.problem import Problem
-from pisco.tree import squared_norm
+from pisco.tree import squared_norm, widened
 from pisco.types import HasInner, Params, State
 
 exact_products = jax.default_matmul_precision("highest")
@@ -127,7 +126,7 @@ def agent_errors(state: State) -> dict[str, Any]:
     leaves = jax.tree.leaves(only(innermost(state).params))
     if leaves[0].shape[0] > AGENTS_UP_TO:
         return {}
-    wide = [x.astype(jnp.promote_types(x.dtype, jnp.float32)) for x in leaves]
+    wide = [widened(x) for x in leaves]
     apart = [((x - x.mean(axis=0)) ** 2).reshape(x.shape[0], -1).sum(axis=1) for x in wide]
     return {AGENT_ERRORS: sum(apart[1:], start=apart[0])}
 

@@ -18,13 +18,14 @@ import numpy as np
 from jax import lax
 from jax.extend import core
 
-from pisco.engines.job import Carry, Job, next_segment, seed_key, streams
+from pisco.data.stream import STREAM_BYTES, Stream
+from pisco.engines.job import Carry, Job, next_segment
 from pisco.errors import InputError
 from pisco.jaxprs import holds, loop_inputs, run_alone
 from pisco.networks.rounds import RoundMix, Told
 from pisco.problems.gradient import BUFFERS_STREAM
 from pisco.problems.sampling import batch_indices
-from pisco.problems.stream import STREAM_BYTES, Stream
+from pisco.seeds import Streams, seed_key, streams
 from pisco.types import Algorithm
 
 _mark = core.Primitive("mark")
@@ -103,7 +104,7 @@ def _drawn(
     algorithm: Algorithm,
     offsets: jax.Array,
     sizes: jax.Array,
-    batches: jax.Array,
+    root: Streams,
     rounds: jax.Array,
     *,
     state: tuple[Any, tuple[Any, ...]],
@@ -118,7 +119,7 @@ def _drawn(
         return offsets[agent] + batch_indices(key, agent, sizes[agent], size)
 
     def one(k):
-        key = jax.random.fold_in(batches, k + 1)  # `Streams.batch_key`
+        key = root.batch_key(k)
         words = keys(key)
         if renews:
             words = jnp.concatenate([words, jax.random.key_data(jax.random.fold_in(key, BUFFERS_STREAM))[None]])
@@ -139,7 +140,7 @@ class Feeder:
         leaves, structure = jax.tree.flatten(shapes.state)
         fixed = {"state": (structure, tuple(leaves)), "size": size, "renews": problem.renews}
         self._drawn = partial(_drawn, job.runs[0].algorithm, problem.offsets, problem.sizes, **fixed)
-        calls = jax.eval_shape(self._drawn, self.roots[0].batches, jnp.zeros(1, jnp.int32))[0].shape[1]
+        calls = jax.eval_shape(self._drawn, self.roots[0], jnp.zeros(1, jnp.int32))[0].shape[1]
         each = len(job.runs) * max(1, calls) * problem.num_agents * size * self.stream.sample_bytes
         self.rounds = max(1, STREAM_BYTES // each)
         """Rounds whose batches are held at once."""
@@ -162,7 +163,7 @@ class Feeder:
         if self._next is not None and self._next[0] == (done, rounds):
             return self._next[1]
         numbers = done + jnp.arange(rounds, dtype=jnp.int32)
-        drawn = [jax.tree.map(np.asarray, self._drawn(root.batches, numbers)) for root in self.roots]
+        drawn = [jax.tree.map(np.asarray, self._drawn(root, numbers)) for root in self.roots]
         return self._pool.submit(self._gather, drawn)
 
     def _gather(self, drawn: list[Any]) -> dict[tuple[int, int], Any]:

@@ -14,12 +14,13 @@ import jax
 import numpy as np
 
 from pisco.engines.process_group import ProcessGroup
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts, check_number
+from pisco.guarding.watch import Names
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links
 from pisco.networks.schedules import Schedule
-from pisco.networks.watch import Names
 from pisco.problems.problem import Problem
+from pisco.seeds import seed_key, streams
 from pisco.tree import stack_agents
 from pisco.types import Algorithm, StartMix
 
@@ -39,32 +40,6 @@ class Carry(NamedTuple):
     memory: Any
     attendance: Any = ()
     names: Any = ()  # whom guards have named
-
-
-class Streams(NamedTuple):
-    """The random streams of a seed: the start, batches, the server's coin, links that vary, who is there, the clock."""
-
-    start: jax.Array
-    batches: jax.Array
-    coins: jax.Array
-    links: jax.Array
-    presence: jax.Array
-    clock: jax.Array
-
-    def batch_key(self, k: Any) -> jax.Array:
-        """The key of round k's batches; round −1 is the start."""
-        return jax.random.fold_in(self.batches, k + 1)
-
-
-@jax.jit
-def streams(key: jax.Array) -> Streams:
-    """The streams of one run: made outside its programs, which compile the sooner."""
-    return Streams(*(jax.random.fold_in(key, stream) for stream in range(6)))
-
-
-def seed_key(seed: Any) -> jax.Array:
-    """The root key of a seed, by a fixed generator whatever the user's jax configuration says."""
-    return jax.random.key(seed, impl="threefry2x32")
 
 
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:
@@ -95,7 +70,7 @@ class Job:
                 "give both the same number"
             )
         if self.batch_size is not None:
-            check_number("batch_size", self.batch_size, low=1, integer=True)
+            check_counts(batch_size=self.batch_size)
             if self.batch_size > self.problem.min_size:
                 raise InputError(
                     f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "
@@ -121,6 +96,8 @@ class Job:
         who, push = (self.network.sampling, self.network.presence, self.network.guard), self.network.push
         who = who if push is None else (*who, push.data, push.indices, push.indptr)
         data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
+        privacy = self.problem.privacy
+        private = {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
         return {
             "algorithm": [repr(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
@@ -136,12 +113,7 @@ class Job:
             "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
-        } | self._protected()
-
-    def _protected(self) -> dict[str, Any]:
-        """What is private; nothing is said of it where nothing is, as ever."""
-        privacy = self.problem.privacy
-        return {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
+        } | private
 
 
 def check_needs(algorithm: Algorithm, network: Network) -> None:

@@ -17,12 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.engines.evaluate import agent_errors, evaluate, round_metrics
-from pisco.engines.job import Carry, Job, Run, Segment, seed_key, streams
+from pisco.engines.job import Carry, Job, Run, Segment
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.networks.rounds import Gossip, Links
 from pisco.problems.gradient import Batching
 from pisco.problems.problem import Problem
+from pisco.seeds import seed_key, streams
 
 
 def _note(problem: Problem, state: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pisco.errors import InputError
-from pisco.networks.summing import FEWEST
+from pisco.privacy.summing import FEWEST
 
 
 def check(plan: Any) -> None:

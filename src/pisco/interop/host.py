@@ -18,7 +18,7 @@ import numpy as np
 from pisco.errors import InputError, brief
 from pisco.parts import BUFFERS, matchers
 from pisco.problems.problem import Problem
-from pisco.problems.trouble import Trouble
+from pisco.trouble import Trouble
 from pisco.types import Key, Params
 
 try:

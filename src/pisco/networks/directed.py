@@ -64,9 +64,7 @@ def in_out(graph: Graph) -> tuple[csr_array, csr_array]:
 
 def is_pair(weights: Any) -> bool:
     """Whether these are two matrices, to pull and to push with."""
-    return (
-        isinstance(weights, tuple) and len(weights) == 2 and all(np.ndim(each) == 2 for each in map(_shaped, weights))
-    )
+    return isinstance(weights, tuple) and len(weights) == 2 and all(np.ndim(each) == 2 for each in weights)
 
 
 def check_pair(weights: tuple[Any, Any], graph: Graph | None) -> tuple[Any, Any]:
@@ -118,7 +116,3 @@ def _one_way(n: int, steps: list[int], name: str) -> Graph:
     agents = np.arange(n)
     arcs = [np.stack([agents, (agents + step) % n], axis=1) for step in steps]
     return Graph(n, np.concatenate(arcs) if arcs else [], name, circle(n), one_way=True)
-
-
-def _shaped(each: Any) -> Any:
-    return each if hasattr(each, "ndim") else np.asarray(each, dtype=float)

@@ -25,7 +25,7 @@ from typing import Any, Protocol
 import jax
 import jax.numpy as jnp
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts, check_number
 from pisco.registry import Registry
 
 __all__ = ["GUARDS", "Guard", "clip", "unguarded"]
@@ -104,7 +104,7 @@ def clip(
     """
     check_number("clip_at", clip_at, low=1)
     check_number("leave_out_at", leave_out_at, low=clip_at)
-    check_number("strikes", strikes, low=1, integer=True)
+    check_counts(strikes=strikes)
     check_number("reports", reports, low=0, integer=True)
     if not isinstance(guard_server, bool):
         raise InputError(f"guard_server is {guard_server!r}, expected True or False")

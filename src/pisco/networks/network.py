@@ -12,7 +12,7 @@ import numpy as np
 
 from pisco.display import card
 from pisco.errors import InputError, check_number, choose
-from pisco.networks import directed, graphs, spectral, summing
+from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
 from pisco.networks.graphs import Graph
 from pisco.networks.guards import AT_ONCE, Guard
@@ -21,6 +21,7 @@ from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling, sample_groups
 from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
 from pisco.networks.varying import VARYING, Varying, fixed
+from pisco.privacy import summing
 from pisco.registry import checked
 from pisco.registry import options as known_options
 

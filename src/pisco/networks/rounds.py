@@ -11,15 +11,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.guarding.watch import Watch
 from pisco.networks.guards import Guard
 from pisco.networks.mixing import Edges, Operator, outside_gossip, per_agent
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.presence import Presence
 from pisco.networks.sampling import Sampling
-from pisco.networks.summing import fixed_mean
 from pisco.networks.varying import Gossiping
-from pisco.networks.watch import Watch
 from pisco.parts import only, sent_only
+from pisco.privacy.summing import fixed_mean
 from pisco.tree import where_agents, zeros_like
 from pisco.types import Compressor, Pushed, StartMix
 

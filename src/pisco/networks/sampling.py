@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts
 
 __all__ = ["Sampling", "sample", "sample_groups"]
 
@@ -46,13 +46,13 @@ class Sampling(NamedTuple):
 
 def sample(reporters: int, *, agents: int) -> Sampling:
     """`reporters` of the `agents`, uniformly without replacement."""
-    check_number("agents", agents, low=1, integer=True)
+    check_counts(agents=agents)
     return sample_groups(reporters, groups=[0] * agents)
 
 
 def sample_groups(reporters: int, *, groups: Sequence[int]) -> Sampling:
     """`reporters` of every group, where `groups[i]` is the group of agent i (0, 1, …)."""
-    check_number("reporters", reporters, low=1, integer=True)
+    check_counts(reporters=reporters)
     labels = np.asarray(groups)
     if labels.ndim != 1 or not labels.size or not np.issubdtype(labels.dtype, np.integer):
         raise InputError(f"groups is {groups!r}, expected the group 0, 1, … of every agent")

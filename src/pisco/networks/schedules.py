@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from pisco.errors import InputError, brief, check_number
+from pisco.errors import InputError, brief, check_counts, check_number
 from pisco.registry import Registry
 
 __all__ = ["SCHEDULES", "Schedule", "adaptive", "always", "bernoulli", "custom", "every", "never", "per_agent"]
@@ -107,7 +107,7 @@ def every(period: int) -> Schedule:
     >>> [bool(every(3).participants(jax.random.key(0), k)) for k in range(6)]
     [False, False, True, False, False, True]
     """
-    check_number("period", period, low=1, integer=True)
+    check_counts(period=period)
     return Every(int(period))
 
 
@@ -236,7 +236,7 @@ def adaptive(period: int, *, power: float = 0.25, warmup: int = 0, longest: int 
     >>> adaptive(4)
     adaptive(4, power=0.25)
     """
-    check_number("period", period, low=1, integer=True)
+    check_counts(period=period)
     check_number("power", power, low=0)
     check_number("warmup", warmup, low=0, integer=True)
     check_number("longest", longest, low=period, integer=True)

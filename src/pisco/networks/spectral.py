@@ -61,7 +61,7 @@ def mixing_rate(weights: Any) -> float:
 def one_way_rate(weights: Any) -> float:
     """1 − |μ|², μ the second largest eigenvalue in modulus of a matrix whose rows, or columns, sum to one."""
     matrix = as_csr(weights)
-    if matrix.shape[0] <= 1000:
+    if matrix.shape[0] <= DENSE_UP_TO:
         found = np.linalg.eigvals(matrix.toarray())
     else:
         from scipy.sparse.linalg import eigs

@@ -14,16 +14,16 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_map_with_path
 
 from pisco.algorithms.optimizers import Optimizer
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, names_of, whole
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
-from pisco.problems.trouble import heeded
 from pisco.theory.estimates import agent_curvatures, coordinates, unlike_curvature
 from pisco.theory.expected import Facts, least_error
 from pisco.theory.spread import Spread, adam_scale, descent, gradient_spread
+from pisco.trouble import heeded
 
 STEPS = (1, 2, 4, 8, 16, 32)
 """Local steps that are compared."""
@@ -109,10 +109,9 @@ def diagnose(
     >>> diagnose(apart, pisco.Network.ring(4), rounds=1000).pays["tracking"]
     True
     """
-    check_number("rounds", rounds, low=1, integer=True)
-    check_number("local_steps", local_steps, low=1, integer=True)
+    check_counts(rounds=rounds, local_steps=local_steps)
     if batch_size is not None:
-        check_number("batch_size", batch_size, low=1, integer=True)
+        check_counts(batch_size=batch_size)
     p = network.server.probability
     if p is None:
         raise InputError(f"server={network.server!r} has no single probability; diagnose with bernoulli(p)")
@@ -178,7 +177,7 @@ def _everybodys(problem: Problem, params: Any) -> Parted:
     """A run's parameters as they are measured: every agent's own leaves, and the mean of the others."""
     params = whole(params)
     held = dict(zip(names_of(params), jax.tree.leaves(params), strict=True))
-    like = jax.eval_shape(problem.init, jax.random.key(0))
+    like = problem.params_like
 
     def leaf(path: Any, one: Any) -> Any:
         name, shape = keystr(path[1:], simple=True, separator="/") or ".", (problem.num_agents, *one.shape)

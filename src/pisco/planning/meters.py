@@ -10,14 +10,15 @@ import jax
 import numpy as np
 
 from pisco.clock import Clock
+from pisco.clock.stopwatch import Stopwatch
 from pisco.costs import Prices, RoundPrices
-from pisco.engines.job import Run, attendance, seed_key, streams
-from pisco.engines.stopwatch import Stopwatch
+from pisco.engines.job import Run, attendance
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links, count_links, draw
 from pisco.networks.schedules import every
 from pisco.planning.settings import Setting
 from pisco.problems.problem import Problem
+from pisco.seeds import seed_key, streams
 
 TOGETHER = 3
 """Seeds that are timed in one call: all stages of a search have a multiple of it, and so share a program."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from pisco.clock import Clock
 from pisco.costs import Prices
-from pisco.errors import InputError, check_distinct, check_number
+from pisco.errors import InputError, check_counts, check_distinct, check_number, check_positive
 from pisco.metrics import TEST
 from pisco.networks.network import Network
 from pisco.planning.meters import priced, timed
@@ -126,9 +126,8 @@ def plan(
     (True, 100)
     """
     began = time.monotonic()
-    check_number("rounds", rounds, low=1, integer=True)
-    check_number("seconds", seconds, low=0, open_low=True)
-    check_number("eval_every", eval_every, low=1, integer=True)
+    check_counts(rounds=rounds, eval_every=eval_every)
+    check_positive(seconds=seconds)
     clock = None if clock is None else Clock.of(clock)
     prices.check()
     if clock is None and not any(prices):

@@ -24,9 +24,9 @@ from pisco.networks.spectral import DENSE_UP_TO
 from pisco.planning.settings import is_plain, rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.problems.trouble import heeding
 from pisco.theory.estimates import NotSmooth, agent_curvatures
 from pisco.theory.safe_steps import MOST_WITH_COINS, agents_growth, largest_safe_step
+from pisco.trouble import heeding
 from pisco.types import Algorithm
 
 AFFORDABLE = 2e10
@@ -154,7 +154,7 @@ def _affordable(problem: Problem) -> tuple[Problem, float] | None:
     """
     for count in (2000, 200):
         few = subsample(problem, count, test=False)
-        params = jax.eval_shape(few.init, jax.random.key(0))
+        params = few.params_like
         cost = jax.jit(lambda problem, x: problem.objective(x)).lower(few, params).cost_analysis() or {}
         flops = float(cost.get("flops", math.inf))
         if HESSIANS * 6 * flops <= AFFORDABLE:  # a Hessian product is about six times the loss

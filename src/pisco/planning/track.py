@@ -27,8 +27,8 @@ from pisco.planning.meters import Metering
 from pisco.planning.pilot import COSTLIER, DIVERGED, MISSED, REACHED, RUNNING, SLOWER, Pilot, values_of
 from pisco.planning.settings import Setting, first_setting
 from pisco.problems.problem import Problem
-from pisco.problems.trouble import heeding
 from pisco.targets import Target
+from pisco.trouble import heeding
 
 CHUNK = 10
 """Rounds of one compiled stretch (or `eval_every`, where that is more)."""

@@ -1,4 +1,4 @@
-"""Differential privacy: gradients that are clipped and noised, and what they spend."""
+"""What others do not see: gradients that are clipped and noised, what they spend, and sums that hide their terms."""
 
 from pisco.privacy.gradients import Privacy
 

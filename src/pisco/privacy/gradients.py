@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError, check_number
-from pisco.tree import squared_norm
+from pisco.tree import squared_norm, widened
 from pisco.types import Key, Params
 
 NOISE_STREAM = 2**32 - 3
@@ -107,7 +107,7 @@ class Protection(NamedTuple):
 
 def clipped(gradient: Params, clip: jax.Array, smooth: bool) -> Params:
     """One sample's gradient with a norm of at most `clip`; one that is not finite becomes zero."""
-    norm = jnp.sqrt(squared_norm(jax.tree.map(lambda x: x.astype(jnp.promote_types(x.dtype, jnp.float32)), gradient)))
+    norm = jnp.sqrt(squared_norm(jax.tree.map(widened, gradient)))
     clip = clip.astype(norm.dtype)
     factor = clip / (clip + norm) if smooth else jnp.minimum(1, clip / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
 

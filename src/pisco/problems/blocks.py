@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pisco.problems.stream import STREAM_BYTES, StreamRows, everything, piece
-from pisco.tree import num_bytes
+from pisco.data.stream import STREAM_BYTES, StreamRows, everything, piece
+from pisco.tree import like_many, num_bytes, widened
 
 if TYPE_CHECKING:
     from pisco.problems.problem import Problem
@@ -36,10 +36,10 @@ def samples_at_once(problem: Problem) -> int:
     """How many samples to measure at once: of a large model so many that their passes have room."""
     if max(problem.num_samples, problem.num_test) <= FEW:
         return MOST
-    params = jax.eval_shape(problem.init, jax.random.key(0))
+    params = problem.params_like
 
     def kept(count: int) -> int:
-        some = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), problem.sample_like)
+        some = like_many(problem.sample_like, count)
         return kept_bytes(problem.weighted_loss, params, some, jax.ShapeDtypeStruct((count,), jnp.float32))
 
     return max(1, min(MOST, BLOCK_BYTES // max(1, kept(3) - kept(2))))
@@ -56,7 +56,7 @@ def weighted_total(
 
     # Gradients of blocks add up in float32 at least: in half precision a long sum stands still.
     params = jax.tree.map(jnp.asarray, params)
-    wide = jax.tree.map(lambda leaf: leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32)), params)
+    wide = jax.tree.map(widened, params)
 
     def one(start):
         begin = jnp.minimum(start, total - block)

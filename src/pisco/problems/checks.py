@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.convolutions.rewrite import has_convolutions
+from pisco.data.stream import StreamRows
 from pisco.errors import InputError, brief
 from pisco.metrics import AGENTS, TEST
-from pisco.problems.stream import StreamRows
-from pisco.problems.trouble import deferring
+from pisco.tree import like_many, like_one
+from pisco.trouble import heeding
 from pisco.types import Params
 
 if TYPE_CHECKING:
@@ -20,14 +21,6 @@ if TYPE_CHECKING:
 
 PROBE = 7
 """Samples that functions are tried on, without values: a number that no shape has by chance."""
-
-
-def _some(like: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((PROBE, *leaf.shape), leaf.dtype), like)
-
-
-def _one(data: Any) -> Any:
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), data)
 
 
 def without_buffers(out: Any) -> Any:
@@ -49,14 +42,14 @@ def check_start(start: Any, draws: bool) -> None:
 
 def check_loss(problem: Problem) -> tuple[bool, bool]:
     """Whether the loss is given per sample, and whether it has convolutions; refuses one that cannot be used."""
-    params = jax.eval_shape(problem.init, jax.random.key(0))
+    params = problem.params_like
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         if not jnp.issubdtype(leaf.dtype, jnp.floating):
             where = jax.tree_util.keystr(path) or "params"
             raise InputError(f"{where} has dtype {leaf.dtype}, expected a floating dtype: give the start as floats")
     try:
         traced = jax.make_jaxpr(lambda p, b: problem.loss(problem.whole(p), b, None), return_shape=True)
-        program, out = traced(params, _some(problem.sample_like))
+        program, out = traced(params, like_many(problem.sample_like, PROBE))
         if problem.renews:
             check_buffers(problem, params)
             out = without_buffers(out)
@@ -66,8 +59,7 @@ def check_loss(problem: Problem) -> tuple[bool, bool]:
         raise
     except Exception as error:
         raise InputError(
-            f"loss(params, batch, key=None) fails on {PROBE} samples "
-            f"({type(error).__name__}: {str(error).splitlines()[0]}); "
+            f"loss(params, batch, key=None) fails on {PROBE} samples ({brief(error)}); "
             "check that the start fits the data, and that the loss works without a key"
         ) from error
     shape = getattr(out, "shape", None)
@@ -86,8 +78,8 @@ def check_transform(problem: Problem) -> None:
         return
 
     try:
-        params = jax.eval_shape(problem.init, jax.random.key(0))
-        like, key = _some(problem.sample_like), jax.random.key(0)
+        params = problem.params_like
+        like, key = like_many(problem.sample_like, PROBE), jax.random.key(0)
         batch = jax.eval_shape(problem.transformed, like, key)
         jax.eval_shape(lambda p, b: problem.losses(p, b, None), params, batch)
     except Exception as error:
@@ -110,7 +102,7 @@ def check_buffers(problem: Problem, params: Params) -> None:
             raise InputError(f"the loss returns no buffers ({named}); return (losses, new buffers), or drop them")
         return problem.kinds.renewed(params, out[1])  # type: ignore[union-attr]
 
-    jax.eval_shape(train, params, _some(problem.sample_like), jax.random.key(0))
+    jax.eval_shape(train, params, like_many(problem.sample_like, PROBE), jax.random.key(0))
 
 
 def check_mean(problem: Problem) -> None:
@@ -123,13 +115,11 @@ def check_mean(problem: Problem) -> None:
     def at(copies: int) -> float:
         return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(np.arange(len(rows)), copies)], some)))
 
-    with deferring(problem.trouble) as met:
+    with heeding(problem.trouble):
         once, twice = at(1), at(2)
         step = twice - once
         # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
         grows = abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step)
-        if (failure := met()) is not None:
-            raise failure
     if grows:
         raise InputError(
             f"loss returns a sum: {once:.4g} for {len(rows)} samples, {twice:.4g} for the same ones twice; "
@@ -139,7 +129,7 @@ def check_mean(problem: Problem) -> None:
 
 def check_metrics(problem: Problem) -> None:
     """Refuse metrics that cannot be used."""
-    params = jax.eval_shape(problem.init, jax.random.key(0))
+    params = problem.params_like
     for metric in problem.metrics:
         if metric.of not in (TEST, AGENTS):
             continue
@@ -149,7 +139,8 @@ def check_metrics(problem: Problem) -> None:
                 "metric of the state with Metric(..., of='state')"
             )
         try:
-            like = _some(problem.test.stream.shapes if isinstance(problem.test, StreamRows) else _one(problem.test))
+            one = problem.test.stream.shapes if isinstance(problem.test, StreamRows) else like_one(problem.test)
+            like = like_many(one, PROBE)
             values = jax.eval_shape(lambda p, b, f=metric.function: f(problem.whole(p), b), params, like)
             shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
             leads = all(shape[:1] == (PROBE,) for shape in shapes)

@@ -13,6 +13,7 @@ import numpy as np
 from pisco.data import Dataset
 from pisco.problems.problem import Problem
 from pisco.problems.supervised import Partition, agent_data, class_labels, split, tested
+from pisco.tree import widened
 from pisco.types import Key, Params
 
 Model = Callable[[Params, jax.Array, Key | None], jax.Array]
@@ -26,8 +27,7 @@ class CrossEntropy:
     ridge: float = 0.0
 
     def __call__(self, params: Params, batch: Any, key: Key | None) -> jax.Array:
-        logits = self.model(params, batch["features"], key)
-        logits = logits.astype(jnp.promote_types(logits.dtype, jnp.float32))
+        logits = widened(self.model(params, batch["features"], key))
         chosen = jnp.take_along_axis(logits, batch["labels"][:, None].astype(jnp.int32), axis=1)[:, 0]
         losses = jax.nn.logsumexp(logits, axis=1) - chosen
         if not self.ridge:

@@ -23,7 +23,7 @@ from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
 from pisco.problems.blocks import kept_bytes
 from pisco.problems.problem import Problem, WeightedLoss
 from pisco.problems.sampling import batch_indices
-from pisco.tree import num_bytes
+from pisco.tree import like_one, num_bytes
 from pisco.types import Grad, Key, Params
 
 BUFFERS_STREAM = 2**32 - 1
@@ -103,9 +103,9 @@ def _copies_of(params: Params) -> Keep:
     return lambda primitive, *given, **how: primitive.name == "convert_element_type" and given[0].shape in shapes
 
 
-def lean(batching: Batching, keep: Keep = products) -> Batching:
+def lean(batching: Batching) -> Batching:
     """The same with a pass that keeps little: what is elementwise is computed again on the way back."""
-    return replace(batching, keep=keep)
+    return replace(batching, keep=products)
 
 
 def usual(problem: Problem, batch_size: int | None = None) -> Batching:
@@ -138,7 +138,7 @@ def _little(problem: Problem, batch_size: int | None) -> Keep | None:
     A loop over layers is computed again as a whole before the way back begins: there the body is what to checkpoint,
     which only the model can.
     """
-    own = jax.eval_shape(problem.init, jax.random.key(0))
+    own = problem.params_like
     if problem.convolves or num_bytes(own) < LARGE_BYTES:
         return None
     program = jax.make_jaxpr(agent_loss(problem, batch_size))(own, jax.random.key(0), 0).jaxpr
@@ -156,7 +156,7 @@ def group_size(problem: Problem, batch_size: int | None, params: Params, room: f
     own = num_bytes(params) // count
     if own < LARGE_BYTES or count == 1:
         return count
-    one = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), params)
+    one = like_one(params)
     loss = agent_loss(problem, batch_size, keep=keep)
     activations = max(1, kept_bytes(lambda params: loss(params, jax.random.key(0), 0), one) - own)
     most = max(1, int(min(count, (room - 4 * count * own) / activations)))
@@ -290,10 +290,9 @@ def agent_buffers(problem: Problem, batch_size: int | None, place: int | None = 
 def gradient(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Grad:
-    """`grad(params, key)` of the agents here: by their own numbers, so that they draw the same batches anywhere."""
+    """`grad(params, key)` of the agents here."""
     batching = batching or usual(problem, batch_size)
-    own = batching(agent_gradient(problem, batch_size, keep=batching.keep))
-    return lambda params, key: own(params, key, _numbers(here, params))
+    return _of_agents(agent_gradient(problem, batch_size, keep=batching.keep), here, batching)
 
 
 def mean_loss(
@@ -302,8 +301,8 @@ def mean_loss(
     """`loss(params, key)`: the mean over all agents of their losses, each at its own parameters."""
     if problem.privacy is not None:
         return _not_private
-    own = (batching or usual(problem, batch_size))(agent_loss(problem, batch_size))
-    return lambda params, key: here.mean(own(params, key, _numbers(here, params)))
+    losses = _of_agents(agent_loss(problem, batch_size), here, batching or usual(problem, batch_size))
+    return lambda params, key: here.mean(losses(params, key))
 
 
 def _not_private(params: Params, key: Key) -> jax.Array:
@@ -314,9 +313,10 @@ def buffers(
     problem: Problem, batch_size: int | None, here: Placement = EVERYBODY, batching: Batching | None = None
 ) -> Callable[[Params, Key], Params]:
     """`renew(params, key)`: the parameters of the agents here with the buffers of the round's end."""
-    own = (batching or usual(problem, batch_size))(agent_buffers(problem, batch_size))
-    return lambda params, key: own(params, key, _numbers(here, params))
+    return _of_agents(agent_buffers(problem, batch_size), here, batching or usual(problem, batch_size))
 
 
-def _numbers(here: Placement, params: Params) -> jax.Array:
-    return here.numbers(jax.tree.leaves(params)[0].shape[0])
+def _of_agents(own: PerAgent, here: Placement, batching: Batching) -> Callable[[Params, Key], Any]:
+    """What one agent computes, of those here: by their own numbers, so that they draw the same batches anywhere."""
+    every = batching(own)
+    return lambda params, key: every(params, key, here.numbers(jax.tree.leaves(params)[0].shape[0]))

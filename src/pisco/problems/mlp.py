@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.data import Dataset
-from pisco.errors import check_number
+from pisco.errors import check_counts
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
 from pisco.problems.supervised import Partition, check_dataset, floating
@@ -66,7 +66,7 @@ def mlp(
     Problem(mlp on toy: 2 agents, 4 samples)
     """
     check_dataset(dataset)
-    check_number("hidden", hidden, low=1, integer=True)
+    check_counts(hidden=hidden)
     inputs = int(np.prod(dataset.features.shape[1:]))
     start = _MlpStart(inputs, hidden, len(np.unique(dataset.labels)), floating("dtype", dtype).name)
     return classifier(

@@ -12,20 +12,26 @@ import numpy as np
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
+from pisco.data.arrays import as_arrays, common_length, flatten_agents
+from pisco.data.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
 from pisco.display import card
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_counts, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
-from pisco.problems.arrays import as_arrays, common_length, flatten_agents
 from pisco.problems.blocks import samples_at_once, weighted_total
 from pisco.problems.checks import check_loss, check_metrics, check_start, check_transform, without_buffers
-from pisco.problems.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
-from pisco.problems.trouble import Trouble
+from pisco.tree import like_one
+from pisco.trouble import Trouble
 from pisco.types import Key, Params
 
 TRANSFORM_STREAM = 2**32 - 1
 """Apart from the randomness of the loss."""
+
+_TRACED = ("data", "sizes", "offsets", "scales", "test", "start", "frozen", "protection")
+_FIXED = ("loss", "transform", "metrics", "kinds", "privacy", "draws_start", "per_sample", "convolves", "num_agents")
+_FIXED += ("max_size", "min_size", "num_test", "eval_batch", "eval_width", "eval_samples", "name")
+"""What a compiled program takes of a problem as numbers, and what shapes the program."""
 
 Batch = Any
 Loss = Callable[[Params, Batch, Key | None], jax.Array]
@@ -88,12 +94,11 @@ class Problem:
         eval_samples: int | None = None,
         name: str = "problem",
     ):
-        for option, value in (
-            ("eval_batch", 1 if eval_batch is None else eval_batch),
-            ("eval_width", eval_width),
-            ("eval_samples", 1 if eval_samples is None else eval_samples),
-        ):
-            check_number(option, value, low=1, integer=True)
+        check_counts(
+            eval_batch=1 if eval_batch is None else eval_batch,
+            eval_width=eval_width,
+            eval_samples=1 if eval_samples is None else eval_samples,
+        )
         stream = stream_of(data)
         flat, sizes = (None, stream.sizes) if stream is not None else flatten_agents(data)
         self.loss, self.transform = loss, transform
@@ -157,9 +162,12 @@ class Problem:
     @property
     def sample_like(self) -> Batch:
         """Shapes and dtypes of one sample."""
-        if self.streams:
-            return self.data.shapes
-        return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), self.data)
+        return self.data.shapes if self.streams else like_one(self.data)
+
+    @property
+    def params_like(self) -> Params:
+        """Shapes and dtypes of one agent's parameters: of the leaves that algorithms see."""
+        return jax.eval_shape(self.init, jax.random.key(0))
 
     def take(self, rows: jax.Array) -> Any:
         """The samples with these numbers; those of a stream are not gathered yet."""
@@ -200,7 +208,7 @@ class Problem:
         params = whole(params)
         held = dict(zip(names_of(params), jax.tree.leaves(params), strict=True))
         frozen = dict(zip(names_of(self.frozen), jax.tree.leaves(self.frozen), strict=True))
-        like = self.whole(jax.eval_shape(self.init, jax.random.key(0)))
+        like = self.whole(self.params_like)
         if missing := sorted(set(names_of(like)) - held.keys() - frozen.keys()):
             raise InputError(f"the parameters lack {missing[0]}; give those of a run of this problem")
 
@@ -338,7 +346,7 @@ class Problem:
         self.protection: Protection | None = None if privacy is None else privacy.protection(self.num_agents, noise)
 
     def _repr_html_(self) -> str:
-        shapes = jax.tree.leaves(jax.eval_shape(self.init, jax.random.key(0)))
+        shapes = jax.tree.leaves(self.params_like)
         facts: dict[str, Any] = {"agents": self.num_agents, "parameters": f"{sum(x.size for x in shapes):,}"}
         facts |= {"samples": f"{self.num_samples:,}", "of an agent": f"{self.min_size:,} to {self.max_size:,}"}
         return card(f"Problem: {self.name}", facts | {"looked at to measure": f"{self.num_measured:,}"})
@@ -347,24 +355,16 @@ class Problem:
         return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"
 
     def tree_flatten(self):
-        fixed = (self.loss, self.start if self.draws_start else None, self.metrics, self.max_size)
-        fixed += (self.min_size, self.eval_batch, self.eval_width, self.eval_samples)
-        fixed += (self.name, self.per_sample, self.num_test, self.convolves, self.num_agents, self.kinds)
-        fixed += (self.transform, self.privacy)
-        start = None if self.draws_start else self.start
-        children = (self.data, self.sizes, self.offsets, self.scales, self.test, start, self.frozen, self.protection)
-        return children, fixed
+        start, drawn = (None, self.start) if self.draws_start else (self.start, None)
+        children = [start if name == "start" else getattr(self, name) for name in _TRACED]
+        return children, (drawn, *(getattr(self, name) for name in _FIXED))
 
     @classmethod
     def tree_unflatten(cls, aux, children):
-        self = object.__new__(cls)
-        self.data, self.sizes, self.offsets, self.scales, self.test, start, *rest = children
-        self.frozen, self.protection = rest
-        self.loss, drawn, self.metrics, self.max_size, self.min_size = aux[:5]
-        self.eval_batch, self.eval_width, self.eval_samples, self.name, self.per_sample = aux[5:10]
-        self.num_test, self.convolves, self.num_agents, self.kinds, self.transform, self.privacy = aux[10:]
-        self.draws_start = drawn is not None
-        self.start = start if drawn is None else drawn
+        self, (drawn, *fixed) = object.__new__(cls), aux
+        vars(self).update(zip((*_TRACED, *_FIXED), (*children, *fixed), strict=True))
+        if self.draws_start:
+            self.start = drawn
         return self
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.data import Dataset
 from pisco.data.partition import deal
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts
 
 Partition = str | Callable[..., Sequence[np.ndarray]] | Sequence[np.ndarray]
 
@@ -39,7 +39,7 @@ def split(
     dataset: Dataset, agents: int, partition: Partition, options: Mapping[str, Any] | None = None
 ) -> list[np.ndarray]:
     """The sample indices of every agent: by a named rule, by your own function, or as given."""
-    check_number("agents", agents, low=1, integer=True)
+    check_counts(agents=agents)
     if isinstance(partition, str) or callable(partition):
         partition = deal(dataset, partition, agents, **(dict(options or {}) if isinstance(partition, str) else {}))
     if not isinstance(partition, Iterable):

@@ -25,8 +25,8 @@ from pisco.problems.gradient import PerAgent, agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
 from pisco.problems.subsample import subsample
-from pisco.problems.trouble import heeded
 from pisco.tree import stack_agents, zeros_like
+from pisco.trouble import heeded
 
 KEPT = (LOCAL, LOCAL_BUFFERS)
 """What agents have of their own."""

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_number, check_positive
 
 FLAT = 1e-6
 """Where f is flat nothing grows or shrinks: growth within this of 1 counts as stable."""
@@ -45,7 +45,7 @@ class RoundMaps:
         one_exchange: bool = False,
     ):
         check_number("local_steps", local_steps, low=0, integer=True)
-        check_number("comm_lr", comm_lr, low=0, open_low=True)
+        check_positive(comm_lr=comm_lr)
         check_number("server_prob", server_prob, low=0, high=1)
         hessians, pair = np.asarray(hessians, float), weights if isinstance(weights, tuple) else (weights, weights)
         pull, push = (np.asarray(each.toarray() if hasattr(each, "toarray") else each, float) for each in pair)

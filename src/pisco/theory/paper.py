@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_counts, check_number, check_positive
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.theory.orders import large_batch_rounds
 
@@ -40,7 +40,7 @@ def theorem_1(
     (1.414, 1.414)
     """
     check_number("alpha", alpha, low=0.1)
-    check_number("smoothness", smoothness, low=0, open_low=True)
+    check_positive(smoothness=smoothness)
     check_number("local_steps", local_steps, low=0, integer=True)
     scale = math.sqrt(1 + server_prob) * _mixing(mixing_rate, server_prob)
     return StepSizes(alpha * scale, scale / (360 * alpha * smoothness * (local_steps + 1)))
@@ -51,12 +51,6 @@ def _mixing(mixing_rate: float, server_prob: float) -> float:
     if rate <= 1e-12:
         raise InputError(NO_MIXING)
     return rate
-
-
-def _check_counts(**counts: int) -> None:
-    """Refuse what cannot be counted: the formulas divide by these."""
-    for name, value in counts.items():
-        check_number(name, value, low=1, integer=True)
 
 
 class Bound(NamedTuple):
@@ -119,9 +113,8 @@ def theorem_1_bound(
     >>> theorem_1_bound(**facts, **rest, local_lr=0.1, comm_lr=1.0).broken
     ('η_l is 0.1, at most 0.000209 is allowed (√(1+p)·λ_p/(360·α·L·(T_o+1)), α = 2.58)',)
     """
-    _check_counts(local_steps=local_steps, agents=agents, rounds=rounds, batch_size=batch_size or 1)
-    for name, value in (("smoothness", smoothness), ("local_lr", local_lr), ("comm_lr", comm_lr)):
-        check_number(name, value, low=0, open_low=True)
+    check_counts(local_steps=local_steps, agents=agents, rounds=rounds, batch_size=batch_size or 1)
+    check_positive(smoothness=smoothness, local_lr=local_lr, comm_lr=comm_lr)
     rate = _mixing(mixing_rate, server_prob)
     scale = math.sqrt(1 + server_prob) * rate
     alpha = comm_lr / scale
@@ -182,9 +175,8 @@ def corollary_1(
     >>> found.local_lr > found.allowed, f"{found.rounds_needed:.2g}"
     (True, '5.2e+06')
     """
-    _check_counts(local_steps=local_steps, agents=agents, rounds=rounds, batch_size=batch_size)
-    for name, value in (("noise", noise), ("gap", gap), ("smoothness", smoothness)):
-        check_number(name, value, low=0, open_low=True)
+    check_counts(local_steps=local_steps, agents=agents, rounds=rounds, batch_size=batch_size)
+    check_positive(noise=noise, gap=gap, smoothness=smoothness)
     comm, allowed = theorem_1(
         smoothness=smoothness, mixing_rate=mixing_rate, server_prob=server_prob, local_steps=local_steps, alpha=alpha
     )
@@ -227,8 +219,8 @@ def corollary_2(
     >>> [round(corollary_2(**facts, mixing_rate=rate, server_prob=0.0).rounds) for rate in (1.0, 0.1)]
     [110, 10010]
     """
-    _check_counts(agents=agents, batch_size=batch_size or 1)
-    check_number("epsilon", epsilon, low=0, open_low=True)
+    check_counts(agents=agents, batch_size=batch_size or 1)
+    check_positive(epsilon=epsilon)
     steps = theorem_1(
         smoothness=smoothness, mixing_rate=mixing_rate, server_prob=server_prob, local_steps=local_steps, alpha=alpha
     )

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, check_positive
 from pisco.theory.moments import RoundMaps
 from pisco.theory.stability import Rule, growth, largest_stable_step, weight_modes
 
@@ -35,7 +35,7 @@ def agents_growth(curvatures: Any, weights: Any, *, local_lr: float, **rule: Unp
     >>> round(agents_growth([[[1.0]], [[3.0]]], average, local_lr=0.1, local_steps=0), 12)      # (1 − 0.1·2)²
     0.64
     """
-    check_number("local_lr", local_lr, low=0, open_low=True)
+    check_positive(local_lr=local_lr)
     if _too_many(curvatures, weights, rule.get("server_prob", 0.0)):
         return growth(weight_modes(weights), max(curvatures), local_lr=local_lr, **rule)
     return max(RoundMaps(each, weights, **rule).growth(local_lr) for each in _cases(curvatures, weights))

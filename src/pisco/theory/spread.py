@@ -15,7 +15,6 @@ from pisco.parts import only, over
 from pisco.problems.gradient import agent_gradient, agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
-from pisco.problems.trouble import heeded
 from pisco.theory.estimates import (
     KEPT,
     Coordinates,
@@ -28,6 +27,7 @@ from pisco.theory.estimates import (
     share_of,
 )
 from pisco.tree import scale as scaled
+from pisco.trouble import heeded
 
 
 class Spread(NamedTuple):

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from pisco.engines.cluster.processes import Processes
 from pisco.engines.evaluate import evaluate, round_metrics
-from pisco.engines.job import Job, Run, Segment, carry_shapes, seed_key, streams
+from pisco.engines.job import Job, Run, Segment, carry_shapes
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.engines.sharded.block import Block
@@ -19,6 +19,7 @@ from pisco.engines.sharded.exchange import AXIS, Blocks
 from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split_rows, whole
 from pisco.errors import InputError
 from pisco.networks.rounds import Links
+from pisco.seeds import seed_key, streams
 
 Form = tuple[Any, tuple[bool, ...]]
 """The structure of a carry, and which of its leaves lead with the agents."""

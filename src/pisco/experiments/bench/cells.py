@@ -16,11 +16,11 @@ import numpy as np
 
 from pisco._version import __version__
 from pisco.clock import Clock
+from pisco.clock.stopwatch import Stopwatch
 from pisco.costs import message_sizes
 from pisco.engines.driver import Progress
 from pisco.engines.job import Job, Run, carry_shapes
 from pisco.engines.run import sweep
-from pisco.engines.stopwatch import Stopwatch
 from pisco.errors import InputError
 from pisco.experiments.bench.suite import Place
 from pisco.experiments.bench.tasks import World, worlds

@@ -16,7 +16,7 @@ from pisco.data.dataset import Dataset
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
 from pisco.engines.job import check_needs
-from pisco.errors import InputError, check_number, choose
+from pisco.errors import InputError, check_counts, check_number, choose
 from pisco.experiments.bench.suite import Place, Task
 from pisco.metrics import STATE, Metric
 from pisco.networks.graphs import GRAPHS
@@ -40,8 +40,7 @@ def least_squares(
 
     The largest curvature of f is 1, and so is f(0) − f(x*).
     """
-    for name, value in (("samples", samples), ("features", features)):
-        check_number(name, value, low=1, integer=True)
+    check_counts(samples=samples, features=features)
     check_number("condition", condition, low=1)
     check_number("spread", spread, low=0)
     random = np.random.default_rng(seed)

@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
@@ -32,6 +31,7 @@ from pisco.metrics import by_column
 from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
+from pisco.seeds import seed_key, streams
 
 log = logging.getLogger("pisco.federation")
 

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.federation.runtime.buffers import Buffers
-from pisco.networks.summing import SHORT, WIDE, word_of
+from pisco.privacy.summing import SHORT, WIDE, word_of
 
 CHUNK = 1 << 20
 """Bytes of one chunk; gRPC refuses messages above 4 MiB unless told otherwise."""

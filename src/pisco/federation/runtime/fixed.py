@@ -17,7 +17,7 @@ import numpy as np
 
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.routes import ServerHop
-from pisco.networks.summing import SHORT, WIDE, WordSize, word_of
+from pisco.privacy.summing import SHORT, WIDE, WordSize, word_of
 
 WORD = np.dtype("<u8")
 """Of masks, whatever is sent of them."""

@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.federation.runtime.routes import GossipHop, ServerHop, average, gossip, mean, weigh
-from pisco.networks.apart import sketch, split
+from pisco.guarding.apart import sketch, split
+from pisco.guarding.watch import SETTLED
 from pisco.networks.guards import Guard
-from pisco.networks.watch import SETTLED
 
 log = logging.getLogger("pisco.federation")
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from pisco.engines.job import check_needs, streams
+from pisco.engines.job import check_needs
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER, Change, Epoch
@@ -30,6 +30,7 @@ from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import Reporting
 from pisco.parts import only
+from pisco.seeds import streams
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent

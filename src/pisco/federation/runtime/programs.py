@@ -10,7 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.engines.evaluate import measure_test, with_params
-from pisco.engines.job import Streams
 from pisco.federation.runtime.cut import Exchange, Stages, Steps, answered, exchange
 from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
@@ -18,7 +17,8 @@ from pisco.networks.rounds import Told, pushed_leaves
 from pisco.parts import only, over
 from pisco.problems.gradient import agent_buffers, agent_gradient
 from pisco.problems.problem import Problem
-from pisco.problems.trouble import deferring
+from pisco.seeds import Streams
+from pisco.trouble import deferring
 from pisco.types import Algorithm, Grad, Params, StartMix
 
 START_SERVER, START_GOSSIP = "start-server", "start-gossip"

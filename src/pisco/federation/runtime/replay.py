@@ -14,7 +14,6 @@ import jax
 import numpy as np
 
 from pisco.costs import message_sizes
-from pisco.engines.job import seed_key, streams
 from pisco.engines.run import run
 from pisco.errors import InputError
 from pisco.federation.plan import Federation
@@ -32,6 +31,7 @@ from pisco.networks.presence import Masks
 from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
+from pisco.seeds import seed_key, streams
 
 Mean = Callable[[Mapping[int, Sequence[np.ndarray]], ServerHop], list[np.ndarray]]
 Watch = Callable[[int, dict[str, Any]], None]

@@ -14,11 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.engines.job import Streams
 from pisco.errors import InputError
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links, Told, count_links, draw, tell
 from pisco.networks.schedules import Schedule, decided_shape
+from pisco.seeds import Streams
 
 BLOCK = 512
 """Coins are tossed for this many rounds at once: one by one would cost more than the rounds."""

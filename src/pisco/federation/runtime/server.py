@@ -15,7 +15,6 @@ import jax
 import numpy as np
 
 from pisco.costs import message_sizes
-from pisco.engines.job import seed_key, streams
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
@@ -34,6 +33,7 @@ from pisco.federation.runtime.store import kept_layout
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.updates import Incoming
 from pisco.results import Result
+from pisco.seeds import seed_key, streams
 
 log = logging.getLogger("pisco.federation")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from pisco.costs import MessageSizes, cumulative_costs
-from pisco.engines.job import seed_key, streams
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.runtime.routes import Routes
 from pisco.networks.rounds import Links
-from pisco.networks.summing import word_of
+from pisco.privacy.summing import word_of
+from pisco.seeds import seed_key, streams
 
 
 def costs(

@@ -13,21 +13,24 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax, random
 
-from pisco.clock import Clock, Quantity
+from pisco.clock.clock import Clock, Quantity
 from pisco.costs import MessageSizes
-from pisco.engines.job import Run, seed_key, streams
 from pisco.errors import InputError
 from pisco.networks.mixing import DENSE_UP_TO, Circulant, Dense, Edges, Operator, by_link
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, draw, tell
 from pisco.networks.schedules import watches_loss
+from pisco.seeds import seed_key, streams
+
+if TYPE_CHECKING:
+    from pisco.engines.job import Run
 
 CHUNK, NUMBERS = 256, 2**20
 """Rounds of one compiled stretch, or fewer where all its links would be more numbers than this."""

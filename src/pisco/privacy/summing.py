@@ -9,7 +9,7 @@ here the mean is NaN, as of any numbers out of range.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,9 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError
-from pisco.networks.placement import Placement
+
+if TYPE_CHECKING:
+    from pisco.networks.placement import Placement
 
 
 class WordSize(NamedTuple):

@@ -8,6 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from pisco.tree import widened
+
 SKETCH = 32
 """Numbers that stand for a vector where rounds are added up."""
 
@@ -105,11 +107,6 @@ def weighted(weights: jax.Array, sent: Any, own: Any, kept: jax.Array) -> Any:
         return mixed + (held * widened(z) if kept.shape[0] == z.shape[0] else 0)
 
     return jax.tree.map(leaf, sent, own)
-
-
-def widened(leaf: jax.Array) -> jax.Array:
-    """In single precision at least."""
-    return leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
 
 
 def alike(z: list[jax.Array], start: list[jax.Array]) -> bool:

@@ -1,4 +1,4 @@
-"""How long things take: seconds of a gradient, latency and bandwidth of every link (`engines.stopwatch` adds up)."""
+"""How long things take: seconds of a gradient, latency and bandwidth of every link (`clock.stopwatch` adds up)."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class Clock:
 @cache
 def presets() -> dict[str, dict[str, Any]]:
     """The clocks that have a name."""
-    return toml.read(Path(__file__).with_name("clocks.toml"))
+    return toml.read(Path(__file__).with_name("presets.toml"))
 
 
 def _read(path: Path) -> dict[str, Any]:

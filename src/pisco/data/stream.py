@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 
 from pisco.errors import InputError, brief
-from pisco.problems.trouble import Trouble
+from pisco.tree import like_one
+from pisco.trouble import Trouble
 
 STREAM_BYTES = 32 << 20
 """About how much of a stream is in memory at once: batches that are used, those gathered ahead, a block measured."""
@@ -87,7 +88,7 @@ class Stream:
                 raise InputError(f"{whose} have no samples; there must be at least one")
         self.shapes: Any = None
         first = self.gather(np.zeros(1, np.int64))
-        self.shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), first)
+        self.shapes = like_one(first)
         if not self.sample_bytes:
             raise InputError(f"a sample of {name} holds no numbers; let `__getitem__` return numbers or arrays")
         self.ahead: dict[tuple[int, int], Any] = {}
@@ -141,7 +142,7 @@ class Stream:
                 raise InputError(f"{whose} hold NaN or infinity at sample {own[bad]}; give finite numbers alone")
         if self.shapes is None:
             return made
-        found = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), made)
+        found = like_one(made)
         if jax.tree.flatten(found) != jax.tree.flatten(self.shapes):
             raise InputError(
                 f"{whose} give {_told(found)} at samples {own.min()} to {own.max()}, and gave "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pisco.networks.apart import (
+from pisco.guarding.apart import (
     SKETCH,
     alike,
     distances,
@@ -23,11 +23,12 @@ from pisco.networks.apart import (
     split,
     squares,
     weighted,
-    widened,
 )
-from pisco.networks.guards import Guard
-from pisco.networks.placement import Placement
-from pisco.tree import where_agents
+from pisco.tree import where_agents, widened
+
+if TYPE_CHECKING:
+    from pisco.networks.guards import Guard
+    from pisco.networks.placement import Placement
 
 SETTLED = 3
 """The first rounds, in which one's own vectors say how large sums of rounds may become."""
