@@ -8,6 +8,8 @@ import pytest
 import pisco
 from pisco.errors import InputError
 from pisco.interop import host
+from pisco.report.html import write_page
+from pisco.report.plots import plot_results
 
 POINTS = np.arange(24.0, dtype=np.float32).reshape(3, 4, 2) / 10
 RULE, RING = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(3)
@@ -174,7 +176,16 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: pisco.problems.mlp([1, 2], agents=2), "the data set is of type list, expected"),
         (lambda: pisco.problems.cnn(POINTS, agents=2), "the data set is of type ndarray, expected"),
         (lambda: pisco.compare(tried(), {"loss": 1.0}), r"compare takes a list of results, as in compare\(\["),
+        (lambda: pisco.compare(tried()), r"compare takes a list of results, as in compare\(\["),
         (lambda: pisco.compare(["a"], {"loss": 1.0}), "compare takes a list of results"),
+        (lambda: pisco.compare([tried()], {7: 1.0}), "unknown target 7; known: "),
+        (lambda: tried().final(None), "the result has no column None; known: "),
+        (lambda: tried(seed=jax.random.key(0)), "(?s)seed is .*, expected a whole number or several"),
+        (lambda: pisco.Result.load(None), "the result is None, expected the folder of one"),
+        (lambda: write_page(tried(), "a.html"), r"write_page takes a list of results, as in write_page\(\["),
+        (lambda: write_page([tried()], "a.html", prices=3), "prices is 3, expected Prices"),
+        (lambda: plot_results(tried()), "plot_results takes a list of results"),
+        (lambda: pisco.metrics.each_agent(3), "the metric 3 has no worst agent; give one of test data"),
         (
             lambda: pisco.compare([tried()], ["loss"]),
             r"targets is \['loss'\], expected bounds by column, as in {'loss': 0",
