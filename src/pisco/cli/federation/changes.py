@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pisco.cli.completion import listed
 from pisco.cli.console import key_values, note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
 
@@ -45,11 +46,13 @@ def init(
     by_samples: Annotated[
         bool, typer.Option("--by-samples", help="Agents count by their samples, which they tell the server.")
     ] = False,
-    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
+    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.", autocompletion=listed("graphs"))] = "ring",
     server_prob: Annotated[
         float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="See `pisco list algorithms`.")] = "pisco",
+    algorithm: Annotated[
+        str, typer.Option(help="See `pisco list algorithms`.", autocompletion=listed("algorithms"))
+    ] = "pisco",
     problem: Annotated[
         str, typer.Option(help="See `pisco list problems`; `none` when agents bring modules.")
     ] = "logistic",
