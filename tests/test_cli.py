@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pisco import InputError, Result, __version__
+from pisco.cli import console
 from pisco.cli import run as run_command
 from pisco.cli.main import app
 from pisco.experiments import load
@@ -225,6 +226,16 @@ def test_output_to_a_full_disk():
         done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, timeout=900)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.startswith("error: No space left on device")
+
+
+def test_a_reader_that_went_away_is_no_error(monkeypatch):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        monkeypatch.setattr("sys.stdout", nobody)
+        with pytest.raises(BrokenPipeError):  # which `main` takes for the end; rich would exit with an error
+            console.say("answer")
+        console.drop_stdout()
 
 
 # ------------------------------------------------------------------------------------ kill and Ctrl-C

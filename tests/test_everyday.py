@@ -94,6 +94,8 @@ def test_the_tab_key(tmp_path, monkeypatch):
     assert completed("run quick --engine s") == ["scan", "sharded"]
     assert completed("compare a9a --algorithms pisco,scaf") == ["pisco,scaffold"]
     assert completed("network er") == ["erdos-renyi"]
+    assert completed("check scaf") == completed("federation init x --algorithm scaf") == ["scaffold"]
+    assert completed("federation try --graph er") == ["erdos-renyi"]
 
 
 def test_a_sweep_tells_of_its_agents_so_that_a_report_can_draw_them(tmp_path):

@@ -178,6 +178,24 @@ def test_an_agent_that_lacks_a_class_has_the_same_problem():
         make(problem=None).build_problem(only_positive)
 
 
+def test_a_plan_names_metrics_of_test_data(tmp_path):
+    features, labels = np.ones((6, 3), np.float32), np.ones(6, int)
+    (tmp_path / "own.py").write_text(
+        "import pisco\n"
+        "size = pisco.Metric('size', lambda x, batch: batch['features'] @ x, rising=True)\n"
+        "lag = pisco.Metric('lag', abs, of='state')\n"
+    )
+    plan = make(problem=LOGISTIC | {"metrics": [f"{tmp_path}/own.py:size"]})
+    assert "own.py" in plan.files
+    tested = plan.build_problem(pisco.data.Dataset("mine", features, labels, features, labels))
+    assert "test_size" in tested.columns
+    assert "test_size" not in plan.build_problem(pisco.data.Dataset("mine", features, labels)).columns
+    with pytest.raises(InputError, match="own.py:lag' is not of test data, and no member holds all agents"):
+        make(problem=LOGISTIC | {"metrics": [f"{tmp_path}/own.py:lag"]})
+    with pytest.raises(InputError, match="agents is 'many', expected a number"):
+        make("many")
+
+
 # ------------------------------------------------------------------------------------------------ authority and kits
 
 
@@ -505,7 +523,11 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["init", "x", "--set", "algorithm.local_rl=0.1"], "local_rl is not a setting; did you mean 'local_lr'"),
         (["init", "x", "--set", "machine.colour=red"], "the tables here are"),
         (["init", "x", "--set", "patience=0"], "patience is 0"),
-        (["init", "x", "--agents", "0"], "agents is 0"),
+        (["init", "x", "--agents", "-1"], "agents is -1"),
+        (["init", "x", "--agents", "99999999"], "agents is 99999999, but a host has 65535 ports"),
+        (["init", "x", "--agents", "3", "--agent", "north=h:1"], "--agents is 3, but 1 are named (north)"),
+        (["init", "x", "--agents", "3", "--outbound", "north"], "--agents is 3, but 1 are named (north)"),
+        (["init", "x", "--problem", "logistics"], "unknown problem 'logistics'; did you mean 'logistic'"),
         (["init", "Bad Name"], "lower-case letters"),
         (["issue", "nobody"], "has no agent 'nobody'"),
         (["issue"], "name one member"),

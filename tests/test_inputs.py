@@ -8,6 +8,8 @@ import pytest
 import pisco
 from pisco.errors import InputError
 from pisco.interop import host
+from pisco.report.html import write_page
+from pisco.report.plots import plot_results
 
 POINTS = np.arange(24.0, dtype=np.float32).reshape(3, 4, 2) / 10
 RULE, RING = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(3)
@@ -164,6 +166,8 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: tried(eval_every=True), "eval_every is True, expected a number"),
         (lambda: tried(chunk_rounds=False), "chunk_rounds is False, expected a number"),
         (lambda: small(data=np.full((3, 4, 2), "red")), "data holds <U3 such as .*'red'.*, expected numbers"),
+        (lambda: small(data=np.ma.masked_less(POINTS, 1)), "data holds masked numbers; fill them"),
+        (lambda: small(data=list(np.ma.masked_less(POINTS, 1))), "data holds masked numbers; fill them"),
         (lambda: small(init={"w": jnp.ones(2), "f": jnp.tanh}), r"the start\['f'\] holds object such as "),
         (lambda: small(init={"k": jax.random.key(0)}), r"the start\['k'\] holds random keys, expected numbers; leave"),
         (lambda: small(init={}), "the start is {}, which holds no numbers"),
@@ -174,7 +178,16 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: pisco.problems.mlp([1, 2], agents=2), "the data set is of type list, expected"),
         (lambda: pisco.problems.cnn(POINTS, agents=2), "the data set is of type ndarray, expected"),
         (lambda: pisco.compare(tried(), {"loss": 1.0}), r"compare takes a list of results, as in compare\(\["),
+        (lambda: pisco.compare(tried()), r"compare takes a list of results, as in compare\(\["),
         (lambda: pisco.compare(["a"], {"loss": 1.0}), "compare takes a list of results"),
+        (lambda: pisco.compare([tried()], {7: 1.0}), "unknown target 7; known: consensus_error, grad_norm_sq"),
+        (lambda: tried().final(None), "the result has no column None; known: "),
+        (lambda: tried(seed=jax.random.key(0)), "(?s)seed is .*, expected a whole number or several"),
+        (lambda: pisco.Result.load(None), "the result is None, expected the folder of one"),
+        (lambda: write_page(tried(), "a.html"), r"write_page takes a list of results, as in write_page\(\["),
+        (lambda: write_page([tried()], "a.html", prices=3), "prices is 3, expected Prices"),
+        (lambda: plot_results(tried()), "plot_results takes a list of results"),
+        (lambda: pisco.metrics.each_agent(3), "the metric 3 has no worst agent; give one of test data"),
         (
             lambda: pisco.compare([tried()], ["loss"]),
             r"targets is \['loss'\], expected bounds by column, as in {'loss': 0",
@@ -201,6 +214,7 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: along({"name": "adam", "b1": [1]}), r"cannot be made \(TypeError: unhashable"),
         # Newer optax finds out when it is used.
         (lambda: along({"name": "adam", "b1": "x"}), r"b1='x'\) fails on this model \(TypeError|b1 is 'x', expected a"),
+        (lambda: along({"name": "adam", "b1": np.nan}), "b1 is nan, expected a number that is finite"),
         (lambda: along({"name": "clip", "max_norm": -1}), "max_norm is -1.0, expected a number greater than 0"),
         (lambda: along({"name": "momentum", "decay": 2}), "decay is 2.0, expected a number at least 0 and at most 1"),
         (lambda: tried(checkpoint="/proc/x"), "cannot write /proc/x "),

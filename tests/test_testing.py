@@ -10,6 +10,7 @@ from jax import lax
 from typer.testing import CliRunner
 
 import pisco
+from pisco import testing
 from pisco.cli.main import app
 from pisco.testing import check_algorithm
 from pisco.tree import descend
@@ -41,6 +42,12 @@ def clipped_over_the_stack(lr, state, key, grad, mix):
     grads = grad(state.params, key)
     norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
     return State(mix(descend(state.params, lr / jnp.maximum(norm, 1.0), grads)))
+
+
+def clipped_far_below_its_size(lr, state, key, grad, mix):
+    grads = grad(state.params, key)
+    norm = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+    return State(mix(descend(state.params, lr * 1e-3 / norm, grads)))
 
 
 def first_agent_leads(lr, state, key, grad, mix):
@@ -110,6 +117,32 @@ def test_a_mistake_is_caught_and_named(broken, check, words):
     said = {each.name: each.broken for each in report.checks}
     assert words in said[check], report
     assert "\n" not in said[check]
+
+
+def test_steps_are_compared_by_their_own_size():
+    assert "works on the whole stack" in testing._alone(testing._Trial(rule(clipped_far_below_its_size)))
+
+
+@pytest.mark.parametrize(
+    ("broken", "words"),
+    [
+        (rule(mixes_in_a_loop), "mistaken calls mix in a loop or a branch, where what is sent cannot be counted"),
+        (rule(lambda lr, state, *_: state, lambda params, *_: {"x": params}), "returns a dict without `params`"),
+        (rule(lambda lr, state, *_: State(state.params > 0)), "of mistaken makes bool.* of the state's .params, which"),
+    ],
+)
+def test_a_run_refuses_what_it_cannot_run_or_count(broken, words):
+    problem = pisco.problems.quadratic(jnp.ones((3, 1, 1)), jnp.zeros((3, 1)))
+    with pytest.raises(pisco.InputError, match=words):
+        pisco.run(broken, problem, pisco.Network.ring(3), rounds=2)
+
+
+def test_a_factory_that_returns_no_pair_is_refused():
+    @pisco.algorithm
+    def forgetful(*, local_lr: float) -> Pair: ...  # pyright: ignore[reportReturnType]
+
+    with pytest.raises(pisco.InputError, match=r"forgetful returns a NoneType, expected pisco\.Pair"):
+        forgetful(local_lr=0.1)
 
 
 def test_numbers_that_are_not_finite_prove_nothing():

@@ -160,13 +160,46 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int, *, mask
     key, mix = jax.random.key(0), _Recorder(sizes)
     trace = jax.make_jaxpr(lambda params, key: algorithm.init(params, key, _gradient, start), return_shape=True)
     began, state = trace(params, key)
-    traced = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, _gradient, mix))(state, key)
+    once = jax.make_jaxpr(lambda s, key: algorithm.round(s, key, _gradient, mix), return_shape=True)
+    traced, after = once(state, key)
+    _check_round(algorithm.name, state, after)
+    if any(_mixes_in_part(jaxpr.jaxpr) for jaxpr in (began, traced)):
+        raise InputError(
+            f"{algorithm.name} calls mix in a loop or a branch, where what is sent cannot be counted; call it outside"
+        )
     shares = _shares_key(traced.jaxpr) or _shares_key(began.jaxpr)
     work, start_work = _work(traced.jaxpr), _work(began.jaxpr)
     found = {"work": work, "start_work": start_work, "start_kinds": kinds, "codecs": mix.codecs}
     if masked:
         found |= {"words": mix.words, "start_words": words}
     return sizes._replace(**found, shares_key=shares)
+
+
+def _check_round(name: str, before: Any, after: Any) -> None:
+    """Refuse a round that gives another state than it is given."""
+
+    def told(state: Any) -> dict[str, str]:
+        leaves = jax.tree.leaves_with_path(state)
+        return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+
+    given, made = told(before), told(after)
+    for where in given | made:
+        if given.get(where) != made.get(where):
+            one, other = (found.get(where, "nothing") for found in (given, made))
+            raise InputError(
+                f"a round of {name} makes {other} of the state's {where}, which is {one}; keep it as it is"
+            )
+
+
+def _mixes_in_part(jaxpr: Any, part: bool = False) -> bool:
+    """Whether an exchange stands in a loop or a branch, however deep."""
+    for step in jaxpr.eqns:
+        if part and step.params.get("name") == "_exchange":
+            return True
+        inside = part or bool({"length", "branches", "cond_jaxpr"} & step.params.keys())
+        if any(_mixes_in_part(inner, inside) for inner in core.jaxprs_in_params(step.params)):
+            return True
+    return False
 
 
 @jax.jit

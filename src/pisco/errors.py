@@ -41,10 +41,10 @@ def brief(error: BaseException) -> str:
     return (str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}").splitlines()[0]
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: Any, known: Iterable[str]) -> str:
     """A clause that names the nearest known word, or lists them all when none is near."""
     known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.6)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
@@ -57,7 +57,7 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     pisco.errors.InputError: unknown graph 'rnig'; did you mean 'ring'?
     """
     if name not in table:
-        raise InputError(f"unknown {kind} {name!r}; {suggest(str(name), table)}")
+        raise InputError(f"unknown {kind} {name!r}; {suggest(name, table)}")
     return table[name]
 
 

@@ -141,8 +141,8 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
         usable = isinstance(metric, Metric) and callable(metric.function) and metric.of in (TEST, AGENTS, STATE)
         if not usable:
             raise InputError(
-                f"metrics is {given!r}, expected functions by name or metrics of test data or of the state, as in "
-                "{'error': f} or [Metric('error', f, rising=False)]"
+                f"one of metrics is {metric!r}, expected functions by name or metrics of test data or of the state, "
+                "as in {'error': f} or [Metric('error', f, rising=False)]"
             )
         ours = METRICS.get(metric.column)
         if metric.column in made or (ours is not None and metric.of == STATE):
@@ -176,9 +176,10 @@ def each_agent(metric: Metric) -> tuple[Metric, Metric]:
     >>> [each.column for each in each_agent(error)]
     ['test_error_worst', 'test_error_spread']
     """
-    if metric.of != TEST or metric.rising is None:
+    if not isinstance(metric, Metric) or metric.of != TEST or metric.rising is None:
+        name = getattr(metric, "name", metric)
         raise InputError(
-            f"the metric {metric.name!r} has no worst agent; give one of test data that says which way is better, as "
+            f"the metric {name!r} has no worst agent; give one of test data that says which way is better, as "
             "in each_agent(problem.columns['test_accuracy'])"
         )
     worst = jnp.min if metric.rising else jnp.max

@@ -22,7 +22,7 @@ from pisco.errors import InputError, suggest, writing
 from pisco.files import atomic_write
 from pisco.metrics import AGENTS, COST, METRICS, TRAINING, Metric
 from pisco.parts import names_of, whole
-from pisco.targets import PAID, SHOWN, Target, Targets, reached
+from pisco.targets import PAID, SHOWN, USUAL, Target, Targets, reached
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -165,6 +165,8 @@ class Result:
     @classmethod
     def load(cls, path: str | Path) -> Result:
         """Read a folder that `save` wrote. Parameters come back as nested dictionaries and lists of arrays."""
+        if not isinstance(path, str | Path):
+            raise InputError(f"the result is {path!r}, expected the folder of one, which `pisco run … --out` writes")
         folder = Path(path)
         if folder.is_file():
             raise InputError(f"{folder} is a file, expected the folder of a result, which `pisco run … --out` writes")
@@ -233,7 +235,7 @@ class Result:
 
 def compare(
     results: Sequence[Result],
-    targets: Targets,
+    targets: Targets = USUAL,
     prices: Prices = Prices(),  # noqa: B008 (a tuple)
 ) -> list[dict[str, Any]]:
     """One record per result: medians over seeds of the rounds, bytes and price at every target, and their intervals.
@@ -241,11 +243,8 @@ def compare(
     `targets` maps a column to its bound, to be reached from below where larger is better and else from above. Seeds
     that miss it are censored (`pisco.statistics`): what half of them never meet, or is not measured, is None.
     """
-    if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
-        raise InputError("compare takes a list of results, as in compare([result], {'loss': 0.1})")
-    if not isinstance(prices, Prices):
-        raise InputError(f"prices is {prices!r}, expected Prices(server=10, gossip=1)")
-    prices.check()
+    check_results("compare", results)
+    check_prices(prices)
     records, agents = [], [name for name, metric in measured(results).items() if metric.of == AGENTS]
     for result, found in zip(results, reached(results, targets), strict=True):
         record: dict[str, Any] = {"label": result.label or result.settings.get("network", "")}
@@ -264,6 +263,19 @@ def compare(
             record[f"final {column}"] = _finite(final)
         records.append(record | {"diverged": result.diverged})
     return records
+
+
+def check_results(who: str, results: Any) -> None:
+    """Refuse what is no list of results, such as one result by itself."""
+    if not isinstance(results, list | tuple) or not all(isinstance(result, Result) for result in results):
+        raise InputError(f"{who} takes a list of results, as in {who}([result], …)")
+
+
+def check_prices(prices: Any) -> None:
+    """Refuse what is no prices, and prices that are negative or not finite."""
+    if not isinstance(prices, Prices):
+        raise InputError(f"prices is {prices!r}, expected Prices(server=10, gossip=1)")
+    prices.check()
 
 
 def _finite(value: float) -> float | None:

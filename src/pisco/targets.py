@@ -63,7 +63,8 @@ class Target:
         check_number(f"the target's bound of {column}", bound)
         metric = known.get(column) or METRICS.get(column)
         if metric is None:
-            raise InputError(f"unknown target {column!r}; {suggest(column, known)}")
+            measures = [name for name, metric in known.items() if metric.of != COST]
+            raise InputError(f"unknown target {column!r}; {suggest(column, measures)}")
         if metric.of == COST:
             raise InputError(f"the target {column!r} is no measure of training: it counts what was sent")
         if column not in known:

@@ -295,7 +295,8 @@ def algorithm(factory: Any = None, *, static: tuple[str, ...] = (), whole: tuple
         values = defaults | fit(name, known, given)
         left_out = [name for name in whole if isinstance(values[name], int | float) and values[name] == 1]
         made = Algorithm(factory, values, tuple(name for name in traced if name not in left_out))
-        _ = made._pair
+        if not isinstance(made._pair, Pair):
+            raise InputError(f"{name} returns a {type(made._pair).__name__}, expected pisco.Pair(init, one_round)")
         return made
 
     return build

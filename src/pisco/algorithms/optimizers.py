@@ -212,6 +212,9 @@ PLAIN = Optimizer()
 @functools.cache  # the same object for the same words: runs of one job must agree in what is not traced
 def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
     words = ", ".join(f"{key}={value!r}" for key, value in options)
+    for key, value in options:
+        if isinstance(value, float):  # optax takes any
+            check_number(key, value)
     made = OPTIMIZERS[name](**dict(options))
     made = made if isinstance(made, Optimizer) else Optimizer(rule=made)
     return replace(made, text=f"{name}({words})" if words else name)

@@ -6,13 +6,19 @@ from typing import Annotated
 
 import typer
 
+from pisco.cli.completion import listed
 from pisco.cli.console import key_values, print_table, say, say_json
 
 USUAL = {"local_lr": 0.05, "local_steps": 2}
 
 
 def check(
-    algorithm: Annotated[str, typer.Argument(help="A file and a factory in it, as in my_algos.py:extra.")],
+    algorithm: Annotated[
+        str,
+        typer.Argument(
+            help="A file and a factory in it, as in my_algos.py:extra.", autocompletion=listed("algorithms")
+        ),
+    ],
     settings: Annotated[
         list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A hyperparameter; may be given often.")
     ] = None,

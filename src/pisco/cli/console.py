@@ -85,7 +85,11 @@ def out() -> Console:
     """The console of stdout, made at every call, so that it follows redirection."""
     from rich.console import Console
 
-    return Console(file=answers(), **_LITERALLY)
+    class Answers(Console):
+        def on_broken_pipe(self) -> None:  # rich would end the process with an error
+            raise BrokenPipeError
+
+    return Answers(file=answers(), **_LITERALLY)
 
 
 def err() -> Console:

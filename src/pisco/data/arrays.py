@@ -12,6 +12,12 @@ import numpy as np
 from pisco.errors import InputError
 
 
+def _plain(where: str, value: Any) -> np.ndarray:
+    if np.ma.is_masked(value):  # numpy would show what is under the mask
+        raise InputError(f"{where} holds masked numbers; fill them, or leave those samples out")
+    return np.asarray(value)
+
+
 def as_arrays(what: str, tree: Any) -> Any:
     """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits."""
 
@@ -19,7 +25,7 @@ def as_arrays(what: str, tree: Any) -> Any:
         where = what + jax.tree_util.keystr(path)
         if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key):
             raise InputError(f"{where} holds random keys, expected numbers; leave them out, as a loss is given a key")
-        array = np.asarray(value)
+        array = _plain(where, value)
         if array.dtype.kind in "OSUMm":
             raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -68,8 +74,8 @@ def flatten_agents(data: Any) -> tuple[Any, list[int]]:
         inner = {tuple(np.shape(leaf)[1:] for leaf in jax.tree.leaves(part)) for part in data}
         if len(inner) > 1:
             raise InputError(f"agents' samples have different shapes, {sorted(inner)}; give all the same")
-        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(x) for x in leaves]), *data), sizes
-    arrays = jax.tree.map(np.asarray, data)
+        return jax.tree.map(lambda *leaves: np.concatenate([_plain("data", x) for x in leaves]), *data), sizes
+    arrays = jax.tree.map(lambda x: _plain("data", x), data)
     leaves = jax.tree.leaves(arrays)
     if not leaves or any(leaf.ndim < 2 for leaf in leaves):
         raise InputError("data needs leaves that lead with (agents, samples); or give a list with one entry per agent")

@@ -172,7 +172,13 @@ def carry_shapes(job: Job, num_agents: int | None = None) -> Carry:
         state = run.algorithm.init(params, key, lambda params, key: params, silent)
         return Carry(state, run.server.start(), *first_memories(job.network, problem.num_agents))
 
-    return jax.eval_shape(start, seed_key(0))
+    made = jax.eval_shape(start, seed_key(0))
+    if not hasattr(made.state, "params"):
+        kind = type(made.state).__name__
+        raise InputError(
+            f"init of {run.algorithm.name} returns a {kind} without `params`; make it a field of the state"
+        )
+    return made
 
 
 def first_memories(links: Network | Gossip, num_agents: int) -> tuple[Any, Any]:

@@ -143,7 +143,7 @@ def sweep(
 
 def _runs(points: Sequence[tuple[Algorithm, Schedule]], seeds: Any) -> tuple[Run, ...]:
     """Every point with every seed, point by point."""
-    if isinstance(seeds, str) or not isinstance(seeds, Iterable):
+    if isinstance(seeds, str) or not isinstance(seeds, Iterable) or getattr(seeds, "ndim", 1) != 1:
         raise InputError(f"seed is {seeds!r}, expected a whole number or several, as in [0, 1, 2]")
     if isinstance(seeds, Sized) and len(seeds) > SEEDS_UP_TO:
         raise InputError(f"{len(seeds):,} seeds are too many for one call; give at most {SEEDS_UP_TO:,}")

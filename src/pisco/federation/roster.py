@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, model_validator
 
-from pisco.errors import InputError, suggest
+from pisco.errors import InputError, check_number, suggest
 from pisco.settings.tables import Count, Natural, Table
 
 SERVER = "server"
@@ -21,6 +21,7 @@ OUTBOUND = "outbound"
 """Where a member is that nobody can dial: it is reached through relays."""
 OURS = ".pisco"
 """How the names end by which TLS knows members (`authority.tls_name`); no machine may be called so."""
+PORTS = 65535
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
@@ -230,6 +231,14 @@ def check_relays(relays: list[RelayPoint], server_address: str, epochs: tuple[Ep
         taken[relay.address] = f"the relay {relay.name!r}"
 
 
+def numbered(agents: int, host: str, port: int) -> dict[str, str]:
+    """So many agents on one host, at the ports after the server's."""
+    check_number("agents", agents, low=1, integer=True)
+    if agents > PORTS:
+        raise InputError(f"agents is {agents}, but a host has {PORTS} ports; give agents addresses on several hosts")
+    return {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
+
+
 def founders(
     agents: int | Mapping[str, str],
     host: str,
@@ -240,8 +249,8 @@ def founders(
     certificates: Mapping[str, str],
 ) -> dict[str, Any]:
     """The tables of a new plan that say who takes part and where, from what `Federation.create` is given."""
-    if isinstance(agents, int):
-        agents = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
+    if not isinstance(agents, Mapping):
+        agents = numbered(agents, host, port)
     server_address = server_address or f"{host}:{port}"
     if relays is None and OUTBOUND in agents.values():
         beside, _, number = server_address.rpartition(":")

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import model_validator
 
 from pisco import registry
+from pisco.errors import InputError
 from pisco.federation.contract import STRANGE_LABEL, BadData
+from pisco.metrics import NAMED, TEST
 from pisco.problems.registry import PROBLEMS
 from pisco.settings.tables import Choices, Count
 
@@ -17,12 +20,25 @@ if TYPE_CHECKING:
 
 
 class SharedProblemTable(Choices):
-    """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like."""
+    """`[problem]`: the loss by name with its options; `classes` and `features` say what data must look like.
+
+    `metrics` names what else agents with test data measure on it, as in an experiment file.
+    """
 
     table = "problem"
     name: str = "logistic"
     classes: list[int] | None = None
     features: list[Count] | None = None
+    metrics: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _of_test_data(self) -> SharedProblemTable:
+        for name in self.metrics or ():
+            if NAMED[name].of != TEST:
+                raise InputError(
+                    f"the metric {name!r} is not of test data, and no member holds all agents; leave it out"
+                )
+        return self
 
 
 def one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Problem:
@@ -45,4 +61,6 @@ def one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Proble
     whole = Dataset(dataset.name, features, labels, dataset.test_features, dataset.test_labels)
     data = {"dataset": whole, "agents": 1, "partition": [np.arange(dataset.num_samples)], "dtype": dtype}
     factory, takes = PROBLEMS[table.name], registry.options(PROBLEMS[table.name])
-    return factory(**{key: each for key, each in data.items() if key in takes}, **table.taken_by("name"))
+    made = factory(**{key: each for key, each in data.items() if key in takes}, **table.taken_by("name"))
+    measured = [] if dataset.test_features is None else table.metrics or []
+    return made.with_metrics(*(NAMED[name] for name in measured))

@@ -19,6 +19,7 @@ from pisco.files import atomic_write
 from pisco.report.curves import page_numbers
 from pisco.report.summary import paragraphs
 from pisco.report.tables import endings_table, settings_table, targets_table
+from pisco.results import check_prices, check_results
 from pisco.targets import USUAL, Targets
 
 if TYPE_CHECKING:
@@ -37,6 +38,8 @@ def write_page(
     title: str | None = None,
 ) -> Path:
     """Write the report of one or several results as one HTML file."""
+    check_results("write_page", results)
+    check_prices(prices)
     if not results:
         raise InputError("there is no result to report; give at least one")
     with writing(path):

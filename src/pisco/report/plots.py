@@ -11,7 +11,7 @@ import numpy as np
 from pisco.errors import InputError, suggest
 from pisco.report.panels import Curve, Panel
 from pisco.report.picture import draw
-from pisco.results import measured
+from pisco.results import check_results, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,6 +47,7 @@ def plot_results(
     """
     if not results:
         raise InputError("there is no result to plot; give at least one")
+    check_results("plot_results", results)
     panels = _panels(results, columns)
     return draw([panels[at : at + 3] for at in range(0, len(panels), 3)], path, title="Results")
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
+from pisco.cli.completion import listed
 from pisco.cli.console import key_values, note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
 
@@ -25,7 +26,9 @@ LOOK, TAKEN = 2.0, 10.0
 
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder for the plan and the authority.")],
-    agents: Annotated[int, typer.Option("--agents", "-n", help="How many agents: agent-0, agent-1, …")] = 10,
+    agents: Annotated[
+        int | None, typer.Option("--agents", "-n", help="How many agents: agent-0, agent-1, … (default: 10)")
+    ] = None,
     roster: Annotated[
         list[str] | None, typer.Option("--agent", metavar="NAME=HOST:PORT", help="An agent by name; may be repeated.")
     ] = None,
@@ -43,11 +46,13 @@ def init(
     by_samples: Annotated[
         bool, typer.Option("--by-samples", help="Agents count by their samples, which they tell the server.")
     ] = False,
-    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
+    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.", autocompletion=listed("graphs"))] = "ring",
     server_prob: Annotated[
         float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
     ] = None,
-    algorithm: Annotated[str, typer.Option(help="See `pisco list algorithms`.")] = "pisco",
+    algorithm: Annotated[
+        str, typer.Option(help="See `pisco list algorithms`.", autocompletion=listed("algorithms"))
+    ] = "pisco",
     problem: Annotated[
         str, typer.Option(help="See `pisco list problems`; `none` when agents bring modules.")
     ] = "logistic",
@@ -97,6 +102,7 @@ def init(
     from pisco.federation import signed, signers
     from pisco.federation.authority import Authority, read_bundle
     from pisco.federation.plan import Federation
+    from pisco.problems.registry import PROBLEMS
 
     if (authority is None) != (not certificate):
         raise InputError(
@@ -111,6 +117,7 @@ def init(
         "problem": None if problem == "none" else {"name": problem},
     }
     if tables["problem"] is not None:
+        _ = PROBLEMS[problem]  # a name that is not known is said first
         listed = classes or ("-1,1" if problem == "logistic" else None)
         if listed is None:
             raise InputError(f"problem {problem!r} needs --classes, every label that occurs anywhere, as in 0,1,2")
@@ -315,24 +322,26 @@ def _not_past(home: Path, plan: Federation, at: int, pace: _Pace | None = None, 
 
 
 def _members(
-    roster: list[str] | None, agents: int, outbound: list[str] | None, host: str, port: int
+    roster: list[str] | None, agents: int | None, outbound: list[str] | None, host: str, port: int
 ) -> dict[str, str] | int:
     """Names to addresses: as given, or so many on one host; those that are outbound have none."""
     from pisco.errors import InputError, suggest
-    from pisco.federation.roster import OUTBOUND
+    from pisco.federation.roster import OUTBOUND, numbered
 
     hidden, given = outbound or [], _addresses(roster)
-    if not hidden:
-        return given or agents
-    numbered = {f"agent-{i}": f"{host}:{port + 1 + i}" for i in range(agents)}
+    if not hidden and not given:
+        return 10 if agents is None else agents
     if not given and any(name.startswith("agent-") for name in hidden):
-        given = numbered
+        given = numbered(10 if agents is None else agents, host, port)
         for name in hidden:
-            if name not in numbered:
-                raise InputError(f"there is no agent {name!r} to be outbound; {suggest(name, numbered)}")
+            if name not in given:
+                raise InputError(f"there is no agent {name!r} to be outbound; {suggest(name, given)}")
     elif twice := given.keys() & set(hidden):
         raise InputError(f"{min(twice)!r} has an address and is outbound; leave out one of the two")
-    return given | dict.fromkeys(hidden, OUTBOUND)
+    members = given | dict.fromkeys(hidden, OUTBOUND)
+    if agents not in (None, len(members)):
+        raise InputError(f"--agents is {agents}, but {len(members)} are named ({', '.join(members)}); leave it out")
+    return members
 
 
 def _addresses(roster: list[str] | None) -> dict[str, str]:

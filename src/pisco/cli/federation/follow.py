@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from pisco.cli.completion import listed
 from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
 from pisco.cli.results import endings
 
@@ -62,10 +63,13 @@ def status(
 def try_(
     agents: Annotated[int, typer.Option("--agents", "-n", help="How many agent processes.")] = 5,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
-    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.")] = "ring",
+    graph: Annotated[str, typer.Option(help="See `pisco list graphs`.", autocompletion=listed("graphs"))] = "ring",
     server_prob: Annotated[float, typer.Option(help="Chance that a round reaches the server.")] = 0.1,
     algorithm: Annotated[
-        str, typer.Option(help="See `pisco list algorithms`; or your own, as in my.py:method.")
+        str,
+        typer.Option(
+            help="See `pisco list algorithms`; or your own, as in my.py:method.", autocompletion=listed("algorithms")
+        ),
     ] = "pisco",
     settings: Annotated[
         list[str] | None,
