@@ -475,10 +475,14 @@ def test_weights_from_a_file(here):
     assert (built.weights != ring.weights).nnz == 0 and built.graph.num_edges == 5
     np.savetxt(here / "w.txt", np.eye(3) + 1)
     (here / "broken.npz").write_bytes(b"nothing")
+    np.savez(here / "two.npz", w=np.eye(5), v=np.eye(5))
+    np.save(here / "complex.npy", np.eye(5) + 0.1j)
     for overrides, sentence in (
         (["network.agents=4"], "network.agents is 4, but w.npz has 5; make both the same"),
         (["network.weights=work/w.txt", "network.graph=complete", "network.agents=3"], "sums to 4, expected 1"),
         (["network.weights=work/broken.npz"], "reading it as a matrix fails"),
+        (["network.weights=work/two.npz"], "two.npz holds 2 arrays (w, v); save one alone"),
+        (["network.weights=work/complex.npy"], "complex.npy holds complex numbers; save real ones"),
         (["network.graph=nowhere.graphml"], "there is no file"),
     ):
         with pytest.raises(InputError) as caught:

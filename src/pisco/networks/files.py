@@ -29,12 +29,19 @@ def read_matrix(path: Path) -> Any:
         if path.suffix == ".npy":
             return held
         if "indptr" not in held:
+            if len(held.files) != 1:
+                raise InputError(
+                    f"{path.name} holds {len(held.files)} arrays ({', '.join(held.files)}); save one alone"
+                )
             return held[held.files[0]]
         from scipy.sparse import load_npz
 
         return load_npz(path)
 
-    return guarded(path, "reading it as a matrix", read)
+    matrix = guarded(path, "reading it as a matrix", read)
+    if np.iscomplexobj(matrix):
+        raise InputError(f"{path.name} holds complex numbers; save real ones")
+    return matrix
 
 
 def read_graph(path: Path, *, agents: int | None = None) -> Graph:
