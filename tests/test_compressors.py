@@ -115,6 +115,17 @@ def test_what_is_decoded_is_the_message_to_the_bit(q, dtype):
                 assert one.dtype == dtype and one.tobytes() == np.asarray(other).tobytes()
 
 
+@pytest.mark.parametrize("q", [Identity(), TopK(count=5)], ids=str)
+def test_a_message_in_double_precision_is_read_where_jax_is_in_single(q):
+    """A thread of a server is in the precision of the process, whatever that of the federation."""
+    tree, key = {"w": np.linspace(-1, 1, 24)}, jax.random.key(7)
+    with jax.enable_x64(True):
+        data = q.encode(tree, key)
+        expected = q.decode(data, tree, key)
+    found = q.decode(data, tree, key)
+    assert found["w"].dtype == np.float64 and found["w"].tobytes() == np.asarray(expected["w"]).tobytes()
+
+
 def test_numbers_beyond_sixteen_bits_are_sent_as_the_largest():
     out = np.asarray(Cast("float16")(jnp.array([1e6, -1e6, 1 + 2.0**-12, 3.4 * 2.0**-24]), None))
     np.testing.assert_array_equal(out, [65504, -65504, 1, 3 * 2.0**-24])

@@ -208,7 +208,9 @@ def test_an_attacker_is_bounded_named_and_left_off(tmp_path, without):
 def test_it_is_the_same_in_plain_python():
     net = pisco.testing.poisoned(network(guard=GUARD), [5], "times-1000")
     scan, debug = (pisco.run(RULE, WORLD.problem(), net, rounds=5, engine=engine) for engine in ("scan", "debug"))
+    factors = [[each.pop("factor") for each in result.named] for result in (scan, debug)]
     assert scan.named and scan.named == debug.named
+    np.testing.assert_allclose(*factors, rtol=1e-5)  # numbers, as the parameters are; the rest is what was decided
     np.testing.assert_allclose(scan.params, debug.params, rtol=1e-5)
 
 

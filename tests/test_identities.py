@@ -142,8 +142,8 @@ def test_averaging_weights_are_the_server(sizes, data, world):
         gossip = trajectory(rule, world.problem(), pisco.Network(weights=J), 6)
         server = trajectory(rule, world.problem(), network(world, pisco.always()), 6)
         coin = trajectory(rule, world.problem(), network(world, pisco.bernoulli(1.0)), 6)
-        np.testing.assert_allclose(final(gossip), final(server), **TIGHT)
-        np.testing.assert_array_equal(final(coin), final(server))
+        for other in (gossip, coin):  # other programs: the compiler may round each in its own way
+            np.testing.assert_allclose(final(other), final(server), **TIGHT)
 
 
 @pytest.mark.parametrize("comm_lr", [1.0, pytest.param(0.4, marks=SLOW)])

@@ -232,3 +232,18 @@ def test_who_sends_something_else_than_most_is_left_behind_where_nobody_waits(tm
     assert run.members["server"].mailroom.bytes_received < 5_000_000
     run.stop()
     run.join(fine=False)
+
+
+def test_an_unexpected_fault_while_averaging_ends_the_server(tmp_path):
+    """It is told at once; else everybody would wait for the average until patience ends."""
+
+    def broken(*_):
+        raise ZeroDivisionError("of nobody's making")
+
+    plan = plan_for(2, rounds=2, network={"graph": "path", "server_prob": 1.0})
+    run = Running(tmp_path, plan, quadratic_of, server=False)
+    run.prepare("server")
+    run.members["server"].sums.combine = broken
+    run._launch("server")
+    with pytest.raises(ZeroDivisionError, match="nobody's making"):
+        run.join()

@@ -63,8 +63,8 @@ def place_bits(tree: Any) -> int:
 
 
 def dtype(tree: Any) -> np.dtype:
-    """The dtype of all leaves as one vector."""
-    return jnp.result_type(*(leaf.dtype for leaf in jax.tree.leaves(tree)))
+    """The dtype of all leaves as one vector; theirs whether or not jax is in double precision here."""
+    return functools.reduce(jnp.promote_types, (leaf.dtype for leaf in jax.tree.leaves(tree)))
 
 
 def ravelled(tree: Any) -> np.ndarray:

@@ -64,7 +64,7 @@ class Server(MemberProcess):
         self.saved = self.found.round if self.found else 0
         self.ledger, self.model = Ledger(self.plan, folder), EndModel(folder)
         self.watcher = Watcher(self.plan.guard, self.found.job.get("struck") if self.found else None)
-        self.failure: Stopped | None = None
+        self.failure: Exception | None = None
         self._work = threading.Condition(threading.RLock())
         self._parted: set[tuple[str, int]] = set()
         self.desk = Desk(self)
@@ -234,8 +234,8 @@ class Server(MemberProcess):
             # Who asks early makes us wait for others who are well and on their way; the next question starts again.
             if self.ledger.silent((epoch.names[place] for place in hop.reporters), unknown=True):
                 self.failure = self.failure or waited
-        except Stopped as stopped:
-            self.failure = self.failure or stopped
+        except Exception as error:  # one that nobody expects ends the server: else all would wait for this average
+            self.failure = self.failure or error
         finally:
             with self._work:
                 self._averaging.pop((round_, phase), None)
