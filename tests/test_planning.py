@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -358,7 +359,8 @@ def test_auto_ends_near_the_best_of_a_grid():
     """On other seeds than it was picked on; the grid's best is picked on them, so a little above 1 is chance."""
     bench = Path(__file__).parent.parent / "benchmarks" / "bench_auto.py"
     run = [sys.executable, str(bench), "quadratics", "quadratics-gossip", "--seconds", "200"]
-    told = subprocess.run(run, capture_output=True, text=True, check=True, timeout=900).stdout.splitlines()
+    double = os.environ | {"JAX_ENABLE_X64": "1"}  # in single precision the last rows are rounding, by machine and jax
+    told = subprocess.run(run, capture_output=True, text=True, check=True, timeout=900, env=double).stdout.splitlines()
     ratios = {record["problem"]: record["ratio"] for record in map(json.loads, told)}
     assert len(ratios) == 2 and max(ratios.values()) <= 1.21, ratios
 
