@@ -35,7 +35,7 @@ check: ## lint, types and, at the same time, the quick tests
 quick: $(DEV_STAMP)
 	$(BIN)/python -m pytest -n auto --dist worksteal -m 'quick and not slow' tests
 
-test: $(STAMP) ## the tests (9 to 10 minutes on 2 slow cores)
+test: $(STAMP) ## the tests (7 to 8 minutes on 2 cores)
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
 
 test-slow: $(STAMP) ## the tests that take minutes each

@@ -171,7 +171,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("name", thinned(CASES, 3))
+@pytest.mark.parametrize("name", thinned(CASES, 5))
 def test_it_agrees_with_messages_passed_by_hand(name):
     """Both where agents send by themselves and where they are asked."""
     method, steps, network, start = CASES[name]

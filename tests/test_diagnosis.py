@@ -51,7 +51,8 @@ def verdicts(problem, p=0.1, batch_size=BATCH):
     return diagnose(problem, network, rounds=ROUNDS, batch_size=batch_size, local_steps=STEPS, samples=2000)
 
 
-@pytest.mark.parametrize("partition", ["sorted", pytest.param("shuffled", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["sorted", "shuffled"])
 def test_tracking_pays_where_it_is_said_to(partition):
     problem = a9a(partition)
     said = verdicts(problem)

@@ -409,6 +409,7 @@ def promise(experiment, method, *settings, **options):
     return made, written, at["seconds"] if made.plan.unit == "seconds" else Prices().paid(at.__getitem__, at)
 
 
+@pytest.mark.slow
 def test_sampled_reporters_are_planned_as_they_are_published(experiment):
     """HL-SGD: gossip before an average of two of every cluster, every H rounds; what only some send is paid for."""
     made, written, paid = promise(experiment, "hl-sgd", *CLUSTERED, probabilities=(0.2,))
