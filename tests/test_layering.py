@@ -3,9 +3,11 @@
 import ast
 import functools
 import graphlib
+import io
 import subprocess
 import sys
 import textwrap
+import tokenize
 from pathlib import Path
 
 import pytest
@@ -207,6 +209,28 @@ def test_no_two_classes_share_a_name():
     ]
     places = {name: [module for one, module in found if one == name] for name, _ in found}
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
+
+
+EMPTY = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+CORE = {"algorithms", "networks", "problems", "engines"}
+"""What a researcher reads, beside the modules at the root."""
+
+
+def lines_of_code(name):
+    """Lines that say something to Python: no comments, no docstrings."""
+    tokens = tokenize.generate_tokens(io.StringIO(MODULES[name].read_text()).readline)
+    lines = {line for each in tokens if each.type not in EMPTY for line in range(each.start[0], each.end[0] + 1)}
+    texts = [node for node in ast.walk(parsed(name)) if isinstance(node, ast.Expr) and apart(node)]
+    return len(lines - {line for node in texts for line in range(node.lineno, node.end_lineno + 1)})
+
+
+def test_the_core_stays_small():
+    """Whatever is built around it. A module of more than 400 lines is two."""
+    package = {name: ("pisco", *path.relative_to(SOURCE).parts[:-1]) for name, path in MODULES.items()}
+    core = [name for name, where in package.items() if len(where) == 1 or (len(where) == 2 and where[1] in CORE)]
+    assert sum(map(lines_of_code, core)) < 8000
+    lines = {name: path.read_text().count("\n") for name, path in MODULES.items() if not name.endswith("_pb2")}
+    assert not {name: count for name, count in lines.items() if count > 400}
 
 
 def test_every_exception_is_needed():
