@@ -274,6 +274,31 @@ def test_a_cut_link_costs_the_one_most_waited_for():
     assert call.decide(2.1, server_waits_for=2).present == (0, 1, 3)
 
 
+@pytest.mark.parametrize("blames", [lambda others: others[0], lambda others: -1])
+@pytest.mark.parametrize("liars", [[7], [6, 7]])
+def test_who_blames_one_after_the_other_is_left_out_itself(blames, liars):
+    call, now, failed, honest = begun(plan_of(8, rounds=5000, quorum=5), 8), 0.0, 0, range(8 - len(liars))
+    while now < 300.0:
+        called = call.chain.head.present
+        bad = not {*liars}.isdisjoint(called)
+        now += 2.0 if bad else 0.1
+        failed += bad
+        words(call, now, *honest)
+        words(call, now, *liars, done=0, waits_for=blames([i for i in called if i in honest]))
+        call.add(call.decide(now), now)
+    assert failed <= 14 and call.chain.head.round > 2000  # 150 deadlines long
+    assert {*honest} <= {*call.chain.head.present}
+
+
+def test_who_alone_does_not_get_the_average_is_left_out():
+    call = begun(plan_of(4), 4)
+    words(call, 2.1, 0, 1, 2)
+    words(call, 2.1, 3, done=0, waits_for=-1)
+    assert call.decide(2.1).present == (0, 1, 2)
+    words(call, 2.1, 1, 2, done=0, waits_for=-1)
+    assert call.decide(2.1).present == (0, 1, 2, 3)  # without them it would be none: once more
+
+
 def test_who_has_another_plan_is_not_called():
     call = begun(plan_of(4), 4)
     words(call, 0.1, 0, 1, 2, 3)

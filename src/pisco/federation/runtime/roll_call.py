@@ -57,6 +57,7 @@ class RollCall:
         self._rests: dict[int, float] = {}
         self._failures: dict[int, float] = {}
         self._paces: dict[int, deque[float]] = {}
+        self._blamed: dict[int, int] = {}  # whom each waited for first that was done
         self._noted = 0  # rolls whose paces are noted
         self._expelled: set[int] = set()  # to be left off from the next roll on
         for roll in rolls:
@@ -187,4 +188,11 @@ class RollCall:
             return missing
         named = [*(self._words[i].waits_for for i in waiting), server_waits_for]
         waited_for = Counter(index for index in named if index in present)
-        return {max(waited_for, key=lambda index: (waited_for[index], index))} if waited_for else set()
+        worst = max(waited_for, key=lambda i: (waited_for[i], not self._done(i), i), default=None)
+        if worst is None:  # they wait for the server, and it for nobody: its average does not get through to them
+            return set(waiting) if len(present) - len(waiting) >= self.plan.quorum_at(self.chain.head.round) else set()
+        if not self._done(worst) or worst == server_waits_for:
+            return {worst}
+        # It is done: the way to it is cut, or who waits lies. Who waits for a second one that is done goes itself.
+        by = [i for i in waiting if self._words[i].waits_for == worst]
+        return {i for i in by if self._blamed.setdefault(i, worst) != worst} or {worst}
