@@ -50,6 +50,7 @@ def test_a_private_site_tells_what_it_spent_and_nothing_it_measured(tmp_path):
     path = tmp_path / "state" / "agent-0" / FILE
     kept = json.loads(path.read_text())
     assert kept["gradients"] == 7 and kept["last"] == 2
+    assert {name.split()[0] for name in kept["heard"]} == {"1", "2"}  # the rounds that a restart may do again
     assert oct(path.stat().st_mode)[-3:] == "600"  # with its secret the noise could be subtracted
 
 
@@ -80,6 +81,24 @@ def test_a_budget_ends_the_part_of_a_site_and_its_state_is_kept(tmp_path):
     assert more.done == 2 and more.spending.kept["gradients"] == 5
     more.spend(2)
     more.close()
+
+
+def test_no_noise_hides_two_gradients(tmp_path):
+    rule, given = pisco.algorithms.pisco(local_lr=0.1, local_steps=1), {"batch_size": 2, "rounds": 3}
+    one, other = [np.ones((1, 2), np.float32)], [np.full((1, 2), 2.0, np.float32)]
+    spending = Spending(tmp_path, own(0, NOISY), rule, begun=False, **given)
+    for place, answer in ((0, one), (1, other)):
+        spending.count(place)
+        spending.heard(0, answer)
+        spending.heard(1, other)
+    count = spending.kept["gradients"]
+    again = Spending(tmp_path, own(0, NOISY), rule, begun=True, **given)  # after a kill
+    for place, answer, lie in ((0, one, other), (1, other, one)):
+        again.count(place)
+        again.heard(0, answer)
+        with pytest.raises(Stopped, match="would not hide a second gradient"):
+            again.heard(0, lie)
+    assert again.kept["gradients"] == count
 
 
 def test_a_state_without_privacy_cannot_become_private(tmp_path):

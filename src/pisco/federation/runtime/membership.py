@@ -79,6 +79,8 @@ def mean_of_others(agent: Agent) -> Any:
         limit=layout.size,
         patience=math.inf,
     )
+    if agent.spending is not None:
+        agent.spending.heard(BOUNDARY, received[0].arrays)
     return agent.programs.params_of(received[0].arrays)
 
 

@@ -226,6 +226,8 @@ class RolledAgent(Agent):
         self._roll()
         where = self.where(self._round_on_wire, BOUNDARY)
         received = self.pull({0: self.peer(SERVER, self.k)}, where, MessageLayout.of(self.programs.sent_like))
+        if self.spending is not None:
+            self.spending.heard(BOUNDARY, received[0].arrays)
         return self.programs.join(self.programs.params_of(received[0].arrays), self.k, self._place)
 
     def _settle(self) -> None:

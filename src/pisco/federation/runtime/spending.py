@@ -2,13 +2,17 @@
 
 Batches and noise come from words that the site alone knows, as everybody knows the plan's seed: without them others
 could subtract the noise. They are kept with the count, so that a round done again after a kill sends the same numbers
-and spends nothing more; an attempt that did not count for the federation was sent, and counts here.
+and spends nothing more; an attempt that did not count for the federation was sent, and counts here. What others
+answered in a round is noted too: with other answers the same noise would hide two gradients, and their difference is
+plain.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,6 +118,7 @@ class Spending:
         `place` says which round it is, or which attempt; a place seen before spends nothing, as it sends the same. Who
         `starts` takes those of the start as well.
         """
+        self._place = place
         if place <= self.kept["last"]:
             return
         after = self.kept["gradients"] + (0 if place == START else self.work) + (self.start if starts else 0)
@@ -122,8 +127,29 @@ class Spending:
                 f"the budget of epsilon = {self.budget:g} is spent ({self.epsilon:.4g} by now), so this site ends its "
                 "part here with its state kept; ask the coordinator to remove it, or start it with a larger epsilon"
             )
-        self.kept |= {"gradients": after, "last": place}
+        before = {name: each for name, each in self._heard.items() if name.split()[0] == str(self.kept["last"])}
+        self.kept |= {"gradients": after, "last": place, "heard": before}  # of two, as states are kept
         self._write()
+
+    @property
+    def _heard(self) -> dict[str, str]:
+        return self.kept.get("heard", {})
+
+    def heard(self, phase: int, arrays: Sequence[np.ndarray]) -> None:
+        """Note what an exchange brought, before a gradient is made of it; refuse another answer than before."""
+        if not self.hides:
+            return
+        where = f"{self._place} {phase}"
+        digest = hashlib.sha256(b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)).hexdigest()
+        known = self._heard.get(where)
+        if known not in (None, digest):
+            raise Stopped(
+                "others answer otherwise than before we were started again, and the noise of this round, which was "
+                "sent, would not hide a second gradient; this site ends its part here: ask the coordinator to remove it"
+            )
+        if known is None:
+            self.kept |= {"heard": self._heard | {where: digest}}
+            self._write()
 
     @property
     def hides(self) -> bool:
