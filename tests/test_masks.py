@@ -618,6 +618,34 @@ def test_rolls_with_masks():
     assert call.decide(1.5) == Roll(1, 1, mark, (0, 1, 2))
 
 
+def test_no_sum_repeats_the_vectors_of_another():
+    plan = plan_for(9, server_sum="masked", presence="deadline", deadline=1.0, quorum=3)
+    mark = plan_mark(plan, 0)
+    # 0 to 5 are in a sum that does not count, and keep what was in it while the others go on.
+    before = [Roll(0, 0, mark, tuple(range(6))), Roll(0, 1, mark, (6, 7, 8))]
+    chain = Chain(plan)
+    for roll in before:
+        chain.add(roll, plan)
+    told = chain.facts()
+    for present in ((0, 1, 2, 3, 4), (0, 1, 2, 3, 4, 6, 7)):  # beside the first sum: 5's vector, or little more
+        with pytest.raises(BadRoll, match="too few on the roll of round 1 bring a vector that is in no other sum"):
+            Chain(plan, told).add(Roll(1, 0, mark, present), plan)
+    chain.add(Roll(1, 0, mark, (0, 1, 6, 7, 8)), plan)
+    assert chain._summed_by(2, plan) == {2, 3, 4, 5}
+    # A server that has only such members goes on without a sum.
+    call = RollCall(plan, before, now=0.0)
+    for index in (0, 1, 2, 3, 4):
+        call.hear(index, Word(known=2, done=0, ready=True, plan=mark), now=0.5)
+    for index in (6, 7, 8):
+        call.hear(index, Word(known=2, done=2, ready=True, plan=mark), now=-9.0)
+    roll = call.decide(0.6)
+    assert roll == Roll(1, 1, mark, (0, 1, 2, 3, 4))
+    call.add(roll, 0.6)
+    for index in (0, 1, 2, 3, 4):
+        call.hear(index, Word(known=3, done=3, ready=True, plan=mark), now=0.7)
+    assert call.decide(0.8)[:2] == (2, 0)  # with new vectors they may
+
+
 # ------------------------------------------------------------------------------------------- whole federations
 
 
@@ -743,8 +771,8 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
     states = replay(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     for name in plan.names[:3]:
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)  # to the bit
-    assert why_not_scan(plan, rolls, plan.names) == "round 1 was attempted again without the server"
-    with pytest.raises(InputError, match="attempted again without the server, which `scan` does not know"):
+    assert why_not_scan(plan, rolls, plan.names) == "round 1 was attempted without the server"
+    with pytest.raises(InputError, match="attempted without the server, which `scan` does not know"):
         scan(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     reached = sum(coins(pisco.bernoulli(0.5), 4, seed)) - 1
     assert history["server_rounds"][-1] == reached

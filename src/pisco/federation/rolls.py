@@ -16,7 +16,7 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,10 +102,11 @@ class Chain:
         self.joined = frozenset(member.index for member in plan.roster)
         self.count, self.hash, self.head = 0, bytes.fromhex(plan.hash_at(0)), Roll(-1, 0, "", ())
         self.hashes: dict[int, bytes] = {}  # after each of the newest few rolls
+        self.summed = frozenset[int]()  # who still holds what was in a masked sum of an attempt that was called off
         if kept is not None:
             self.count, self.hash = kept["count"], bytes.fromhex(kept["hash"])
             self.head, self.joined = Roll.of(kept["head"]), frozenset(kept["joined"])
-            self.hashes[self.count - 1] = self.hash
+            self.hashes[self.count - 1], self.summed = self.hash, frozenset(kept.get("summed", ()))
 
     def facts(self) -> dict[str, Any]:
         """What `kept` takes back."""
@@ -114,6 +115,7 @@ class Chain:
             "hash": self.hash.hex(),
             "head": self.head._asdict(),
             "joined": sorted(self.joined),
+            "summed": sorted(self.summed),
         }
 
     def add(self, roll: Roll, plan: Federation) -> bool | None:
@@ -122,14 +124,31 @@ class Chain:
         counts = roll.round > self.head.round if self.count else None
         if counts:
             self.joined |= frozenset(self.head.present)
+        self.summed = self._summed_by(roll.round, plan)
         self.hash = roll.hash(self.hash)
         self.hashes[self.count], self.head = self.hash, roll
         self.hashes.pop(self.count - self.KEPT, None)
         self.count += 1
         return counts
 
+    def _summed_by(self, round_: int, plan: Federation) -> frozenset[int]:
+        """`summed` before another attempt, at this round: whoever takes part in one that counts has something new."""
+        there = frozenset(self.head.present)
+        if round_ > self.head.round:
+            return self.summed - there
+        return self.summed | there if plan.server_sum and plan.tries_server(self.head.attempt) else self.summed
+
+    def repeats(self, round_: int, called: Collection[int], plan: Federation) -> bool:
+        """Whether a sum of these would tell too much beside earlier ones, as too few bring a vector that is in none.
+
+        Where it is not so, the last sum in whatever one makes of several has a quorum of vectors that are in no other.
+        """
+        known, called = self._summed_by(round_, plan), self.joined & frozenset(called)
+        return bool(known & called) and len(called - known) < plan.quorum_at(round_)
+
     def _check(self, roll: Roll, plan: Federation) -> None:
         follow = [(self.head.round + 1, 0)] + ([(self.head.round, self.head.attempt + 1)] if self.count else [])
+        follow += [(self.head.round + 1, 1)] if plan.server_sum else []  # at once without the server
         if roll[:2] not in follow or self.head.round >= plan.rounds:
             raise BadRoll(f"attempt {roll.attempt} at round {roll.round} does not follow on {self.head[:2]}")
         if roll.plan != plan_mark(plan, roll.round):
@@ -151,6 +170,8 @@ class Chain:
         if len(stay) < plan.fewest_reporters:
             few = f"fewer than {plan.fewest_reporters} members who do not join" if stay else "only members who join"
             raise BadRoll(f"the roll of round {roll.round} has {few}")
+        if plan.tries_server(roll.attempt) and self.repeats(roll.round, roll.present, plan):
+            raise BadRoll(f"too few on the roll of round {roll.round} bring a vector that is in no other sum")
         if len(stay) < len(roll.present) and not plan.tries_server(roll.attempt):
             raise BadRoll(f"somebody joins at attempt {roll.attempt} of round {roll.round}, which does without server")
 

@@ -114,7 +114,7 @@ def why_not_scan(plan: Federation, rolls: Sequence[Roll], problems: Collection[s
     routes = Routes(plan.network_of(plan.epoch_at(0)), streams(seed_key(plan.seed)))
     alone = [roll for roll in counted(rolls) if not plan.tries_server(roll.attempt)]
     found = next((roll.round for roll in alone if routes.told(roll.round, 0).server.any()), None)
-    return None if found is None else f"round {found} was attempted again without the server"
+    return None if found is None else f"round {found} was attempted without the server"
 
 
 def weighed(plan: Federation, problems: Mapping[str, Problem], mean: float | None = None) -> dict[str, Problem]:

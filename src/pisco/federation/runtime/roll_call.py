@@ -175,6 +175,8 @@ class RollCall:
             called = stay | come
         if len(called) < quorum or len(called & self.chain.joined) < fewest:
             return None
+        if not attempt and self.chain.repeats(round_, called, self.plan):
+            return self._roll(round_, 1, stay, now)  # without the server
         return Roll(round_, attempt, mark, tuple(sorted(called)), off)
 
     def _missing(self, now: float, server_waits_for: int | None) -> set[int]:
