@@ -1,5 +1,6 @@
 """Plans, doubts about step sizes, and steps picked by trial: on small worlds, against real runs."""
 
+import importlib
 import json
 import math
 import os
@@ -104,6 +105,20 @@ def test_a_planned_experiment_is_what_its_method_asks_for(experiment):
     assert config.algorithm.build().hyperparameters["server_prob"] == 0.3
     usual = planned_config(load(experiment), Setting("pisco", "metropolis", 2, 0.3, 0.05), "metropolis")
     assert usual.network.gossip_steps == 1 and "server_prob" not in usual.algorithm.taken_by("name")
+    lazy = load(experiment, ["network.weights=metropolis", "network.lazy=true"])
+    other = planned_config(lazy, Setting("pisco", "fdla", 2, 0.3, 0.05), "metropolis(lazy)")
+    assert other.network.build().weights_name == "fdla"  # as piloted, and not lazy too
+    own = planned_config(lazy, Setting("pisco", "metropolis(lazy)", 2, 0.3, 0.05), "metropolis(lazy)")
+    assert own.network.build().weights_name == "metropolis(lazy)"
+
+
+def test_the_grid_that_plans_are_judged_by_runs(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parent.parent / "benchmarks")
+    bench = importlib.import_module("bench_plan")
+    monkeypatch.setattr(bench, "STEPS", (0.05, 0.2))
+    monkeypatch.setattr(bench, "PROBABILITIES", (1.0,))
+    case = bench.Case(WORLD.problem(), graphs.ring(6), TARGET, 300, None, local_steps=(1,))
+    assert bench.exhaustive(case, Prices(), lambda words: None)[0].setting.server_prob == 1.0
 
 
 @pytest.mark.slow

@@ -9,10 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pisco import registry
 from pisco.costs import Prices
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.networks.network import Network
+from pisco.networks.weights import WEIGHTS
 from pisco.planning.diagnosis import Diagnosis, diagnose
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Plan, plan
@@ -114,6 +116,9 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
     if setting.knows_prob:
         tables["algorithm"]["server_prob"] = p
     weights = {} if setting.weights == own_weights else {"weights": setting.weights}
+    if weights:  # as in the pilots: without what the experiment tells a rule of its own, such as `lazy`
+        told = registry.options(WEIGHTS[setting.weights])
+        tables["network"] = {name: value for name, value in tables["network"].items() if name not in told}
     replace(tables, {"network": server | weights | _ways(config, setting)})
     tables["name"] = f"{config.name}-planned"
     tables["description"] = f"planned: {setting.describe()}"
