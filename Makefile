@@ -74,7 +74,7 @@ bench: $(STAMP) ## benchmarks as ratios: JSON rows, then a table (minutes; on a 
 bench-gpu: $(STAMP) ## the benchmarks about an accelerator (install the extra `cuda` first)
 	$(BIN)/python benchmarks/run.py --accelerator
 
-bench-plan: $(DEV_STAMP) ## plans against an exhaustive grid on six problems, and weights, as JSON (an hour or more)
+bench-plan: $(DEV_STAMP) ## plans against an exhaustive grid on twelve problems, and weights, as JSON (an hour or more)
 	$(BIN)/python benchmarks/bench_plan.py
 	$(BIN)/python benchmarks/bench_weights.py --a9a
 

@@ -26,6 +26,7 @@ from pisco.experiments.bench.suite import load
 from pisco.experiments.bench.tasks import graph_of, problem_of
 from pisco.networks.network import Network
 from pisco.planning import plan
+from pisco.planning.settings import can_plan
 
 
 def one(name: str, ratio: float, seconds: float) -> dict[str, object]:
@@ -35,16 +36,13 @@ def one(name: str, ratio: float, seconds: float) -> dict[str, object]:
     problem, tables = problem_of(task, graph.num_agents), learned.tables_of(whole(by_setting(bundled())), "messages")
     here = tables[task.name, place.network]
     others = {at: table for at, table in tables.items() if at[0] != task.name}
-    methods = learned.rank(others, here.place, ratio, usable=learned.plain).methods
+    home = Network(graph)
+    methods = learned.rank(
+        others, here.place, ratio, usable=lambda m: learned.fits(m, graph) and can_plan(m, home)
+    ).methods
     how: dict[str, Any] = {"batch_size": task.batch_size, "eval_every": task.eval_every, "rounds": task.rounds}
     found = plan(
-        problem,
-        Network(graph),
-        target=task.target,
-        prices=Prices(server=ratio),
-        methods=methods,
-        seconds=seconds,
-        **how,
+        problem, home, target=task.target, prices=Prices(server=ratio), methods=methods, seconds=seconds, **how
     )
     chosen = found.setting
     network = chosen.on(Network(graph, weights=chosen.weights))

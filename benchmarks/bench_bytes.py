@@ -18,10 +18,10 @@ import sys
 from pathlib import Path
 
 import jax
-from processes import in_processes, member, rounds_of
+from processes import in_processes, member, needed_rows, rounds_of
 
 import pisco
-from pisco.engines.sharded.exchange import Blocks, needed_rows
+from pisco.engines.sharded.exchange import Blocks
 from pisco.networks import graphs
 
 GRAPHS = {

@@ -130,10 +130,9 @@ CASES = {
 
 def exhaustive(case: Case, prices: Prices, say: Any) -> list[Any]:
     """Every setting of the grid, cheapest first."""
-    network = pisco.Network(case.graph)
-    networks, problem = networks_to_try(network), case.problem
+    networks, problem = networks_to_try(pisco.Network(case.graph)), case.problem
     clock = case.clock and pisco.Clock.of(case.clock)
-    meters = timed(problem, networks, clock, case.rounds) if clock else priced(problem, network, prices)
+    meters = timed(problem, networks, clock, case.rounds) if clock else priced(problem, networks, prices)
     track = Track(
         subsample(case.problem, 5_000, test=case.target[0].startswith("test_")),
         networks,

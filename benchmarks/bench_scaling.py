@@ -16,10 +16,9 @@ import time
 
 import jax
 import numpy as np
-from processes import cores, in_processes, member, rounds_of
+from processes import cores, in_processes, member, needed_rows, rounds_of
 
 import pisco
-from pisco.engines.sharded.exchange import needed_rows
 
 PER_DEVICE, TOTAL, PARAMS, SAMPLES = 4, 16, 5_000, 16
 EXCHANGES, GRADIENTS = 2, 2  # of a PISCO round with one local step

@@ -43,7 +43,7 @@ def gaps(matrix):
     n = matrix.shape[0]
     high, low = (largest(lambda x: matrix @ x, n, sign, 25) for sign in (1, -1))
     if high is None:
-        solve = spectral._factor(spectral._laplacian(matrix)[1:, 1:])
+        solve = spectral._factor(spectral.laplacian(matrix)[1:, 1:])
         upper = 1 / largest(lambda x: np.concatenate([[0.0], solve(x[1:])]), n, 1, 200, vectors=20)
     else:
         upper = 1 - high
@@ -62,7 +62,7 @@ for n in map(int, sys.argv[1:] or ["10000"]):
         graphs.erdos_renyi(n, 2 * np.log(n) / n, 0),
         graphs.random_regular(n, 4, seed=1),
     ):
-        matrix = spectral._csr(weights.metropolis(graph))
+        matrix = spectral.as_csr(weights.metropolis(graph))
         began = time.process_time()
         ours = spectral._gaps(matrix)
         between = time.process_time()

@@ -49,6 +49,14 @@ def member(told: str, work) -> None:
         Path(told["answer"]).write_text(json.dumps(rows))
 
 
+def needed_rows(network, blocks) -> int:
+    """How many rows must cross between devices in one gossip exchange: each neighbour's once per device."""
+    incoming = network.weights.T.tocoo()
+    start, end = incoming.col // blocks.block, incoming.row // blocks.block
+    away = start != end
+    return np.unique(np.stack([start[away], end[away], incoming.col[away]]), axis=1).shape[1]
+
+
 def rounds_of(network, params: int, rounds: int, *, local_steps: int = 1, work: int = 1):
     """A function that runs so many PISCO rounds on all devices, metrics off, compiled beforehand.
 

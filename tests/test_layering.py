@@ -1,20 +1,24 @@
 """The house keeps its shape: imports point one way, inside packages too, and the core needs jax and numpy alone."""
 
 import ast
+import contextlib
 import functools
 import graphlib
+import importlib
 import io
 import subprocess
 import sys
 import textwrap
 import tokenize
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import pisco
 
 SOURCE = Path(pisco.__file__).parent
+ROOT = Path(__file__).parent.parent
 REST = "*"
 """The modules of a package that its order does not name; among each other they may not go in circles."""
 
@@ -266,3 +270,30 @@ def test_the_core_needs_jax_and_numpy_alone():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     assert "finished after 3 rounds" in done.stdout
+
+
+def test_benchmarks_and_tools_use_what_there_is():
+    """Nothing else runs them all: a name of pisco that was moved or dropped must not break them unseen."""
+    gone = []
+    for path in [*(ROOT / "benchmarks").rglob("*.py"), *(ROOT / "tools").glob("*.py")]:
+        tree, modules = ast.parse(path.read_text()), {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "pisco":
+                for name in node.names:
+                    found = found_in(node.module, name.name)
+                    gone += [f"{path.name}: {node.module}.{name.name}"] if found is None else []
+                    modules[name.asname or name.name] = found
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = modules.get(node.value.id)
+                if isinstance(module, ModuleType) and found_in(module.__name__, node.attr) is None:
+                    gone.append(f"{path.name}: {module.__name__}.{node.attr}")
+    assert not gone
+
+
+def found_in(module, name):
+    """A module's name or submodule; None where there is none."""
+    with contextlib.suppress(AttributeError):
+        return getattr(importlib.import_module(module), name)
+    with contextlib.suppress(ModuleNotFoundError):
+        return importlib.import_module(f"{module}.{name}")
