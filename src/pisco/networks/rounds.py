@@ -92,8 +92,9 @@ class RoundMix:
 def draw_start(gossip: Gossip, links_key: jax.Array, here: Placement = EVERYBODY) -> StartMix:
     """Communication before the first round: the server, or one gossip exchange on round 0's links."""
     everybody = Drawn(True, None, 0, None)  # type: ignore[arg-type]  (nobody gossips)
-    average = _masked_average(everybody, here) if gossip.masked else here.average
-    return StartMix(average, lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree))
+    return StartMix(
+        _averaging(everybody, here, gossip.masked), lambda tree: here.apply(gossip.rule.draw(links_key, 0)[0], tree)
+    )
 
 
 class Drawn(NamedTuple):
@@ -210,7 +211,7 @@ def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
 
 def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | None) -> Callable[[Any], Any]:
     """Everybody gossips, or everybody hears the server."""
-    exchange, averaging = _exchange(drawn, here), (_masked_average if gossip.masked else _averaging)(drawn, here)
+    exchange, averaging = _exchange(drawn, here), _averaging(drawn, here, gossip.masked)
     if watch is not None:
         exchange, averaging = watch.gossip(exchange), watch.server(averaging, drawn.present)
 
@@ -230,36 +231,23 @@ def _whole_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | Non
     return reached if watch is None else watch.around(reached)
 
 
-def _averaging(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
-    """The server's average of those who report."""
+def _averaging(drawn: Drawn, here: Placement, masked: bool) -> Callable[[Any], Any]:
+    """The server's average of those who report; `masked`, as one has it who sees no vector."""
 
     def average(sent):
         if drawn.present is not None:
-            count, totals = jnp.maximum(drawn.present.sum(), 1), here.total(_sent(here.own(drawn.present), sent))
-            totals = jax.tree.map(lambda total: total / count.astype(total.dtype), totals)
-        elif drawn.weights is None:
+            told, reporters = _sent(here.own(drawn.present), sent), jnp.maximum(drawn.present.sum(), 1)
+        elif drawn.weights is not None:
+            told, reporters = _weighted(here.own(drawn.weights), sent), jnp.count_nonzero(drawn.weights)
+        elif masked:
+            told, reporters = sent, jnp.size(here.everyone(here.numbers(jax.tree.leaves(sent)[0].shape[0])))
+        else:
             return here.average(sent)
+        divisor = reporters if drawn.weights is None else 1  # weights add up to one
+        if masked:
+            means = fixed_mean(told, reporters, divisor, here)
         else:
-            totals = here.total(_weighted(here.own(drawn.weights), sent))
-        averages = jax.tree.map(lambda x, total: jnp.broadcast_to(total, x.shape), sent, totals)
-        return averages if drawn.hears is None else where_agents(here.own(drawn.hears), averages, sent)
-
-    return average
-
-
-def _masked_average(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
-    """The same of a server that sees no vector."""
-
-    def average(sent):
-        divisor, told = 1, sent
-        if drawn.weights is not None:
-            told, count = _weighted(here.own(drawn.weights), sent), jnp.count_nonzero(drawn.weights)
-        elif drawn.present is not None:
-            told, divisor = _sent(here.own(drawn.present), sent), jnp.maximum(drawn.present.sum(), 1)
-            count = divisor
-        else:
-            count = divisor = jnp.size(here.everyone(here.numbers(jax.tree.leaves(sent)[0].shape[0])))
-        means = fixed_mean(told, count, divisor, here)
+            means = jax.tree.map(lambda total: total / jnp.asarray(divisor, total.dtype), here.total(told))
         averages = jax.tree.map(lambda x, mean: jnp.broadcast_to(mean, x.shape), sent, means)
         return averages if drawn.hears is None else where_agents(here.own(drawn.hears), averages, sent)
 
