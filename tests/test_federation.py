@@ -381,8 +381,12 @@ def test_strangers_are_refused(home, tmp_path, monkeypatch):
         kit.identify(presented(home))
 
 
-def test_ends_that_are_near_or_past_are_said(home, monkeypatch):
-    real = dt.datetime.now(dt.UTC)
+def test_ends_that_are_near_or_past_are_said(home, monkeypatch, caplog):
+    real, kit = dt.datetime.now(dt.UTC), kits.Kit.load(home / "kits/agent-0")
+    for days, lines in ((300, 0), (360, 1), (360, 1), (361.5, 2)):  # of a member that was started long before
+        monkeypatch.setattr(ca, "now", lambda days=days: real + dt.timedelta(days=days))
+        kit.look_for_certificate()
+        assert caplog.text.count("ends in") == lines, (days, caplog.text)
     monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=360))
     assert "ends in" in (kits.Kit.load(home / "kits/agent-0").warning or "")
     monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=400))

@@ -258,8 +258,7 @@ def speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
     log = logging.getLogger("pisco.federation")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
-    if kit.warning:
-        log.warning("%s", kit.warning)
+    kit.look_for_certificate()  # it says so when the certificate ends soon
     try:
         yield
     finally:

@@ -66,6 +66,7 @@ class Kit:
     _plan_stamp: tuple[int, int] | None = field(default=None, repr=False)
     _own_stamp: tuple[int, int] | None = field(default=None, repr=False)
     _memory: Path | None = field(default=None, repr=False)
+    _warned: str | None = field(default=None, repr=False)
     _revoked: frozenset[int] = field(default=frozenset(), repr=False)
     _known: dict[bytes, tuple[str, x509.Certificate]] = field(default_factory=dict, repr=False)
 
@@ -196,7 +197,14 @@ class Kit:
         return plan
 
     def look_for_certificate(self) -> None:
-        """Take a renewed certificate that lies in the kit now: of the same name, for the same key, and in force."""
+        """Take a renewed certificate that lies in the kit now: of the same name, for the same key, and in force.
+
+        And say every day that ours ends soon: a run may be longer than the time from its start until then.
+        """
+        if self.warning != self._warned:
+            self._warned = self.warning
+            if self._warned:
+                log.warning("%s", self._warned)
         try:
             stamp = keyfiles.stamp(self._own)
             if stamp == self._own_stamp:

@@ -41,7 +41,7 @@ def check_address(address: str) -> str:
     host, colon, port = address.rpartition(":")
     right = colon and HOST.fullmatch(host) and port.isascii() and port.isdigit() and 1 <= int(port) <= 65535
     if not right:
-        raise InputError(f"the address {address!r} cannot be used; write host:port, as in 10.0.0.5:7401")
+        raise InputError(f"the address {address!r} cannot be used; write host:port, as in 10.0.0.5:7401 or [::1]:7401")
     if host.lower().endswith(OURS):
         # It goes into the certificate, which would then pass for another member's.
         raise InputError(f"the host of {address!r} ends in {OURS}, as members' names in certificates do; take another")
