@@ -3,6 +3,7 @@
 import functools
 import logging
 import re
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from pisco.federation.runtime import reports
 from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
 from pisco.federation.runtime.replay import replay, scan
 from pisco.federation.runtime.roll_call import RollCall
+from pisco.federation.runtime.rolled_server import RolledServer
 from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.guarding.apart import sketch
 from pisco.guarding.watch import Evidence, Names
@@ -350,6 +352,23 @@ def test_rolls_expel_a_minority_for_good_and_only_where_the_plan_has_a_guard():
         Chain(unguarded).add(Roll(0, 0, plan_mark(unguarded, 0), (0, 1, 2, 3), (4,)), unguarded)
     call = RollCall(plan, [], now=0.0)
     assert [call.expel(index) for index in (4, 4, 3, 2)] == [True, False, True, False]
+
+
+def test_only_those_who_hear_a_member_have_it_left_off():
+    links = {"graph": "ring", "guard": "clip"}
+    plan = plan_for(7, presence="deadline", deadline=1.0, network=links)
+    told, left = {}, []
+    server = SimpleNamespace(
+        plan=plan, reached=0, chain=Chain(plan), routes=lambda epoch: SimpleNamespace(network=plan.network_of(epoch)),
+        ledger=SimpleNamespace(namers=lambda name: told.get(name, set())), call=SimpleNamespace(expel=left.append),
+        watcher=SimpleNamespace(named={}, forget=lambda: None),
+    )  # fmt: skip
+    told["agent-3"] = {"agent-0", "agent-1", "agent-5", "agent-2"}  # one of them hears it
+    RolledServer._expel(server)  # type: ignore[arg-type]
+    assert left == []
+    told["agent-3"].add("agent-4")
+    RolledServer._expel(server)  # type: ignore[arg-type]
+    assert left == [3]
 
 
 def test_who_sends_nonsense_is_blamed_when_numbers_blow_up():

@@ -179,10 +179,12 @@ class RolledServer(Server):
         guard = self.plan.guard
         if guard is None or not guard.reports:
             return
-        members, gone = self.plan.epoch_at(self.reached).members, self.chain.head.expelled
-        heard = {member.name for member in members if member.index not in gone}  # the expelled have no say
-        for member in members:
-            by = self.ledger.namers(member.name) & heard
+        epoch, gone = self.plan.epoch_at(self.reached), self.chain.head.expelled
+        there = [member for member in epoch.members if member.index not in gone]  # the expelled have no say
+        for member in there:
+            by = self.ledger.namers(member.name) & {other.name for other in there}
+            if by and self.routes(epoch).network.varying is None:
+                by &= {*epoch.neighbours(member.name)}  # nobody else hears its vectors
             by |= {SERVER} if member.name in self.watcher.named else set()
             if (len(by) >= guard.reports or SERVER in by) and self.call.expel(member.index):
                 self.watcher.forget()
