@@ -87,6 +87,10 @@ def test_a_chain_made_anew_lacks_the_members_signature(kits, log, tmp_path):
     lines[1]["facts"] = {"line": "refused nobody"}
     with pytest.raises(InputError, match="the last line .* that is signed is not signed by the member"):
         read(chained(log, lines), authority)
+    lines = lines_of(log)[:2]
+    lines[1]["signature"] = ""  # at the end no line after it would show who made it
+    with pytest.raises(InputError, match="line 2 .* is not signed"):
+        read(chained(log, lines), authority)
     other = make_kits(tmp_path / "other", plan_for(3))["server"]
     (tmp_path / "foreign").mkdir()
     AuditLog(tmp_path / "foreign", other, durable=False)
@@ -159,6 +163,7 @@ def test_the_command(kits, log):
     run = CliRunner().invoke
     good = run(app, ["federation", "audit", str(log), "--kit", str(kits[1] / "kits" / "agent-0")])
     assert good.exit_code == 0 and "server: 9 lines" in good.output and "signatures are whole" in good.output
+    assert "the last 3 are not signed yet" in " ".join(good.output.split())
     head = lines_of(log)[-1]["hash"]
     assert head in good.output
     shown = run(app, ["federation", "audit", str(log), "--kind", "refusal"]).output

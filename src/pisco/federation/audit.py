@@ -42,7 +42,7 @@ from pisco.federation.rolls import check_signature, sign
 log = logging.getLogger("pisco.federation")
 
 FILE = "audit.jsonl"
-START = "start"
+START, ROLL = "start", "roll"
 
 
 class Noted(NamedTuple):
@@ -52,6 +52,8 @@ class Noted(NamedTuple):
     kind: str
     facts: dict[str, Any]
     hash: str
+    signed: bool = True
+    """By itself: a line without is whole if one after it is signed."""
 
 
 class BadLine(Exception):
@@ -121,10 +123,12 @@ def read(path: Path, authority: bytes | None = None, plan: Federation | None = N
     for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1] if path.exists() else [], 1):
         try:
             said = json.loads(line)
-            made = Noted(said["at"], said["kind"], said["facts"], said["hash"])
+            made = Noted(said["at"], said["kind"], said["facts"], said["hash"], bool(said["signature"]))
             if made.hash != _hash(found[-1].hash if found else "", *made[:3]):
                 raise BadLine("was changed, or lines before it are missing")
-            if said["signature"]:
+            if made.kind != ROLL and not made.signed:
+                raise BadLine("is not signed")
+            if made.signed:
                 signed = base64.b64decode(said["signature"]), made.hash
             if authority is not None and made.kind == START:
                 certificate = _signer(made.facts, found, authority, plan)

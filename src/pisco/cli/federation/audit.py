@@ -51,6 +51,8 @@ def audit(
         return
     member = _plain(str(lines[0].facts.get("member", "?")))
     signed = "chain and signatures are whole" if kit else "the chain is whole; give --kit to check signatures"
+    after = next((at for at, line in enumerate(reversed(lines)) if line.signed), len(lines))
+    signed += f"; the last {after} are not signed yet, and anybody may have written them" if after else ""
     say(f"{member}: {len(lines)} lines from {lines[0].at[:19]} to {lines[-1].at[:19]}; {signed}")
     if kind is None:
         print_table("", ("kind", "lines"), [(_plain(each), str(count)) for each, count in counts.items()], right=(1,))
