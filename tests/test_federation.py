@@ -17,7 +17,7 @@ import pisco
 from pisco import InputError
 from pisco.cli.main import app
 from pisco.federation import authority as ca
-from pisco.federation import keyfiles, kits
+from pisco.federation import keyfiles, kits, signers
 from pisco.federation.plan import Federation
 from pisco.federation.roster import check_address
 from pisco.federation.runtime.peers import Stopped
@@ -276,6 +276,23 @@ def test_a_revoked_certificate_stops_counting_without_a_restart(home):
         kit.identify(presented(home))
     with pytest.raises(InputError, match="not a list of revoked"):
         kits.Kit.load(home / "kits/agent-0")
+
+
+def test_the_list_of_another_federation_with_the_same_plan_key_brings_nobody_back(home):
+    folder, signer = home / "kits/agent-0", ca.Authority.open(home / "authority", "clinic")
+    kit = kits.Kit.load(folder)
+    signer.revoke([each.serial_number for each in signer.issued("agent-1")])
+    kits.refresh(home, make(), folder)
+    with pytest.raises(kits.Refused, match="'agent-1' has been revoked"):
+        kit.identify(presented(home))
+    (home / "authority" / "revoked.pem").unlink()
+    other = ca.Authority(home / "authority", "office")  # signed with the same key, as one token may for both
+    other._write_revoked(dict.fromkeys((1, 2, 3), keyfiles.now()), signers.signing_key(home / "authority"))
+    (folder / "revoked.pem").write_bytes((home / "authority" / "revoked.pem").read_bytes())
+    with pytest.raises(kits.Refused, match="revoked"):
+        kit.identify(presented(home))
+    with pytest.raises(InputError, match="is not signed by this federation's authority"):
+        kits.Kit.load(folder).remember(folder)
 
 
 def test_an_older_list_brings_nobody_back_at_a_restart(home, tmp_path):

@@ -43,7 +43,7 @@ AUTHORITY_DAYS = 3650
 SKEW = dt.timedelta(minutes=10)
 """Certificates are valid from a little before they are signed, because clocks differ."""
 
-ISSUED = "issued"
+ISSUED, AUTHORITY = "issued", "authority"
 
 
 def tls_name(federation: str, name: str) -> str:
@@ -76,7 +76,7 @@ class Authority:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         key = new_key(folder / KEY)
         (folder / ISSUED).mkdir(exist_ok=True)
-        name = _distinguished(federation, "authority")
+        name = _distinguished(federation, AUTHORITY)
         public = key.public_key()
         usage = x509.KeyUsage(*_usages(sign_certificates=True))
         certificate = (
@@ -179,7 +179,9 @@ class Authority:
 
     def revoked(self) -> dict[int, dt.datetime]:
         """Revoked numbers (`naming.number`), and since when."""
-        listed = read_revoked(self.folder / REVOKED, signers.verifying_key(self.folder, self.certificate))
+        listed = read_revoked(
+            self.folder / REVOKED, signers.verifying_key(self.folder, self.certificate), self.federation
+        )
         return {each.serial_number: each.revocation_date_utc for each in listed}
 
     def revoke(self, serials: list[int]) -> None:
@@ -189,7 +191,7 @@ class Authority:
 
     def _write_revoked(self, serials: dict[int, dt.datetime], key: ec.EllipticCurvePrivateKey) -> None:
         at = now()
-        builder = x509.CertificateRevocationListBuilder().issuer_name(_distinguished(self.federation, "authority"))
+        builder = x509.CertificateRevocationListBuilder().issuer_name(_distinguished(self.federation, AUTHORITY))
         builder = builder.last_update(at - SKEW).next_update(at + dt.timedelta(days=AUTHORITY_DAYS))
         for serial, since in serials.items():
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(since).build()
@@ -197,11 +199,11 @@ class Authority:
         atomic_write(self.folder / REVOKED, pem(builder.sign(key, hashes.SHA256())))
 
 
-def read_revoked(path: Path, signer: ec.EllipticCurvePublicKey) -> x509.CertificateRevocationList:
-    """The list of revoked certificates, if the key that signs plans signed it."""
+def read_revoked(path: Path, signer: ec.EllipticCurvePublicKey, federation: str) -> x509.CertificateRevocationList:
+    """The list of revoked certificates, if the key that signs plans signed it for this federation, of several."""
     unread = "without it nobody is let in"
     listed = read(path, x509.load_pem_x509_crl, "list of revoked certificates", "copy it again", unread)
-    if not listed.is_signature_valid(signer):
+    if not listed.is_signature_valid(signer) or listed.issuer != _distinguished(federation, AUTHORITY):
         raise InputError(f"{path} is not signed by this federation's authority; copy it again")
     return listed
 

@@ -139,7 +139,7 @@ class Kit:
         try:
             stamp = keyfiles.stamp(self._list)
             if stamp != self._stamp:
-                listed = ca.read_revoked(Path(self._list), self.signer)
+                listed = ca.read_revoked(Path(self._list), self.signer, self.federation.name)
                 if self._in_force(listed):
                     self._revoked = frozenset(each.serial_number for each in listed)
                     self._listed = listed.last_update_utc
@@ -167,7 +167,7 @@ class Kit:
         """Keep the newest list, and the plan's version, in a folder of our own: a restart takes no older ones."""
         memory = folder / ca.REVOKED
         if memory.exists():
-            listed = ca.read_revoked(memory, self.signer)
+            listed = ca.read_revoked(memory, self.signer, self.federation.name)
             if self._in_force(listed):
                 self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
         self._memory, self._stamp = memory, None

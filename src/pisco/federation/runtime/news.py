@@ -99,7 +99,7 @@ def _beside(place: Path, text: str, check: Callable[[Path], bool]) -> None:
 
 
 def _list(kit: Kit, path: Path) -> bool:
-    listed = ca.read_revoked(path, kit.signer)
+    listed = ca.read_revoked(path, kit.signer, kit.federation.name)
     if (listed.last_update_utc.timestamp(), len(listed)) <= (kit.listed, len(kit.revoked)):
         return False
     new = sorted({each.serial_number for each in listed} - kit.revoked)
