@@ -135,7 +135,7 @@ ROWS = {name: published(name) for name in sorted(ALGORITHMS)}
 NETWORKS = {
     "ring": on(ring(10, server=COIN)),
     "full batch": on(ring(10, server=COIN), batch_size=None),
-    "few measured": on(ring(10, server=COIN), problem=lambda n: uneven(n, eval_samples=2)),
+    "few measured": on(ring(10, server=COIN), problem=lambda n: uneven(n, eval_samples=4)),  # some have fewer
     "measured in blocks": on(ring(10, server=COIN), problem=lambda n: uneven(n, eval_batch=4)),
     "random graph": on(random_graph(server=pisco.every(3))),
     "large ring": on(ring(1200, server=COIN)),

@@ -116,6 +116,15 @@ def test_one_device_is_scan_bit_by_bit_and_compiles_once():
     assert len(traces) == before
 
 
+def test_agents_that_have_fewer_samples_than_are_measured_count_with_those():
+    data = [{"b": np.arange(size, dtype=np.float32)} for size in (2, 5, 3)]
+    problem = Problem(lambda x, batch, key: (x - batch["b"]) ** 2, np.float32(0), data, eval_samples=4)
+    rule, network = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(3)
+    for engine in ("scan", "sharded"):
+        result = pisco.run(rule, problem, network, rounds=1, engine=engine)
+        assert result.history["loss"][0] == pytest.approx((1 / 2 + 14 / 4 + 5 / 3) / 3)
+
+
 def test_half_precision_stays():
     start = {"w": np.ones(3, jax.numpy.bfloat16), "b": np.float32(1)}
     data = {"a": np.ones((6, 2, 3), np.float32)}

@@ -152,12 +152,16 @@ def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
         filled[: own.sum()] = np.repeat(scales[agents(device)] * (1.0 / (blocks.agents * own)), own)
         return filled.astype(floating)
 
+    def held(device):  # of the first samples of every agent; one may have fewer
+        return np.arange(few) < np.minimum(sizes[agents(device)], few)[:, None]
+
     def few_rows(device):
-        rows = (offsets[agents(device), None] - cuts[device] + np.arange(few)).reshape(-1)
+        rows = np.where(held(device), offsets[agents(device), None] - cuts[device] + np.arange(few), 0).reshape(-1)
         return np.pad(rows, (0, block * few - len(rows))).astype(np.int32)
 
     def few_weights(device):
-        weights = np.repeat(scales[agents(device)] * (1.0 / (blocks.agents * few)), few)
+        there, own = held(device), scales[agents(device), None] / blocks.agents
+        weights = np.where(there, own / there.sum(axis=1, keepdims=True), 0.0).reshape(-1)
         return np.pad(weights, (0, block * few - len(weights))).astype(floating)
 
     return (None, all_weights) if not few else (few_rows, few_weights)
