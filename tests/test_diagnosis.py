@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 import pisco
 from pisco.algorithms import build
 from pisco.cli.main import app
+from pisco.costs import uncounted
 from pisco.errors import InputError
 from pisco.interop import host
 from pisco.planning import diagnose
@@ -245,3 +246,10 @@ def test_what_cannot_be_judged_is_refused():
         diagnose(heads, pair, rounds=10, params={"w": np.zeros(2)})
     with pytest.raises(InputError, match="rounds is 0"):
         diagnose(problem, pisco.Network.ring(2), rounds=0)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "extra"), [("dsgt-full-atc", {}, 0), ("pisco-compressed", {"local_steps": 1}, 1)]
+)
+def test_gradients_between_exchanges_are_counted_in_a_round(method, given, extra):
+    assert uncounted(build(method, local_lr=0.1, **given), 1) == extra

@@ -175,6 +175,12 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int, *, mask
     return sizes._replace(**found, shares_key=shares)
 
 
+def uncounted(algorithm: Algorithm, local_steps: int) -> int:
+    """1 where a round takes one gradient more than the `local_steps` that it counts, as PISCO's does; else 0."""
+    made = message_sizes(algorithm, jax.ShapeDtypeStruct((1, 1), np.float32), 1)
+    return int(made.gradients == local_steps + 1)
+
+
 def _check_round(name: str, before: Any, after: Any) -> None:
     """Refuse a round that gives another state than it is given."""
 

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco._version import __version__
-from pisco.algorithms.pisco import pisco
-from pisco.algorithms.registry import ALGORITHMS, compressed_pisco
-from pisco.costs import Prices
+from pisco.algorithms.registry import ALGORITHMS, build
+from pisco.costs import Prices, uncounted
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
 from pisco.engines.run import SEEDS_UP_TO
@@ -103,9 +102,10 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
     tables["run"].setdefault("eval_every", 1)  # targets are met in the very round
     kept = {k: v for k, v in tables["algorithm"].items() if k in row.hyperparameters}
     if "local_steps" in row.hyperparameters:
-        # PISCO counts the steps before the communication step, the others every gradient step of a round.
-        steps = tables["algorithm"].get("local_steps")
-        kept["local_steps"] = 1 if steps is None else steps + _uncounted(base.algorithm.name) - _uncounted(method)
+        steps, trial = tables["algorithm"].get("local_steps"), kept | {"local_lr": 1.0, "local_steps": 2}
+        if steps is not None:
+            steps += uncounted(base.algorithm.with_step(1.0).build(), steps) - uncounted(build(method, **trial), 2)
+        kept["local_steps"] = 1 if steps is None else steps
     name = move(method, lambda path: path.expanduser().resolve()) if is_reference(method) else method
     tables["algorithm"] = {"name": name} | kept
     if tables["algorithm"].get("local_lr", "auto") == "auto" and "local_lr" in row.hyperparameters:
@@ -114,11 +114,6 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
         replace(tables, {"network": dict(row.network)})
     tables["name"] = label(method)
     return Config.from_dict(tables, f"{label(method)} on {base.name or 'the experiment'}")
-
-
-def _uncounted(method: str) -> int:
-    """Gradient steps of a round that the method's `local_steps` leaves out."""
-    return 1 if method in ALGORITHMS and ALGORITHMS[method].factory in (pisco, compressed_pisco) else 0
 
 
 def compare(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco import registry
-from pisco.costs import Prices
+from pisco.costs import Prices, uncounted
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.networks.network import Network
@@ -18,7 +18,7 @@ from pisco.networks.weights import WEIGHTS
 from pisco.planning.diagnosis import Diagnosis, diagnose
 from pisco.planning.formulas import Outlook, outlook
 from pisco.planning.planner import Plan, plan
-from pisco.planning.settings import PISCO, PROBABILITIES, Setting, can_plan, is_plain, rule_of
+from pisco.planning.settings import PISCO, PROBABILITIES, Setting, can_plan, is_plain
 from pisco.report.panels import COLOURS, GOSSIP, SERVER, Bars, Curve, Level, Panel
 from pisco.report.picture import draw
 from pisco.targets import Target
@@ -89,7 +89,8 @@ def diagnose_config(config: Config, *, samples: int = 5_000) -> Diagnosis:
     """What will pay in an experiment, with as many gradients between exchanges as it has."""
     problem, network = config.problem_and_network()
     algorithm = (config.algorithm.with_step(1.0) if config.algorithm.is_auto else config.algorithm).build()
-    steps = _local_steps(config) + (rule_of(algorithm, 0.0) is not None)  # PISCO's own has T_o + 1
+    steps = _local_steps(config)
+    steps += uncounted(algorithm, steps)
     sizes: Any = {"rounds": config.run.rounds, "batch_size": config.run.batch_size, "samples": samples}
     direction = algorithm.hyperparameters.get("direction")
     return diagnose(problem, network, **sizes, local_steps=steps, direction=direction)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS, build
-from pisco.costs import message_sizes
+from pisco.costs import uncounted
 from pisco.data.dataset import Dataset
 from pisco.data.partition import PARTITIONS
 from pisco.data.registry import load as load_dataset
@@ -21,9 +21,7 @@ from pisco.experiments.bench.suite import Place, Task
 from pisco.metrics import STATE, Metric
 from pisco.networks.graphs import GRAPHS
 from pisco.networks.network import Network
-from pisco.networks.sampling import sample_groups
-from pisco.networks.schedules import SCHEDULES, as_schedule, bernoulli
-from pisco.networks.varying import VARYING
+from pisco.networks.schedules import SCHEDULES, bernoulli
 from pisco.problems.classifier import classifier
 from pisco.problems.problem import Problem
 from pisco.problems.registry import PROBLEMS
@@ -164,28 +162,20 @@ class World(NamedTuple):
     """The algorithm, by its step size."""
 
 
-def worlds(place: Place, graph: Any, problem: Problem) -> tuple[list[World], list[str]]:
+def worlds(place: Place, graph: Any) -> tuple[list[World], list[str]]:
     """Every p at which a method can run there, or the schedule it is published with; and what was refused, and why.
 
     The graph is the suite's; what a method says of the server, of its weights and of who reports is its own.
     """
-    row = ALGORITHMS[place.method]
-    asked, judging = dict(row.network), place.task.judging
-    weights = asked.pop("weights", None) or place.table.get("weights", "metropolis")
-    server = asked.pop("server", None)
-    if server is None:
-        coins: list[tuple[Any, float | None]] = [(bernoulli(p), p) for p in judging.server_probs]
+    row, judging = ALGORITHMS[place.method], place.task.judging
+    weights = row.network.get("weights") or place.table.get("weights", "metropolis")
+    if "server" in row.network:
+        schedule = SCHEDULES[row.network["server"]]
+        taken = {name: row.network[name] for name in options(schedule) if name in row.network}
+        coins: list[tuple[Any, float | None]] = [(schedule(**taken), None)]
     else:
-        takes = options(SCHEDULES[server])
-        coins = [(as_schedule(SCHEDULES[server](**{k: asked[k] for k in takes if k in asked})), None)]
-    how: dict[str, Any] = {
-        key: asked[key] for key in ("gossip_steps", "gossip_before_server", "receivers") if key in asked
-    }
-    if "varying" in asked:
-        how["varying"] = VARYING[asked["varying"]]()
-    if "reporters" in asked:
-        how["sampling"] = sample_groups(asked["reporters"], groups=_groups(place.table, problem.num_agents))
-    fixed, found, refused = _fixed(place, problem), [], []
+        coins = [(bernoulli(p), p) for p in judging.server_probs]
+    fixed, found, refused = _fixed(place), [], []
     for schedule, p in coins:
         own = {"server_prob": p} if p and "server_prob" in row.hyperparameters else {}
 
@@ -193,9 +183,9 @@ def worlds(place: Place, graph: Any, problem: Problem) -> tuple[list[World], lis
             return build(place.method, local_lr=lr, **fixed, **own)
 
         try:
-            network = Network(graph, weights=weights, server=schedule, **how)
+            network = Network(graph, weights=weights, server=schedule).used_as(row.network)
             check_needs(rule(1.0), network)
-            if network.gossip_steps == 0 and schedule.never_reached:
+            if network.gossip_steps == 0 and network.server.never_reached:
                 raise InputError(f"{label(place.method)} at p = 0 sends nothing; let it reach the server")
             if network.problem_with_reach:
                 raise InputError(network.problem_with_reach)
@@ -205,22 +195,13 @@ def worlds(place: Place, graph: Any, problem: Problem) -> tuple[list[World], lis
     return found, list(dict.fromkeys(refused))
 
 
-def _groups(table: Mapping[str, Any], agents: int) -> list[int]:
-    """From whom reporters are sampled: every cluster where there are clusters, else everybody."""
-    clusters = int(table.get("clusters", 1))
-    return [agent * clusters // agents for agent in range(agents)]
-
-
-def _fixed(place: Place, problem: Problem) -> dict[str, Any]:
+def _fixed(place: Place) -> dict[str, Any]:
     """Hyperparameters beside the step size; as many local steps as give the suite's number of gradients a round."""
     known, wanted = ALGORITHMS[place.method].hyperparameters, place.task.judging.gradient_steps
     given = dict(place.options)
     if "local_steps" in known and "local_steps" not in given:
-        # PISCO counts the steps before the communication step, the others every gradient step of a round.
-        params = jax.eval_shape(lambda key: jax.tree.map(lambda x: x[None], problem.init(key)), jax.random.key(0))
         trial = build(place.method, local_lr=1.0, **given, local_steps=wanted)
-        extra = message_sizes(trial, params, 1).gradients == wanted + 1
-        given["local_steps"] = wanted - 1 if extra else wanted
+        given["local_steps"] = wanted - uncounted(trial, wanted)
     return given
 
 
