@@ -143,9 +143,6 @@ def study(
     facts = [rule(local_lr=1.0).hyperparameters, problem.name, repr(network), targets, dict(probabilities), how]
     facts += [list(grid), list(seeds), list(tuning_seeds), list(fixed)]
     kept = work.keeper(name, facts if tuning_rounds is None else [*facts, tuning_rounds])
-    found = kept.load()
-    if found is not None:
-        return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
 
     def runs(
         cells: Sequence[tuple[str, float]], words: str, seeds: Sequence[int], rounds: int, ended: Callable[..., Result]
@@ -164,14 +161,25 @@ def study(
         pieces = [cells[at : at + size] for at in range(0, len(cells), size)]
         return dict(zip(cells, in_pieces(kept.folder, pieces, [list(seeds), rounds], some), strict=True))
 
-    every = [(label, lr) for label in probabilities for lr in grid]
-    tried = runs(every, "every step size", tuning_seeds, tuning_rounds or how["rounds"], lambda result: result)
-    trials = {label: pick(grid, [tried[label, lr] for lr in grid], targets) for label in probabilities}
-    cells = dict.fromkeys((p, lr) for p, tuned in trials.items() for lr in (tuned.local_lr, _shared(trials)))
-    cells = list(cells | dict.fromkeys(fixed))
-    found = trials, runs(cells, "what was picked", seeds, how["rounds"], lambda result: with_agents(result, problem))
-    kept.save(*found)
-    return _study(name, probabilities, *found, fixed, seeds, tuning_seeds)
+    found = kept.load()
+    if found is None:
+        every = [(label, lr) for label in probabilities for lr in grid]
+        tried = runs(every, "every step size", tuning_seeds, tuning_rounds or how["rounds"], lambda result: result)
+        trials = {label: pick(grid, [tried[label, lr] for lr in grid], targets) for label in probabilities}
+        cells = dict.fromkeys((p, lr) for p, tuned in trials.items() for lr in (tuned.local_lr, _shared(trials)))
+        cells = list(cells | dict.fromkeys(fixed))
+        found = trials, runs(cells, "what was picked", seeds, how["rounds"], lambda each: with_agents(each, problem))
+        kept.save(*found)
+    trials, results = found
+
+    def cell(label: str, lr: float) -> Cell:
+        result = results[label, lr]
+        result.label = f"p = {label}"
+        return Cell(label, probabilities[label], lr, result)
+
+    tuned = [cell(label, tuned.local_lr) for label, tuned in trials.items()]
+    common = [cell(label, _shared(trials)) for label in trials]
+    return Study(name, tuned, common, [cell(*each) for each in fixed], trials, tuple(seeds), tuple(tuning_seeds))
 
 
 def _shared(trials: Mapping[str, Tuned]) -> float:
@@ -199,28 +207,3 @@ def with_agents(result: Result, problem: Problem) -> Result:
 def _slim(result: Result) -> Result:
     history = {name: values for name, values in result.history.items() if name in COLUMNS}
     return replace(result, params={}, agents={}, history=history)
-
-
-def _study(
-    name: str,
-    probabilities: Mapping[str, float],
-    trials: dict[str, Tuned],
-    results: Mapping[tuple[str, float], Result],
-    fixed: Sequence[tuple[str, float]],
-    seeds: Sequence[int],
-    tuning_seeds: Sequence[int],
-) -> Study:
-    def cell(label: str, lr: float) -> Cell:
-        result = results[label, lr]
-        result.label = f"p = {label}"
-        return Cell(label, probabilities[label], lr, result)
-
-    return Study(
-        name,
-        [cell(label, tuned.local_lr) for label, tuned in trials.items()],
-        [cell(label, _shared(trials)) for label in trials],
-        [cell(*each) for each in fixed],
-        trials,
-        tuple(seeds),
-        tuple(tuning_seeds),
-    )
