@@ -30,12 +30,10 @@ def report(
       pisco report results/a9a results/dsgd -o report.html
     """
     from pisco.costs import Prices
-    from pisco.errors import InputError
-    from pisco.report.html import write_page
+    from pisco.report.html import check_html, write_page
     from pisco.targets import parse_targets
 
-    if page.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"a report is an HTML page, not {page}; give --out a name that ends in .html")
+    check_html("a report", page)
     goals, prices = parse_targets(targets), Prices(price_server, price_gossip, price_gradient)
     prices.check()
     write_page(read_results(folders), page, targets=goals, prices=prices, title=title)

@@ -13,15 +13,13 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
-from string import Template
 from typing import TYPE_CHECKING, Any
 
-from pisco._version import __version__
 from pisco.errors import InputError
 from pisco.federation.roster import check_address, host_of, is_loopback
 from pisco.federation.runtime.holdup import QUIET
 from pisco.federation.runtime.timing import COMPUTE
-from pisco.report.html import encode, part
+from pisco.report.html import encode, filled
 from pisco.report.serving import LAST_LOOK_SECONDS, PageServer
 
 if TYPE_CHECKING:
@@ -49,14 +47,13 @@ class FederationPage:
     def html(self) -> str:
         """The page."""
         plan = self.server.plan
-        return Template(part("federation.html")).substitute(
+        return filled(
+            "federation.html",
+            self.data(),
+            styles=["report.css", "federation.css"],
+            scripts=["helpers.js", "federation.js"],
             title=escape(plan.name),
             subtitle=escape(f"{len(plan.names)} agents, {plan.rounds} rounds"),
-            version=__version__,
-            css=part("report.css") + part("federation.css"),
-            # No text in the data can end the element that holds it.
-            data=encode(self.data()).replace("<", "\\u003c"),
-            js=f'"use strict";\n(() => {{\n{part("helpers.js")}\n{part("federation.js")}}})();',
         )
 
     def news(self, seen: str) -> str | None:

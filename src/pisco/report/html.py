@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pisco.results import Result
 
 PARTS = Path(__file__).parent / "page"
-SCRIPTS = ("helpers", "curves", "network", "labels", "page")
+SCRIPTS = ("helpers.js", "curves.js", "network.js", "labels.js", "page.js")
 
 
 def write_page(
@@ -44,11 +44,7 @@ def write_page(
         raise InputError("there is no result to report; give at least one")
     with writing(path):
         path = Path(path)
-    page = build_page(page_data(results, targets=targets, prices=prices), title=title or _title(results))
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, page.encode())
-    return path
+    return save(path, build_page(page_data(results, targets=targets, prices=prices), title=title or _title(results)))
 
 
 def page_data(
@@ -81,8 +77,11 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
     html, live = data.get("html", {}), data.get("live")
     numbers = {name: value for name, value in data.items() if name != "html"}
     labels = [result["label"] for result in data["results"]]
-    scripts = "\n".join(part(f"{name}.js") for name in SCRIPTS)
-    return Template(part("report.html")).substitute(
+    return filled(
+        "report.html",
+        numbers,
+        styles=["report.css"],
+        scripts=SCRIPTS,
         title=escape(title),
         subtitle=escape(", ".join(labels[:6]) + (f" and {len(labels) - 6} more" if len(labels) > 6 else "")),
         connect="'self'" if live else "'none'",
@@ -93,18 +92,46 @@ def build_page(data: Mapping[str, Any], *, title: str) -> str:
         price_server=f"{data['prices']['server']:g}",
         price_gossip=f"{data['prices']['gossip']:g}",
         price_gradient=f"{data['prices']['gradient']:g}",
-        version=__version__,
-        # No text in the data can end the element that holds it.
-        data=encode(numbers).replace("<", "\\u003c"),
         plotly=_plotly(),
-        css=part("report.css"),
-        js=f'"use strict";\n(() => {{\n{scripts}}})();',
     )
 
 
-def part(name: str) -> str:
-    """A file of the folder `page`."""
-    return (PARTS / name).read_text(encoding="utf-8")
+def filled(
+    template: str | Path,
+    data: Mapping[str, Any],
+    *,
+    styles: Sequence[str | Path],
+    scripts: Sequence[str | Path],
+    **words: str,
+) -> str:
+    """A template with data and words in it; files are those of the folder `page`, or named by whole paths."""
+
+    def part(name: str | Path) -> str:
+        return (PARTS / name).read_text(encoding="utf-8")
+
+    script = "\n".join(map(part, scripts))
+    return Template(part(template)).substitute(
+        version=__version__,
+        # No text in the data can end the element that holds it.
+        data=encode(data).replace("<", "\\u003c"),
+        css="".join(map(part, styles)),
+        js=f'"use strict";\n(() => {{\n{script}}})();',
+        **words,
+    )
+
+
+def check_html(what: str, path: Path) -> None:
+    """Refuse a page whose name says that it is something else."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{what} is an HTML page, not {path}; give it a name that ends in .html")
+
+
+def save(path: Path, page: str) -> Path:
+    """Write a page; folders are made."""
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, page.encode())
+    return path
 
 
 def encode(data: Mapping[str, Any]) -> str:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
 
-from pisco._version import __version__
-from pisco.errors import InputError, writing
-from pisco.files import atomic_write
-from pisco.report.html import encode, part
+from pisco.report.html import check_html, filled, save
 
 AGENTS = 24
 START = (0.0, 0.0)
-SCRIPTS = ("helpers", "playground-pisco", "playground-charts", "playground")
+SCRIPTS = ("helpers.js", "playground-pisco.js", "playground-charts.js", "playground.js")
 
 
 def agents_data() -> list[dict[str, Any]]:
@@ -36,21 +32,12 @@ def agents_data() -> list[dict[str, Any]]:
 
 def playground_page() -> str:
     """The page as HTML; it fetches nothing."""
-    scripts = "\n".join(part(f"{name}.js") for name in SCRIPTS)
-    return Template(part("playground.html")).substitute(
-        css=part("report.css") + part("playground.css"),
-        data=encode({"agents": agents_data(), "start": START}),
-        js=f'"use strict";\n(() => {{\n{scripts}}})();',
-        version=__version__,
-    )
+    data = {"agents": agents_data(), "start": START}
+    return filled("playground.html", data, styles=["report.css", "playground.css"], scripts=SCRIPTS)
 
 
 def write_playground(path: str | Path) -> Path:
     """Write the page as one HTML file."""
     path = Path(path)
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"the playground is an HTML page, not {path}; give it a name that ends in .html")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, playground_page().encode())
-    return path
+    check_html("the playground", path)
+    return save(path, playground_page())

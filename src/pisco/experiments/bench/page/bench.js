@@ -1,5 +1,3 @@
-"use strict";
-(() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
   const COLUMNS = ["server_rounds", "messages_gossip", "messages_server", "bytes_gossip", "bytes_server", "gradients", "seconds"];
@@ -160,4 +158,3 @@
   at("ratio").addEventListener("input", draw);
   draw();
   document.documentElement.dataset.ready = "yes";
-})();
