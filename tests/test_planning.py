@@ -109,7 +109,6 @@ def test_a_planned_experiment_is_what_its_method_asks_for(experiment):
     other = planned_config(lazy, Setting("pisco", "fdla", 2, 0.3, 0.05), "metropolis(lazy)")
     assert other.network.build().weights_name == "fdla"  # as piloted, and not lazy too
     assert other.network.graph == "star"
-    assert other.network.graph == "star"
     own = planned_config(lazy, Setting("pisco", "metropolis(lazy)", 2, 0.3, 0.05), "metropolis(lazy)")
     assert own.network.build().weights_name == "metropolis(lazy)"
 
