@@ -499,6 +499,7 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
     done = command("init", "clinic", "--agents", 4, "--graph", "ring", "--server-prob", 0.1)
     assert done.exit_code == 0, done.output
     assert "next:      pisco federation issue --all --dir clinic" in done.stdout
+    assert Federation.load("clinic/federation.toml").eval_every == 5  # of 500 rounds: what is measured stays small
     assert command("issue", "agent-0", "--dir", "clinic").exit_code == 0
     assert command("issue", "--all", "--dir", "clinic").stdout.count("serial") == 4
     for name in ("server", "agent-3"):

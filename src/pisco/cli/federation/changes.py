@@ -132,6 +132,7 @@ def init(
         tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
+    given |= {"eval_every": max(1, rounds // 100)}  # measuring takes all samples, and every later state holds its row
     given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
     given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
     given |= {"weigh_by": "samples"} if by_samples else {}
