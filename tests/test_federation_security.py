@@ -25,7 +25,7 @@ import pytest
 import pisco
 from pisco.cli.federation.loopback import free_ports
 from pisco.federation import authority as ca
-from pisco.federation import kits
+from pisco.federation import keyfiles, kits
 
 from federations import Running, make_kits, plan_for, quadratic_of
 from waiting import wait_until
@@ -655,6 +655,19 @@ def test_a_proxy_cannot_hand_the_channel_to_the_holder_of_a_revoked_key(tmp_path
     finally:
         for server in servers:
             server.stop(0).wait()
+
+
+def test_a_certificate_that_ends_under_an_open_channel_is_looked_at_again(tmp_path, monkeypatch):
+    made, looks = make_kits(tmp_path, plan_for(2)), []
+    peer = Peer(made["agent-0"], "agent-1", "127.0.0.1:9")
+    monkeypatch.setattr(peer, "_look", lambda: looks.append(1) or made["agent-1"].certificate)
+    peer.check()
+    peer.check()
+    assert len(looks) == 1
+    monkeypatch.setattr(keyfiles, "now", lambda: made["agent-1"].not_after + dt.timedelta(seconds=1))
+    peer.check()  # TLS refuses it now, or shows a new one
+    assert len(looks) == 2
+    peer.close()
 
 
 def test_states_are_for_their_owner_alone(siege):

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from cryptography import x509
+
+from pisco.federation import keyfiles
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.chunks import DataChunk
@@ -32,8 +35,9 @@ class Peer:
 
     def _connect(self, certificate: bytes) -> None:
         """A channel to whoever holds the key of this certificate; until one was seen, to nobody."""
-        self.presented, self._showing = certificate, self.kit.certificate
-        self.channel = transport.channel(self.kit, self.name, self.way.target, certificate or self.kit.certificate)
+        self.presented, self._showing, trusted = certificate, self.kit.certificate, certificate or self.kit.certificate
+        self._ends = x509.load_pem_x509_certificate(trusted).not_valid_after_utc
+        self.channel = transport.channel(self.kit, self.name, self.way.target, trusted)
         self._pull = transport.method(self.channel, transport.PULL, Request, DataChunk)
         self._take = transport.method(self.channel, transport.TAKE, Request, Chunk)
         self._report = transport.method(self.channel, transport.REPORT, Report, Receipt)
@@ -44,21 +48,25 @@ class Peer:
         self._line = transport.method(self.channel, transport.LINE, Pushed, Pushed)
 
     def check(self) -> None:
-        """Refuse a peer whose certificate was revoked.
+        """Refuse a peer whose certificate was revoked, or has ended: the channel may be older.
 
         grpc does not show the peer's certificate to clients. So it is looked at on a connection of our own, and the
         channel then trusts that one certificate alone: nobody with another one, a revoked one say, can answer there.
         """
-        if (self.kit.revoked, self.kit.certificate) == self._checked_against:
+        if self._checked():
             return
         with self._checking:
             now = self.kit.revoked, self.kit.certificate
-            if now != self._checked_against:
+            if not self._checked():
                 seen = self._look()
                 if (seen, now[1]) != (self.presented, self._showing):
                     self.channel.close()
                     self._connect(seen)
                 self._checked_against = now
+
+    def _checked(self) -> bool:
+        now = self.kit.revoked, self.kit.certificate
+        return now == self._checked_against and keyfiles.now() < self._ends
 
     def _look(self) -> bytes:
         """The certificate with which the peer's address answers, if it is the peer's and not revoked."""
