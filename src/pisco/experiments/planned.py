@@ -118,8 +118,8 @@ def planned_config(config: Config, setting: Setting, own_weights: str) -> Config
         tables["algorithm"]["server_prob"] = p
     weights = {} if setting.weights == own_weights else {"weights": setting.weights}
     if weights:  # as in the pilots: without what the experiment tells a rule of its own, such as `lazy`
-        told = registry.options(WEIGHTS[setting.weights]).keys() - {"graph"}
-        tables["network"] = {name: value for name, value in tables["network"].items() if name not in told}
+        for name in config.network.taken_by("weights").keys() & registry.options(WEIGHTS[setting.weights]):
+            del tables["network"][name]
     replace(tables, {"network": server | weights | _ways(config, setting)})
     tables["name"] = f"{config.name}-planned"
     tables["description"] = f"planned: {setting.describe()}"
