@@ -134,6 +134,10 @@ def test_a_comparison_claims_no_more_than_its_seeds_allow():
     assert "intervals overlap, so the order is not certain" in near
     assert "a and b needed the same rounds" in about_all([fast, fast], ["a", "b"], TARGETS, Prices())
     assert "All began at a loss" in about_all([fast, fast], ["a", "b"], {"loss": 1e9}, Prices())
+    there = replace(fast, history=fast.history | {"grad_norm_sq_mean": 0 * fast.history["grad_norm_sq_mean"]})
+    words = about_all([fast, slow, there], ["fast", "slow", "c"], TARGETS, Prices())
+    assert "fast took the fewest rounds" in words and "1 of the 3 began there and is left out" in words
+    assert "All that reached" in about_all([fast, there], ["fast", "c"], TARGETS, Prices())
     alone = about_all([trained(lr=0.1), trained(lr=0.02, rounds=300)], names, TARGETS, Prices())
     assert "on one seed, which may be chance" in alone
     assert "Only slow reached" in about_all([trained(5), slow], names, TARGETS, Prices())

@@ -78,6 +78,21 @@ def test_switches(opened, report):
     assert price.text_content() == number(np.median(gossip))
 
 
+def test_a_result_that_blew_up_hides_no_other(opened, tmp_path):
+    calm, wild = train(0.3), train(0.0)
+    wild.diverged_at = [1, 1]
+    for name in ("loss", "grad_norm_sq_mean"):
+        wild.history[name] = np.repeat([np.geomspace(1, 1e30, 61)], 2, axis=0)
+    page = opened(write_page([calm, wild], tmp_path / "wild.html"))
+    whole = "document.getElementById('by-round').layout.yaxis.range"
+    values = calm.history["grad_norm_sq_mean"]
+    low, high = page.evaluate(whole)
+    assert low < np.log10(values.min()) and np.log10(values.max()) < high < np.log10(values.max()) + 1
+    page.get_by_role("checkbox", name="p = 0.3 & <others>", exact=True).uncheck()
+    low, high = page.evaluate(whole)
+    assert low < 0 and high > 30  # alone it is shown from its start
+
+
 def test_prices_are_medians_that_know_who_missed(opened, report):
     """What the script works out for new prices is what Python would have written."""
     page, rng = opened(report), np.random.default_rng(0)

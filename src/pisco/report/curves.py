@@ -42,12 +42,18 @@ def page_numbers(results: Sequence[Result]) -> dict[str, Any]:
         for name, metric in known.items()
     ]
     drawn = [
-        {"label": label, "seeds": len(result.seeds), "rounds": int(result.rounds)}
+        {"label": label, "seeds": len(result.seeds), "rounds": int(result.rounds), "wild": _wild(result)}
         | _curves(result, known)
         | {"network": _network(result, FRAME_BYTES // len(results)), "labels": _labels(result)}
         for result, label in zip(results, labels_of(results), strict=True)
     ]
     return {"measures": measures, "results": drawn}
+
+
+def _wild(result: Result) -> bool:
+    """Whether the median over seeds blew up, not only some of them."""
+    began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
+    return 2 * sum(at is not None for at in began) >= len(began)
 
 
 def _curves(result: Result, known: Mapping[str, Metric]) -> dict[str, Any]:

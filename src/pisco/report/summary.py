@@ -67,8 +67,21 @@ def about_all(results: Sequence[Result], names: Sequence[str], targets: Targets,
         if len(there) == 1:
             sentences.append(f"Only {there[0][0]} reached {words} with every seed.")
             continue
-        ranking = _ranking(there, prices)
-        sentences.append(f"To first reach {words}, {ranking}." if ranking else f"All began at {words}.")
+        later = [(name, row) for name, row in there if row.rounds.any()]
+        if not later:
+            sentences.append(
+                f"All began at {words}."
+                if len(there) == len(rows)
+                else f"{len(there)} of the {len(rows)} began at {words}."
+            )
+        elif len(later) == 1:
+            sentences.append(f"All that reached {words} but {later[0][0]} began there.")
+        else:
+            sentences.append(f"To first reach {words}, {_ranking(later, prices)}.")
+            begun = len(there) - len(later)
+            if begun:
+                verb = "are" if begun > 1 else "is"
+                sentences.append(f"{begun} of the {len(rows)} began there and {verb} left out of that.")
         missing = len(rows) - len(there)
         if missing:
             sentences.append(

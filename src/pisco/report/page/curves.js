@@ -28,14 +28,16 @@ function traces(result, index, kind, name, log) {
   };
   return [band, line];
 }
-function range(all, log, percent) {
-  if (!log) return percent ? {} : { rangemode: "normal" };
-  let low = Infinity, high = 0;
-  for (const trace of all) for (const y of trace.y) { low = Math.min(low, y); high = Math.max(high, y); }
-  if (!high) return {};
+function range(drawn, log, percent) {
+  // Where some results blew up, the others are what can be read: those that did leave through the top.
+  const calm = drawn.filter(([result]) => !result.wild), some = calm.length && calm.length < drawn.length;
+  if (!log && !some) return percent ? {} : { rangemode: "normal" };
+  let low = Infinity, high = -Infinity;
+  for (const [, own] of some ? calm : drawn) for (const trace of own) for (const y of trace.y) { low = Math.min(low, y); high = Math.max(high, y); }
+  if (low > high || (log && !high)) return {};
   // A server round leaves a consensus error of rounding only, which would flatten everything else.
-  low = Math.log10(Math.max(low, high * 1e-10)); high = Math.log10(high);
-  const pad = 0.05 * Math.max(high - low, 0.2);
+  if (log) { low = Math.log10(calm.length ? Math.max(low, high * 1e-10) : low); high = Math.log10(high); }
+  const pad = 0.05 * Math.max(high - low, log ? 0.2 : 1e-9);
   return { range: [low - pad, high + pad] };
 }
 function drawCurves() {
@@ -46,10 +48,11 @@ function drawCurves() {
     const known = data.results.some((result) => along(result, kind));
     byId(id).parentElement.hidden = !known;
     if (!known) continue;
-    const all = shown.flatMap(([result, index]) => traces(result, index, kind, chosen.name, log));
-    draw(id, all, {
-      xaxis: { type: logX ? "log" : "linear", rangemode: "tozero", exponentformat: "SI" },
-      yaxis: { type: log ? "log" : "linear", tickformat: chosen.percent ? ".0%" : "", ...range(all, log, chosen.percent) },
+    const drawn = shown.map(([result, index]) => [result, traces(result, index, kind, chosen.name, log)]).filter(([, own]) => own.length);
+    draw(id, drawn.flatMap(([, own]) => own), {
+      // A thousandth of a megabyte is no "milli".
+      xaxis: { type: logX ? "log" : "linear", rangemode: "tozero", exponentformat: kind === "bytes" ? "none" : "SI" },
+      yaxis: { type: log ? "log" : "linear", tickformat: chosen.percent ? ".0%" : "", ...range(drawn, log, chosen.percent) },
     });
     const said = shown.slice(0, 6).filter(([result]) => result.y[chosen.name]).map(([result]) => {
       const values = result.y[chosen.name].median.filter((value) => value !== null);
