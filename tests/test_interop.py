@@ -154,6 +154,13 @@ def test_starts_and_dropout_depend_on_the_seed_alone():
     other = one_gradient(first, params, 5, 6)["2.weight"]
     assert not np.array_equal(drawn[0], other)
     assert not np.array_equal(first.init(jax.random.key(1))["0.weight"], params["0.weight"])
+    # What is measured is without dropout, with its gradient or alone.
+    value, slope = jax.value_and_grad(first.objective)(params)
+    assert value == pytest.approx(float(first.objective(params)), 1e-6)
+    net = dropping().eval()
+    net.load_state_dict({name: torch.tensor(np.asarray(leaf)) for name, leaf in params.items()})
+    torch.nn.functional.cross_entropy(net(torch.tensor(FEATURES)), torch.tensor(CLASSES)).backward()
+    np.testing.assert_allclose(slope["2.weight"], net[2].weight.grad, atol=1e-6)
 
 
 def endless():
@@ -180,6 +187,10 @@ def test_training_and_measuring_at_once_do_not_disturb_each_other():
         jax.tree.map(np.testing.assert_array_equal, gradient, expected)
 
 
+def chosen(rows):
+    return torch.utils.data.DataLoader(samples(), sampler=torch.utils.data.SubsetRandomSampler(rows))
+
+
 @pytest.mark.parametrize(
     ("module", "data", "words"),
     [
@@ -192,6 +203,7 @@ def test_training_and_measuring_at_once_do_not_disturb_each_other():
         (mlp, endless, "cannot be indexed"),
         (mlp, lambda: samples(slice(0, 0)), "empty"),
         (mlp, lambda: torch.utils.data.DataLoader(endless()), "cannot be indexed"),
+        (mlp, lambda: chosen([1, 2]), r"by a SubsetRandomSampler, .* torch.utils.data.Subset"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(module, data, words):
@@ -269,6 +281,36 @@ def test_parts_of_a_torch_module():
         value = float(torch.nn.functional.cross_entropy(net(inputs), targets))
     first = {name: leaf[0] for name, leaf in result.params.items()}
     assert ours.loss(first, rows_of(0), None) == pytest.approx(value, 1e-5)
+
+
+def masked():
+    """A buffer that is only read, and infinite, beside statistics that samples of zeros do not change."""
+
+    class Masked(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.out = torch.nn.BatchNorm1d(5), torch.nn.Linear(5, 3)
+            self.register_buffer("mask", torch.tensor([0, 0, 0, 0, float("-inf")]))
+
+        def forward(self, x):
+            return self.out(torch.softmax(self.norm(x) + self.mask, -1))
+
+    return Masked()
+
+
+def test_buffers_that_are_only_read_are_frozen():
+    empty = torch.utils.data.TensorDataset(torch.zeros(8, 5), torch.tensor(CLASSES[:8]))
+    agents = [interop.local(masked, torch.nn.functional.cross_entropy, data) for data in (empty, samples())]
+    ours = host.problem(*agents)
+    assert (ours.kinds.of("buffers"), ours.kinds.of("frozen")) == (["norm.running_mean", "norm.running_var"], ["mask"])
+    result = pisco.run(pisco.algorithms.dsgd(local_lr=0.1), ours, pisco.Network.path(2), rounds=2, batch_size=4)
+    assert result.rounds == 2 and np.isfinite(result.history["loss"]).all()
+    assert ours.model(result.params, 0)["mask"].tolist() == [0, 0, 0, 0, -np.inf]
+    # One's own words stand beside what is found.
+    for given in ("out.*", ["out.bias", "out.weight"], lambda name: name.startswith("out")):
+        assert len(host.problem(agents[0], parts={"frozen": given}).kinds.of("frozen")) == 3
+    part = host.problem(agents[0], parts={"buffers": "norm.running_mean"})
+    assert part.kinds.of("buffers") == ["norm.running_mean", "norm.running_var"]
 
 
 PARTS = [slice(0, 8), slice(8, 16), slice(16, 24)]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError, brief
-from pisco.parts import BUFFERS, matchers
+from pisco.parts import BUFFERS, FROZEN, matchers
 from pisco.problems.problem import Problem
 from pisco.trouble import Trouble
 from pisco.types import Key, Params
@@ -34,12 +34,13 @@ class Local:
     """One agent's samples and loss, computed outside JAX on NumPy arrays.
 
     start: `start(seed)` draws x⁰, a pytree of NumPy arrays; the same seed gives the same start on every machine.
-    gradient: `gradient(params, rows, seed)` is the mean loss over the samples `rows` and its gradient.
+    gradient: `gradient(params, rows, seed)` is the mean loss over the samples `rows` and its gradient; with `seed=None`
+      that of `loss`, to be measured.
     loss: `loss(params, rows)` is the same mean without anything random (no dropout).
     size: how many samples there are.
     renew: `renew(params, rows, seed)` are the new values of the leaves `buffers`, if there are any (dictionaries then).
-      With buffers, `gradient` is called with `seed=None` where it is that of `loss`, to be measured.
     buffers: their names.
+    constants: names of leaves that are read alone, such as masks; they are frozen unless `parts` says otherwise.
     resident: the same gradient where JAX's arrays and the model share a GPU, so that nothing leaves it.
     """
 
@@ -49,6 +50,7 @@ class Local:
     size: int
     renew: Callable[[Params, np.ndarray, int], dict[str, np.ndarray]] | None = None
     buffers: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
     resident: Resident | None = None
 
 
@@ -98,9 +100,18 @@ def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | No
         for index, each in enumerate(agents)
     ]
     named = [test for kind, given in (parts or {}).items() for test in matchers(kind, given).values()]
-    rest = [each for each in agents[0].buffers if not any(test(each) for test in named)]
-    kinds = dict(parts or {}) | ({BUFFERS: rest} if rest else {})
+    kinds = dict(parts or {})
+    for kind, leaves in ((BUFFERS, agents[0].buffers), (FROZEN, agents[0].constants)):
+        if rest := [each for each in leaves if not any(test(each) for test in named)]:
+            kinds[kind] = _either(rest, kinds.get(kind, []))
     return Problem(_HostLoss(agents, shapes), _HostStart(agents[0], shapes), data, name=name, parts=kinds or None)
+
+
+def _either(names: list[str], given: Any) -> Any:
+    """These leaves, and those that a user's own words match."""
+    if callable(given):
+        return lambda name: name in names or given(name)
+    return [*names, *([given] if isinstance(given, str) else given)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +191,7 @@ class _HostLoss:
     def value_and_gradient(
         self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any, weights: Any
     ) -> tuple[Any, Params]:
-        seed = None if words is None and self.agents[0].buffers else _seed(words)
+        seed = None if words is None else _seed(words)
         total, slope = 0.0, jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), self.shapes)
         whole = len(row) if weights is None else 1
         for index, mine, mass in _groups(owner, row, weights):
@@ -252,8 +263,6 @@ def _dtype(shapes: Any) -> Any:
 
 
 def _seed(words: Any) -> int:
-    """A whole number below 2⁶³ from the two words of a key; 0 without a key."""
-    if words is None:
-        return 0
+    """A whole number below 2⁶³ from the two words of a key."""
     first, second = (int(word) for word in np.asarray(words).astype(np.uint32).ravel()[:2])
     return (first << 31) ^ second

@@ -54,7 +54,8 @@ def problem(
 
     Parameters with `requires_grad=False` are frozen: they stay in the module and are never sent, so give every agent
     the same ones (of a function they are those that it makes after `torch.manual_seed(0)`). Running statistics of
-    BatchNorm are renewed once a round, and averaged unless `parts` says otherwise.
+    BatchNorm are renewed once a round, and averaged unless `parts` says otherwise. Buffers that are only read, such as
+    masks, are frozen.
 
     Args:
       module: a function that makes the `torch.nn.Module` (its start is then drawn by the federation's seed, the
@@ -75,7 +76,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is frozen is the same everywhere
         net = _checked_module(drawn() if drawn is not None else module)
-    buffers = tuple(key for key, value in net.named_buffers() if value.is_floating_point())
+    held = tuple(key for key, value in net.named_buffers() if value.is_floating_point())
     dataset, collate = _indexable(samples)
     size = len(dataset)
     if not size:
@@ -86,9 +87,8 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             source = net if drawn is None else drawn()
-        held = dict(source.named_buffers())
         trained = {key: value.detach() for key, value in source.named_parameters() if value.requires_grad}
-        carried = trained | {key: held[key] for key in buffers}
+        carried = trained | {key: value for key, value in source.named_buffers() if key in held}
         return {key: value.cpu().numpy().copy() for key, value in carried.items()}
 
     def device() -> Any:  # asked every time: the module may be moved
@@ -103,10 +103,10 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
     def slopes(tensors: dict[str, Tensor], rows: np.ndarray, seed: int | None) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its gradient, on the module's device; without the leaves that it does not depend on."""
         net.train(seed is not None)
-        leaves = {key: leaf.requires_grad_() for key, leaf in tensors.items() if key not in buffers}
+        leaves = {key: leaf.requires_grad_() for key, leaf in tensors.items() if key not in held}
         total, sums = torch.zeros(()), {}
         with _seeded(device(), seed or 0):  # what dropout draws
-            for part in _parts(rows, len(rows) if buffers and seed is not None else PART):  # a norm sees whole batches
+            for part in _parts(rows, len(rows) if held and seed is not None else PART):  # a norm sees whole batches
                 value = len(part) / len(rows) * mean(tensors, part)
                 found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
                 total = total.to(value) + value.detach()
@@ -124,7 +124,7 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
         with _on_stream(context):
             given = {key: torch.from_dlpack(array).to(device()) for key, array in params.items()}
             # A training pass writes into running statistics, and these are JAX's.
-            tensors = {key: leaf.clone() if key in buffers else leaf for key, leaf in given.items()}
+            tensors = {key: leaf.clone() if key in held else leaf for key, leaf in given.items()}
             value, found = slopes(tensors, rows, seed)
             torch.from_dlpack(out[0]).copy_(value)
             for key, array in out[1].items():
@@ -132,12 +132,16 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
                 there.copy_(found[key]) if key in found else there.zero_()
 
     @_in_turn
-    def renew(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    def passed(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
         net.train()
         tensors = _tensors(device(), params)
         with torch.no_grad(), _seeded(device(), seed):
             mean(tensors, rows)  # writes into the buffers it is given
-        return {key: tensors[key].cpu().numpy() for key in buffers}
+        return {key: tensors[key].cpu().numpy() for key in held}
+
+    def renew(params: dict[str, np.ndarray], rows: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+        made = passed(params, rows, seed)
+        return {key: made[key] for key in buffers}
 
     @_in_turn
     def whole(params: dict[str, np.ndarray], rows: np.ndarray) -> float:
@@ -148,16 +152,22 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
                 total += float(mean(tensors, part)) * len(part)
         return total / len(rows)
 
+    first, rows = start(0), np.arange(min(2, size))
     try:
-        gradient(start(0), np.arange(min(2, size)), 0)
+        gradient(first, rows, 0)
+        # Which buffers a pass writes into: told by numbers that no samples make, as statistics of zeros stay zero.
+        odd = first | {key: first[key] + first[key].dtype.type(0.7071) for key in held}
+        after = passed(odd, rows, 0) if held else {}
     except InputError:
         raise
     except Exception as error:
         raise InputError(
             f"the loss of the first samples fails ({brief(error)}); check that module, loss and data fit"
         ) from error
+    buffers = tuple(key for key in held if not np.array_equal(after[key], odd[key], equal_nan=True))
+    constants = tuple(key for key in held if key not in buffers)
     resident = Resident(_fetched, write) if device().type in SHARED else None
-    return Local(start, gradient, whole, size, renew if buffers else None, buffers, resident)
+    return Local(start, gradient, whole, size, renew if buffers else None, buffers, constants, resident)
 
 
 def _in_turn(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,15 +240,20 @@ def _checked_module(net: Any) -> Any:
 
 def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
     data = _torch().utils.data
-    dataset, collate = samples, data.default_collate
+    dataset, collate, sampler = samples, data.default_collate, None
     if isinstance(samples, data.DataLoader):
-        dataset, collate = samples.dataset, samples.collate_fn
+        dataset, collate, sampler = samples.dataset, samples.collate_fn, samples.sampler
     if isinstance(dataset, data.IterableDataset) or not (
         hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     ):
         raise InputError(
             f"the data set is {type(dataset).__name__}, which cannot be indexed; batches are drawn by number, so give "
             "one with __getitem__ and __len__, such as TensorDataset"
+        )
+    if not isinstance(sampler, data.SequentialSampler | data.RandomSampler | None):
+        raise InputError(
+            f"the loader chooses samples by a {type(sampler).__name__}, and here those of its whole data set are drawn "
+            "by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
         )
     return dataset, collate
 
