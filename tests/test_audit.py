@@ -2,6 +2,7 @@
 
 import json
 import os
+import tracemalloc
 from types import SimpleNamespace
 
 import pytest
@@ -157,6 +158,20 @@ def test_a_full_disk_costs_a_line_and_not_the_chain(kits, tmp_path, monkeypatch)
         mine.add("refusal", line="lost")
     mine.add("refusal", line="kept")
     assert [line.facts.get("line") for line in read(mine.path, kits[0]["server"].authority)] == [None, "kept"]
+
+
+def test_a_long_log_is_not_held_in_memory_at_the_start(kits, tmp_path):
+    mine = AuditLog(tmp_path, kits[0]["server"], durable=False)
+    for place in range(1000):
+        mine.add("roll", sure=False, place=place, present=list(range(20)), rolls="0" * 64)
+    mine.close()
+    tracemalloc.start()
+    again = AuditLog(tmp_path, kits[0]["server"], durable=False)
+    held = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    again.close()
+    assert held < 0.3 * mine.path.stat().st_size
+    assert [line.kind for line in read(mine.path, kits[0]["server"].authority)][-3:] == ["stop", "start", "stop"]
 
 
 def test_the_command(kits, log):

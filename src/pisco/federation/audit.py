@@ -26,6 +26,7 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,13 +67,13 @@ class AuditLog:
     def __init__(self, folder: Path, kit: Kit, *, durable: bool = True):
         self.path, self.kit, self.durable = folder / FILE, kit, durable
         self._lock = threading.Lock()
-        whole = self.path.read_bytes() if self.path.exists() else b""
-        end = whole.rfind(b"\n") + 1  # a line cut short by a kill
-        lines = read(self.path)
-        self.head = lines[-1].hash if lines else ""
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self._end = end
-        os.ftruncate(self._file, end)
+        self.head = ""
+        for line in lines(self.path):  # one by one: a long run has many
+            self.head = line.hash
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(os.dup(self._file), "rb") as written:
+            self._end = sum(len(line) for line in written if line.endswith(b"\n"))
+        os.ftruncate(self._file, self._end)  # a line cut short by a kill
         plan = kit.federation
         self.add(
             START,
@@ -118,32 +119,42 @@ def read(path: Path, authority: bytes | None = None, plan: Federation | None = N
 
     The plan says whom certificates of another authority name.
     """
-    found: list[Noted] = []
+    return list(lines(path, authority, plan))
+
+
+def lines(path: Path, authority: bytes | None = None, plan: Federation | None = None) -> Iterator[Noted]:
+    """The same, one line after the other."""
+    if not path.exists():
+        return
+    first = made = None
     certificate, signed = b"", (b"", "")
-    for number, line in enumerate(path.read_text(errors="replace").split("\n")[:-1] if path.exists() else [], 1):
-        try:
-            said = json.loads(line)
-            made = Noted(said["at"], said["kind"], said["facts"], said["hash"], bool(said["signature"]))
-            if made.hash != _hash(found[-1].hash if found else "", *made[:3]):
-                raise BadLine("was changed, or lines before it are missing")
-            if made.kind != ROLL and not made.signed:
-                raise BadLine("is not signed")
-            if made.signed:
-                signed = base64.b64decode(said["signature"]), made.hash
-            if authority is not None and made.kind == START:
-                certificate = _signer(made.facts, found, authority, plan)
-                _check(certificate, *signed)  # so all lines until here are signed
-        except BadLine as error:
-            raise InputError(f"line {number} of {path} {error}; ask who could write to it") from None
-        except (ValueError, KeyError, TypeError, AttributeError):
-            raise InputError(f"line {number} of {path} cannot be read; ask who could write to it") from None
-        found.append(made)
-    if authority is not None and found:
+    with path.open(errors="replace", newline="\n") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                break
+            try:
+                said, before = json.loads(line), made.hash if made else ""
+                made = Noted(said["at"], said["kind"], said["facts"], said["hash"], bool(said["signature"]))
+                if made.hash != _hash(before, *made[:3]):
+                    raise BadLine("was changed, or lines before it are missing")
+                if made.kind != ROLL and not made.signed:
+                    raise BadLine("is not signed")
+                if made.signed:
+                    signed = base64.b64decode(said["signature"]), made.hash
+                first = first or made
+                if authority is not None and made.kind == START:
+                    certificate = _signer(made.facts, first.facts["member"], authority, plan)
+                    _check(certificate, *signed)  # so all lines until here are signed
+            except BadLine as error:
+                raise InputError(f"line {number} of {path} {error}; ask who could write to it") from None
+            except (ValueError, KeyError, TypeError, AttributeError):
+                raise InputError(f"line {number} of {path} cannot be read; ask who could write to it") from None
+            yield made
+    if authority is not None and made is not None:
         try:
             _check(certificate, *signed)
         except BadLine as error:
             raise InputError(f"the last line of {path} that is signed {error}; ask who could write to it") from None
-    return found
 
 
 def _hash(before: str, at: str, kind: str, facts: dict[str, Any]) -> str:
@@ -158,8 +169,8 @@ def _check(certificate: bytes, signature: bytes, digest: str) -> None:
         raise BadLine("is not signed by the member") from None
 
 
-def _signer(facts: dict[str, Any], found: list[Noted], authority: bytes, plan: Federation | None) -> bytes:
-    certificate, member = facts["certificate"].encode(), found[0].facts["member"] if found else facts["member"]
+def _signer(facts: dict[str, Any], member: str, authority: bytes, plan: Federation | None) -> bytes:
+    certificate = facts["certificate"].encode()
     known = x509.load_pem_x509_certificate(certificate)
     if not check_signed(known, authority):
         raise BadLine("has a certificate that another authority signed")

@@ -169,8 +169,8 @@ class RolledServer(Server):
         note_roll(self.audit, self.chain, before)
         if roll.round == before.round:
             names = {member.index: member.name for member in self.plan.epoch_at(roll.round).members}
-            gone = ", ".join(names[index] for index in set(before.present) - set(roll.present)) or "nobody"
-            log.info("round %d is attempted again, without %s", roll.round, gone)
+            gone = ", ".join(names[index] for index in set(before.present) - set(roll.present))
+            log.info("round %d is attempted again%s", roll.round, f", without {gone}" if gone else "")
         self.mailroom.interrupt()
         self._work.notify_all()
 
