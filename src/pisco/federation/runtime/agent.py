@@ -316,8 +316,6 @@ class Agent(MemberProcess):
             arrays = one_exchange(
                 self, where, lambda step=step: self.hops_of(kind)[step], arrays, copies, guarded=mixes
             )
-            if self.spending is not None:
-                self.spending.heard(self._phase, arrays)
             self._phase += 1
         self.timing.go()
         return arrays

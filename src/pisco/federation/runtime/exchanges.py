@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,6 +54,7 @@ def one_exchange(
             return {place: agent.peer(names[place], agent.k) for place in turn if place != agent.place}
 
         received = _pull_heeding(agent, others, where, layout, copies, pushed=pushed)
+        _note(agent, where, [array for place in sorted(received) for array in received[place].arrays])
         hop = hop_now()
         assert isinstance(hop, GossipHop)
         parts = {place: message.arrays for place, message in received.items()} | {agent.place: arrays}
@@ -67,7 +68,15 @@ def one_exchange(
         part = Reporting(where, agent.k if where.round else -1, hop, names)
         pushed = lines_to(agent, [SERVER], [SERVER], layout)
         agent.report(part, up, updates if up is arrays else None, pushed)
-    return from_server(agent, where, layout, agent.k, pushed)
+    average = from_server(agent, where, layout, agent.k, pushed)
+    _note(agent, where, average)
+    return average
+
+
+def _note(agent: Agent, where: Where, heard: Sequence[np.ndarray]) -> None:
+    """What others sent, where noise hides the gradient that is made of it next: it may be no other after a restart."""
+    if agent.spending is not None:
+        agent.spending.heard(where.phase, heard)
 
 
 def from_server(

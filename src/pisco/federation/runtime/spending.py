@@ -140,8 +140,10 @@ class Spending:
         if not self.hides:
             return
         where = f"{self._place} {phase}"
-        digest = hashlib.sha256(b"".join(np.ascontiguousarray(each).tobytes() for each in arrays)).hexdigest()
-        known = self._heard.get(where)
+        hashed = hashlib.sha256()
+        for array in arrays:
+            hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest, known = hashed.hexdigest(), self._heard.get(where)
         if known not in (None, digest):
             raise Stopped(
                 "others answer otherwise than before we were started again, and the noise of this round, which was "
