@@ -142,7 +142,7 @@ class Spending:
         where = f"{self._place} {phase}"
         hashed = hashlib.sha256()
         for array in arrays:
-            hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
         digest, known = hashed.hexdigest(), self._heard.get(where)
         if known not in (None, digest):
             raise Stopped(
