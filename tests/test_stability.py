@@ -31,6 +31,15 @@ def test_limits_of_two_hundred_random_cases():
     check_limits(range(200))
 
 
+@pytest.mark.parametrize("steep", [range(0, 8, 2), range(4)])
+def test_agents_that_are_as_steep_as_others_but_in_directions_of_their_own(steep):
+    weights, first = pisco.Network.ring(8).weights, np.isin(np.arange(8), steep)
+    hessians = np.stack([np.diag([one, 1.0 - one]) for one in first])
+    for rule in ({"local_steps": 1}, {"local_steps": 4, "one_exchange": True, "server_prob": 1.0}):
+        exact, safe = (theory.largest_safe_step(known, weights, **rule) for known in (hessians, np.ones(8)))
+        assert safe <= 1.01 * exact
+
+
 def test_mean_square_growth_is_that_of_drawn_coins():
     """Many runs of the naive algorithm, each with coins of its own, against the growth that the theory gives."""
     rng = np.random.default_rng(3)

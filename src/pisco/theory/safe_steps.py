@@ -45,11 +45,12 @@ def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> fl
     """The η_l up to which every smaller step is stable, in mean square over the coins; 0 when none is.
 
     Given the agents' Hessians it is exact on quadratics. Given only the largest curvature of each agent it is the
-    least of several cases in one dimension: all agents that steep, the flatter half of them flat, one flat, all but
-    one flat. That is no proof for every Hessian below those curvatures, but on random ones the result was never more
-    than 5% above the exact limit, and at least half of it nine times in ten (tests/test_stability.py). For more than
-    `MOST_AGENTS` (`MOST_WITH_COINS` if 0 < p < 1) it is `largest_stable_step` at the steepest agent's curvature: a
-    guide, and too large where agents differ much.
+    least of several cases in one dimension: all agents that steep, the flatter half of them flat, every other one
+    flat (either side of W's smallest eigenvector), one flat, all but one flat. That is no proof for every Hessian
+    below those curvatures, but on random ones the result was never more than 5% above the exact limit, and at least
+    half of it nine times in ten (tests/test_stability.py). For more than `MOST_AGENTS` (`MOST_WITH_COINS` if
+    0 < p < 1) it is `largest_stable_step` at the steepest agent's curvature: a guide, and too large where agents
+    differ much.
 
     Without a server the components of a graph never hear of each other: the limit is then that of the worst of them.
 
@@ -94,9 +95,11 @@ def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
     if given.ndim != 1:
         return [given]
     weights = weights[0] if isinstance(weights, tuple) else weights
-    kept = weights.diagonal() if hasattr(weights, "diagonal") else np.diagonal(weights)
-    one = np.eye(len(given))
-    alone = given * one[np.argsort(-given)[:SINGLED_OUT]]
-    without = given * (1 - one[np.argsort(-kept)[:SINGLED_OUT]])  # those who hear least of the others
-    half = given * (given >= np.median(given))
-    return [case[:, None, None] for case in (given, half, *alone, *without)]
+    matrix = np.asarray(weights.toarray() if hasattr(weights, "toarray") else weights, float)
+    one, steepest = np.eye(len(given)), np.argsort(-given, kind="stable")
+    alone = given * one[steepest[:SINGLED_OUT]]
+    without = given * (1 - one[np.argsort(-np.diagonal(matrix))[:SINGLED_OUT]])  # those who hear least of the others
+    half = given * one[steepest[: (len(given) + 1) // 2]].sum(axis=0)
+    turning = np.linalg.eigh(matrix + matrix.T)[1][:, 0]  # the smallest eigenvalue's: who differs most from neighbours
+    sides = given * (turning > 0), given * (turning < 0)
+    return [case[:, None, None] for case in (given, half, *sides, *alone, *without)]
