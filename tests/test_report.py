@@ -53,6 +53,11 @@ def test_agents_are_watched_on_their_own(single, tmp_path):
     assert "frame_errors" not in single.only([1]).agents and "frame_errors" in single.only([0]).agents
 
 
+def test_some_seeds_of_a_result_keep_what_is_theirs(single):
+    guarded = replace(single, named=[[], [{"agent": 3}]])
+    assert guarded.only([1]).named == [[{"agent": 3}]] and single.only([1]).named == []
+
+
 def test_what_is_kept_of_agents_is_bounded():
     data = {"labels": np.zeros((501, 1), int), "x": np.zeros((501, 1))}
     problem = pisco.Problem(lambda w, batch, key: (batch["x"] - w) ** 2, np.zeros(()), data)

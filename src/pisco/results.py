@@ -139,6 +139,7 @@ class Result:
             seeds=tuple(seeds),
             diverged_at=[self.diverged_at[row] for row in rows],
             agents={n: a for n, a in self.agents.items() if same_first or not n.startswith("frame")},
+            named=[self.named[row] for row in rows] if self.named else [],
         )
 
     def save(self, path: str | Path, *, config: Mapping[str, Any] | None = None) -> Path:
