@@ -11,7 +11,7 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import key_values, note, say
-from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
+from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, pairs, refresh_kits
 
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
@@ -136,7 +136,7 @@ def init(
     given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
     given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
     given |= {"weigh_by": "samples"} if by_samples else {}
-    given |= {"certificates": _pairs(certificate, "certificate", "NAME=DNS", "north=north.example.org")}
+    given |= {"certificates": pairs(certificate, "certificate", "NAME=DNS", "north=north.example.org")}
     plan = Federation.create(**given | tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     if authority:
@@ -346,21 +346,7 @@ def _members(
 
 
 def _addresses(roster: list[str] | None) -> dict[str, str]:
-    return _pairs(roster, "member", "NAME=HOST:PORT", "north=10.0.0.5:7401")
-
-
-def _pairs(given: list[str] | None, what: str, form: str, example: str) -> dict[str, str]:
-    from pisco.errors import InputError
-
-    found: dict[str, str] = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"{pair!r} is no {what}; write {form}, as in {example}")
-        if name in found:
-            raise InputError(f"{name!r} is given twice; give each its own name")
-        found[name] = value
-    return found
+    return pairs(roster, "member", "NAME=HOST:PORT", "north=10.0.0.5:7401")
 
 
 def _numbers(text: str) -> list[int]:

@@ -35,3 +35,18 @@ def refresh_kits(home: Path, plan: Federation) -> int:
     for kit in found:
         refresh(home, plan, kit)
     return len(found)
+
+
+def pairs(given: list[str] | None, what: str, form: str, example: str) -> dict[str, str]:
+    """Options of the form NAME=VALUE, each name once."""
+    from pisco.errors import InputError
+
+    found: dict[str, str] = {}
+    for pair in given or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"{pair!r} is no {what}; write {form}, as in {example}")
+        if name in found:
+            raise InputError(f"{name!r} is given twice; give each its own name")
+        found[name] = value
+    return found

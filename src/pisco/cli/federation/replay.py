@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pisco.cli.console import note, private_files, say
+from pisco.cli.federation.home import pairs
 
 
 def replay(
@@ -48,7 +49,7 @@ def replay(
     from pisco.results import Result
 
     opened = open_kit(kit)
-    plan, files = opened.federation, _pairs(data, "--data")
+    plan, files = opened.federation, pairs(data, "member with its data", "NAME=FILE", "north=north.npz")
     if (log is None) != (plan.presence == "all"):
         fix = "leave out the log" if log else "give the server's rolls.jsonl"
         raise InputError(f"{plan.name!r} has presence = {plan.presence!r}; {fix}")
@@ -71,7 +72,7 @@ def replay(
             simulated.save(out)
         say(f"saved in {out}")
     differ = False
-    for name, folder in _pairs(compare, "--compare").items():
+    for name, folder in pairs(compare, "member with its result", "NAME=FOLDER", "north=north/result").items():
         found = Result.load(Path(folder)).params
         same = _furthest(found, [params[name]])
         differ |= same != 0
@@ -98,15 +99,3 @@ def _furthest(stacked: Any, own: list[Any]) -> float:
     joined = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *own)
     gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - b).max(initial=0.0)), stacked, joined)
     return max(jax.tree.leaves(gaps))
-
-
-def _pairs(given: list[str] | None, option: str) -> dict[str, str]:
-    from pisco.errors import InputError
-
-    found: dict[str, str] = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise InputError(f"{option} is {pair!r}, expected NAME=FILE, as in north=north.npz")
-        found[name] = value
-    return found
