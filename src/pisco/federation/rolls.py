@@ -175,10 +175,6 @@ class Chain:
         if len(stay) < len(roll.present) and not plan.tries_server(roll.attempt):
             raise BadRoll(f"somebody joins at attempt {roll.attempt} of round {roll.round}, which does without server")
 
-    def joining(self) -> tuple[int, ...]:
-        """Who on the newest roll takes part for the first time, and has no state yet."""
-        return tuple(index for index in self.head.present if index not in self.joined)
-
 
 def sign(kit: Kit, digest: bytes) -> bytes:
     """The signature of a kit's key."""

@@ -38,11 +38,6 @@ def hear(secured: socket.socket, seconds: float = ANSWER) -> str:
     return line[:-1].decode("ascii", "replace")
 
 
-def plain(text: str) -> str:
-    """What a relay or a proxy says, fit for a line."""
-    return "".join(each for each in text[:100] if each.isprintable())
-
-
 def printable(details: str) -> str:
     """What a peer says, fit for one line of a log and for a terminal."""
     return "".join(each if each.isprintable() else " " for each in details[:300]).strip()

@@ -15,7 +15,7 @@ from pisco.federation.kits import Kit, Refused
 from pisco.federation.plan import Federation
 from pisco.federation.roster import OUTBOUND, RelayPoint
 from pisco.federation.runtime import tunnels
-from pisco.federation.runtime.lines import Lines, plain
+from pisco.federation.runtime.lines import Lines, printable
 from pisco.federation.runtime.relay import BEAT, Relay, streams_of
 from pisco.federation.runtime.splicing import hang_up, splice
 
@@ -108,7 +108,7 @@ class Outbound:
                 if verb == "ok":
                     log.info("others reach us through the relay %s", relay.name)
                 elif verb == "no":
-                    raise OSError(errno.EACCES, "it refuses us: " + plain(rest))
+                    raise OSError(errno.EACCES, "it refuses us: " + printable(rest))
                 elif verb == "call" and self._seats.acquire(blocking=False):
                     threading.Thread(target=self._take, args=(relay, rest), daemon=True, name="outbound").start()
             now = time.monotonic()
@@ -120,7 +120,7 @@ class Outbound:
 
     def _take(self, relay: RelayPoint, token: str) -> None:
         try:
-            raw = tunnels.agreed(tunnels.knock(self.kit, relay, "take", plain(token)))
+            raw = tunnels.agreed(tunnels.knock(self.kit, relay, "take", printable(token)))
             with self._kept(raw):
                 splice(tunnels.here(self.listen), raw)
         except (OSError, Refused, InputError) as error:  # who called sees it, and tries again

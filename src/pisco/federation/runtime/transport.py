@@ -33,6 +33,7 @@ log = logging.getLogger("pisco.federation")
 
 PULL, TAKE, REPORT, OVERVIEW, ROLL, KEYS, NEWS = "Pull", "Take", "Report", "Overview", "Roll", "Keys", "News"
 LINE = "Line"
+STREAMED = (PULL, LINE)
 SERVICE = "pisco.Federation"
 POLL = 10.0
 """Seconds that a request waits for a message before it is told: not yet."""
@@ -183,17 +184,10 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
             door.refuse(context, name, "what it sends is not a message", grpc.StatusCode.INVALID_ARGUMENT)
         return request
 
-    def streaming(handler: Callable[..., Any]) -> Callable[..., Any]:
+    def streaming(handler: Callable[..., Any], *, many: bool) -> Callable[..., Any]:
         def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
             with door.seat(context) as name:
-                yield from handler(name, read(requests, context, name), context)
-
-        return answer
-
-    def both_ways(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def answer(requests: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
-            with door.seat(context) as name:
-                yield from handler(name, requests, context)
+                yield from handler(name, requests if many else read(requests, context, name), context)
 
         return answer
 
@@ -208,10 +202,10 @@ def serve(door: Door, address: str, methods: dict[str, tuple[Callable[..., Any],
     # call that never sends it would hold a thread.
     handlers = {}
     for name, (handler, request) in methods.items():
-        wrap = {PULL: streaming, LINE: both_ways}.get(name, single)
-        make = grpc.stream_unary_rpc_method_handler if wrap is single else grpc.stream_stream_rpc_method_handler
+        make = grpc.stream_stream_rpc_method_handler if name in STREAMED else grpc.stream_unary_rpc_method_handler
+        answer = streaming(handler, many=name == LINE) if name in STREAMED else single(handler)
         handlers[name] = make(
-            wrap(handler), request_deserializer=_parse(request), response_serializer=methodcaller("SerializeToString")
+            answer, request_deserializer=_parse(request), response_serializer=methodcaller("SerializeToString")
         )
     waiting = PER_PEER * peers + 4
     server = grpc.server(

@@ -25,7 +25,7 @@ from pisco.errors import InputError
 from pisco.federation import authority as ca
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import OUTBOUND, RelayPoint, host_of, is_loopback
-from pisco.federation.runtime.lines import hear, plain, say
+from pisco.federation.runtime.lines import hear, printable, say
 from pisco.federation.runtime.splicing import hang_up, splice
 
 ALPN = "pisco-relay"
@@ -148,7 +148,7 @@ def connect(kit: Kit, address: str) -> socket.socket:
             head += piece
         status = head.split(b"\r\n")[0].decode("ascii", "replace")
         if not status.startswith("HTTP/1.") or status.split(" ")[1:2] != ["200"]:
-            raise OSError(errno.ECONNREFUSED, f"the proxy {parts.hostname} answers {plain(status) or 'nothing'}")
+            raise OSError(errno.ECONNREFUSED, f"the proxy {parts.hostname} answers {printable(status) or 'nothing'}")
     return raw
 
 
@@ -247,7 +247,7 @@ def agreed(secured: ssl.SSLSocket) -> socket.socket:
     with _closed_on_error(secured):
         answer = hear(secured)
         if answer != "ok":
-            raise OSError(errno.EHOSTUNREACH, plain(answer.removeprefix("no ")))
+            raise OSError(errno.EHOSTUNREACH, printable(answer.removeprefix("no ")))
         secured.settimeout(TIMEOUT)
         return secured.unwrap()
 
