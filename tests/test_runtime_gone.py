@@ -12,7 +12,7 @@ from pisco.cli.federation import changes
 from pisco.cli.main import app
 from pisco.federation import kits
 from pisco.federation.authority import Authority
-from pisco.federation.runtime import asking, membership, news
+from pisco.federation.runtime import asking, news, peers
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.wire_pb2 import Overview, Standing
@@ -103,7 +103,7 @@ def test_one_who_is_gone_is_removed_and_everybody_agrees_when(tmp_path, x64, mon
 @pytest.mark.parametrize("server", ["never", "always"])
 def test_two_are_gone_one_after_the_other(tmp_path, x64, monkeypatch, caplog, server):
     states = recorded(monkeypatch)
-    monkeypatch.setattr(membership, "FIRST_WORD", 1.0)
+    monkeypatch.setattr(peers, "FIRST_WORD", 1.0)
     plan = plan_for(5, rounds=120, dtype="float64", patience=120.0, network={"graph": "ring", "server": server})
     ran = Running(tmp_path, plan, problem_of)
     ran.wait(lambda: ran.members["agent-2"].done >= 5)

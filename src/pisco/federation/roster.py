@@ -5,10 +5,11 @@ from __future__ import annotations
 import functools
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import AfterValidator, model_validator
 
 from pisco.errors import InputError, check_number, suggest
@@ -170,6 +171,10 @@ class Epoch:
         if name not in self.names:
             raise InputError(f"there is no agent {name!r} at round {self.start}; {suggest(name, self.names)}")
         return self.members[self.names.index(name)]
+
+    def places(self, indices: Collection[int]) -> np.ndarray:
+        """The members with these indices, as a mask in the order of the rows."""
+        return np.isin([member.index for member in self.members], list(indices))
 
     def incoming(self, name: str) -> dict[str, float]:
         """What agent i's next value is made of: w_ji for every sender j, itself included, in row order."""

@@ -21,14 +21,13 @@ from pisco.federation.runtime.exchanges import dial_ahead, one_exchange
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.member import MemberProcess, wire
 from pisco.federation.runtime.peers import Peer, Received
-from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs
+from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs, sent_of
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, pushing, without_gone
 from pisco.federation.runtime.spending import FILE, START, Spending
 from pisco.federation.runtime.sums import SUMS, Reporting
 from pisco.federation.runtime.timing import Timing
 from pisco.federation.runtime.updates import Compressing, Incoming, Outgoing, compress
 from pisco.metrics import by_column
-from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
 from pisco.seeds import seed_key, streams
@@ -331,7 +330,7 @@ class Agent(MemberProcess):
 
     def before(self) -> list[np.ndarray]:
         """The parameters that are sent, as they were when the round began."""
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self.state.params))]
+        return sent_of(self.state)
 
     def wanted(self, where: Where) -> bool:
         """Whether an exchange is still under way as it was when it began."""

@@ -11,8 +11,7 @@ from pisco.federation.kits import Refused
 from pisco.federation.rolls import BadRoll, Chain, OtherPlan, Roll, check_signature, plan_mark
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
-from pisco.federation.runtime.lines import printable
-from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited
+from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited, stop_if_refused
 from pisco.federation.runtime.rolled import note_roll
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Ready, Rolls
@@ -186,8 +185,7 @@ class Attendance:
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.CANCELLED:  # type: ignore[attr-defined]
                 return None
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:  # type: ignore[attr-defined]
-                raise Stopped(f"the server refuses us: {printable(error.details() or '')}") from None  # type: ignore[attr-defined]
+            stop_if_refused(error)
             raise
         finally:
             self._call = None

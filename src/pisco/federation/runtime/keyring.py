@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,9 +24,8 @@ from pisco.federation.rolls import BadRoll, check_signature, sign
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
 from pisco.federation.runtime.keys_pb2 import MaskKey, MaskKeys
-from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.masks import pair_key
-from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited
+from pisco.federation.runtime.peers import Dropped, Patience, Stopped, stop_if_refused
 from pisco.federation.runtime.transport import grpc
 from pisco.files import atomic_write, read_json
 
@@ -151,7 +149,7 @@ class Keyring:
 
     def _wait_for(self, names: Sequence[str], wanted: Callable[[], bool]) -> None:
         agent, own = self.agent, sign_key(self.kit, self.public)
-        began, pause, say_after = time.monotonic(), 0.05, FIRST_WORD
+        patience = Patience(agent.plan.patience, agent.mailroom.stopping)
         while True:
             missing, why = SERVER, f"no answer from {agent.plan.server_address}"
             try:
@@ -161,26 +159,15 @@ class Keyring:
                     return
                 missing, why = next(iter(late.items()))
             except grpc.RpcError as error:
-                if error.code() is grpc.StatusCode.FAILED_PRECONDITION:  # type: ignore[attr-defined]
-                    raise Stopped(f"the server refuses us: {printable(error.details() or '')}") from None  # type: ignore[attr-defined]
+                stop_if_refused(error)
             except (OSError, Refused, ValueError) as error:
                 if isinstance(error, BadKey):
                     raise Stopped(f"the server gives a key for masks that is refused: {error}") from None
-            waited = time.monotonic() - began
             agent.mailroom.asking = missing
-            if waited > agent.plan.patience:
-                raise Waited(
-                    f"waited {agent.plan.patience:g} s for the key for masks of {missing}: {why}; the state is kept, "
-                    "type the command again once it is back"
-                )
-            if waited > say_after:
-                log.info("waiting for the key for masks of %s: %s", missing, why)
-                say_after = 2 * waited
-            if agent.mailroom.stopping.wait(pause):
-                raise Stopped("asked to stop")
+            remedy = "the state is kept, type the command again once it is back"
+            patience.wait(f"the key for masks of {missing}: {why}", remedy)
             if not wanted():
                 raise Dropped
-            pause = min(1.0, 2 * pause)
 
     def _take(self, heard: MaskKeys) -> None:
         found: dict[str, MaskKey] = {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import math
 import threading
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,10 +25,10 @@ from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.member import BOUNDARY, GONE, GONE_WITHOUT, wire
 from pisco.federation.runtime.news import EVERY
-from pisco.federation.runtime.peers import FIRST_WORD, Peer, Stopped, Waited
+from pisco.federation.runtime.peers import Patience, Peer, Stopped
+from pisco.federation.runtime.programs import sent_of
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import Reporting
-from pisco.parts import only
 from pisco.seeds import streams
 
 if TYPE_CHECKING:
@@ -101,9 +100,8 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
         state = agent.algorithm.rebase(agent.state)
         hop = boundary(agent.plan, epoch.start)
         if hop is not None:
-            arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(only(state.params))]
             where = agent.where(wire(epoch.start), BOUNDARY)
-            agent.report(Reporting(where, epoch.start, hop, epoch.names), arrays)
+            agent.report(Reporting(where, epoch.start, hop, epoch.names), sent_of(state))
     partners = set(agent.partners(old)) - agent.plan.gone_at(epoch.start - 1)
     for name in [each.name for each in old.members if each.name in partners and each not in epoch.members]:
         # It stays until everybody has its last messages; nobody need wait for it to hear so.
@@ -125,19 +123,12 @@ def heed(agent: Agent, changes: Sequence[Change]) -> None:
         log.warning("%s is gone; until round %d %s", change.name, change.round, HEEDED[change.action])
         if change.action == "remove":
             agent.outbox.passed(change.name, GONE)
-    began, said, news, stopping = time.monotonic(), 0.0, agent.news, agent.mailroom.stopping
+    news, patience = agent.news, Patience(agent.plan.patience, agent.mailroom.stopping)
     assert news is not None
     news.every = SOON
     while news.answer.holds != agent.plan.hash:
-        waited = time.monotonic() - began
         whom = printable(news.answer.lacking) or "the server"
-        if stopping.wait(SOON):
-            raise Stopped("asked to stop")
-        if waited > agent.plan.patience:
-            raise Waited(f"waited {agent.plan.patience:g} s for {whom} to take the new plan; the state is kept")
-        if waited > max(FIRST_WORD, 2 * said):
-            said = waited
-            log.info("waiting for %s to take the new plan", whom)
+        patience.wait(f"{whom} to take the new plan", "the state is kept")
     news.every = EVERY
 
 

@@ -6,18 +6,15 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
-import jax
-import numpy as np
-
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.exchanges import from_server
 from pisco.federation.runtime.member import CLOSING, MemberProcess
 from pisco.federation.runtime.peers import Peer
+from pisco.federation.runtime.programs import sent_of
 from pisco.federation.runtime.routes import ServerHop, without_gone
 from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
-from pisco.parts import only
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
@@ -30,7 +27,7 @@ SHORTLY = 10.0
 
 def close_average(agent: Agent) -> None:
     """Give the server once more what we send of our parameters. Who asks for the mean knows that it is kept there."""
-    arrays = [np.asarray(leaf) for leaf in jax.tree.leaves(only(agent.state.params))]
+    arrays = sent_of(agent.state)
     where, k = agent.where(agent.closing_round(), CLOSING), agent.done - 1
     everybody = tuple(range(len(agent.epoch.names)))
     hop = without_gone(ServerHop(None, everybody, everybody), agent.there(k))

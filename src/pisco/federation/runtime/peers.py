@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from pisco.federation.runtime.codec import SMALL, BadMessage, HeldCopy, MessageL
 from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.postbox import Awaited, Postbox
 from pisco.federation.runtime.timing import Timing
+from pisco.federation.runtime.transport import grpc
 
 if TYPE_CHECKING:
     from pisco.federation.runtime.updates import Incoming
@@ -44,6 +45,32 @@ class Waited(Stopped):
 
 class Dropped(Exception):
     """What is pulled is not wanted any more."""
+
+
+class Patience:
+    """Waiting for others: now and then it is said for whom, and it ends once it has lasted too long."""
+
+    def __init__(self, seconds: float, stopping: threading.Event):
+        self.seconds, self.stopping = seconds, stopping
+        self._began, self._pause, self._say_after = time.monotonic(), 0.05, FIRST_WORD
+
+    def wait(self, what: str, remedy: str) -> None:
+        """A moment more; `Stopped` where we are to stop, and `Waited` in the end, with what to do then."""
+        waited = time.monotonic() - self._began
+        if waited > self.seconds:
+            raise Waited(f"waited {self.seconds:g} s for {what}; {remedy}")
+        if waited > self._say_after:
+            log.info("waiting for %s", what)
+            self._say_after = 2 * waited
+        if self.stopping.wait(self._pause):
+            raise Stopped("asked to stop")
+        self._pause = min(1.0, 2 * self._pause)
+
+
+def stop_if_refused(error: Any) -> None:
+    """Stop where the server will not have us; other failures of a question to it may pass."""
+    if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+        raise Stopped(f"the server refuses us: {printable(error.details() or '')}") from None
 
 
 def _always() -> bool:

@@ -162,6 +162,11 @@ class Programs:
             received = yield given
 
 
+def sent_of(state: Any) -> list[np.ndarray]:
+    """The parameters in a state that are sent, as they travel."""
+    return [np.asarray(leaf) for leaf in jax.tree.leaves(only(state.params))]
+
+
 def _nobody(kind: str, call: int, leaves: Any) -> Any:
     raise AssertionError("there is no exchange here")
 

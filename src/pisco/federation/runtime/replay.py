@@ -21,14 +21,13 @@ from pisco.federation.rolls import Roll, counted, plan_mark
 from pisco.federation.roster import Epoch
 from pisco.federation.runtime.cut import Steps
 from pisco.federation.runtime.guarding import guarded_gossip, guarded_mean, moves
-from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs
-from pisco.federation.runtime.rolled import crossings, roll_mask, rolled_hops, rolled_told
+from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs, sent_of
+from pisco.federation.runtime.rolled import crossings, rolled_hops, rolled_told
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip, pushing
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.updates import Compressing, compress
 from pisco.networks.guards import Guard
 from pisco.networks.presence import Masks
-from pisco.parts import only
 from pisco.problems.problem import Problem
 from pisco.results import Result
 from pisco.seeds import seed_key, streams
@@ -97,7 +96,7 @@ def scan(
     if objection:
         raise InputError(f"{objection}, which `scan` does not know; leave it out")
     epoch, own = plan.epoch_at(0), list(weighed(plan, problems, mean_samples).values())
-    masks = np.stack([roll_mask(epoch, roll) for roll in counted(rolls)])
+    masks = np.stack([epoch.places(roll.present) for roll in counted(rolls)])
     network = plan.network_of(epoch, Masks(masks) if plan.presence == "deadline" else None)
     settings = {"rounds": len(masks), "batch_size": plan.batch_size, "seed": plan.seed} | options
     return run(plan.build_algorithm(), together(own), network, **settings)
@@ -175,7 +174,7 @@ class _Again:
         k, plan, epoch = roll.round, self.plan, self.plan.epoch_at(roll.round)
         if epoch.start != self.epoch.start:
             self.enter(epoch)
-        present, names = roll_mask(epoch, roll), epoch.names
+        present, names = epoch.places(roll.present), epoch.names
         there = np.flatnonzero(present).tolist()
         stay = [place for place in there if names[place] in self.states]
         for name in names:  # the absent too: they do it when they are back, and nothing else happens to them until then
@@ -185,7 +184,7 @@ class _Again:
                 self.states[name], self.rounds[name] = self.algorithm.rebase(self.states[name]), k
         self.expelled = roll.expelled
         for place in set(there) - set(stay):
-            leaves = {i: [np.asarray(x) for x in jax.tree.leaves(only(self.states[names[i]].params))] for i in stay}
+            leaves = {i: sent_of(self.states[names[i]]) for i in stay}
             program = self.programs[names[place]]
             averaged = self.mean(leaves, ServerHop(None, tuple(stay), ()))
             if plan.guard is not None and plan.guard.guard_server:
@@ -196,7 +195,7 @@ class _Again:
         told = {i: rolled_told(self.plan, self.routes, roll, i, present) for i in there}
         steps = {i: self.programs[names[i]].round_steps(self.states[names[i]], k, told[i]) for i in there}
         hops = {i: rolled_hops(self.plan, self.routes, roll, i, present) for i in there}
-        starts = {i: [np.asarray(x) for x in jax.tree.leaves(only(self.states[names[i]].params))] for i in there}
+        starts = {i: sent_of(self.states[names[i]]) for i in there}
         eyes = _Eyes(plan.guard, starts, self.mean)
         for place, state in _in_step(steps, lambda kind, place: hops[place], eyes).items():
             self.states[names[place]], self.rounds[names[place]] = jax.tree.map(np.asarray, state), k

@@ -24,11 +24,6 @@ from pisco.federation.runtime.wire_pb2 import Request
 from pisco.networks.rounds import Told
 
 
-def roll_mask(epoch: Epoch, roll: Roll) -> np.ndarray:
-    """Who is present, by place."""
-    return np.isin([member.index for member in epoch.members], roll.present)
-
-
 def rolled_hops(plan: Federation, routes: Routes, roll: Roll, place: int, present: np.ndarray | None) -> list[Hop]:
     """What every exchange of an attempt consists of for the agent at a place."""
     hops = routes.hops(roll.round, place, present)

@@ -26,11 +26,10 @@ from pisco.federation.runtime.codec import MessageLayout, Where
 from pisco.federation.runtime.cut import Later
 from pisco.federation.runtime.member import BOUNDARY, CLOSING
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped
-from pisco.federation.runtime.programs import Mixing
+from pisco.federation.runtime.programs import Mixing, sent_of
 from pisco.federation.runtime.rolled import (
     answer_rolled,
     crossings,
-    roll_mask,
     rolled_boundary,
     rolled_hops,
     rolled_told,
@@ -41,7 +40,6 @@ from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
 from pisco.networks.rounds import Told
-from pisco.parts import only
 from pisco.results import Result
 
 log = logging.getLogger("pisco.federation")
@@ -208,7 +206,7 @@ class RolledAgent(Agent):
         if roll.expelled != self._expelled:
             raise Dropped  # begun before somebody was expelled: once more, from a state that knows it
         self._called, self._attempted = True, roll
-        self.present = roll_mask(self.epoch, roll)
+        self.present = self.epoch.places(roll.present)
         self._hops = rolled_hops(self.plan, self.routes, roll, self.place, self.present)
         self.outbox.forget(self._round_on_wire)
         boundary = rolled_boundary(self.epoch, roll, self.chain.joined)
@@ -257,7 +255,7 @@ class RolledAgent(Agent):
     # The exchanges
 
     def before(self) -> list[np.ndarray]:
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(only(self._entering.params))]
+        return sent_of(self._entering)
 
     def where(self, round_: int, phase: int) -> Where:
         return rolled_where(self, self.chain, round_, phase)

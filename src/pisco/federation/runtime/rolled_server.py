@@ -24,7 +24,7 @@ from pisco.federation.runtime.codec import Where
 from pisco.federation.runtime.member import BOUNDARY, CLOSING, GONE
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Waited
 from pisco.federation.runtime.roll_call import RollCall, Word
-from pisco.federation.runtime.rolled import answer_rolled, note_roll, roll_mask, rolled_boundary, rolled_where
+from pisco.federation.runtime.rolled import answer_rolled, note_roll, rolled_boundary, rolled_where
 from pisco.federation.runtime.routes import ServerHop
 from pisco.federation.runtime.server import Server
 from pisco.federation.runtime.transport import grpc
@@ -231,11 +231,11 @@ class RolledServer(Server):
             return (epoch, hop) if hop else None
         if not self.plan.tries_server(roll.attempt):
             return None
-        return self.hop_of(epoch, roll.round, phase, roll_mask(epoch, roll))
+        return self.hop_of(epoch, roll.round, phase, epoch.places(roll.present))
 
     def _closing(self, epoch: Epoch) -> tuple[Epoch, ServerHop]:
         """Those who took part in the last round give their parameters."""
-        there = tuple(np.flatnonzero(roll_mask(epoch, self.file.rolls[-2])).tolist())
+        there = tuple(np.flatnonzero(epoch.places(self.file.rolls[-2].present)).tolist())
         return epoch, ServerHop(None, there, there)
 
     def taking_part(self, epoch: Epoch) -> int:

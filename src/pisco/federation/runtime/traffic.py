@@ -26,9 +26,8 @@ def costs(
         routes = Routes(plan.network_of(epoch), keys)
         if rolls is not None:
             these = rolls[epoch.start : end]
-            masks = [np.isin([member.index for member in epoch.members], r.present) for r in these]
-            if masks:
-                links = routes.links_among(epoch.start, np.stack(masks))
+            if these:
+                links = routes.links_among(epoch.start, np.stack([epoch.places(r.present) for r in these]))
                 tried = np.asarray([plan.tries_server(r.attempt) for r in these])
                 to_server = {name: getattr(links, name) * tried for name in ("server", "uplinks", "downlinks")}
                 every.append(np.stack(links._replace(**to_server)))

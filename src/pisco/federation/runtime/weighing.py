@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 from typing import TYPE_CHECKING, Any
 
 from pisco.errors import InputError
 from pisco.federation.kits import Refused
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.lines import printable
-from pisco.federation.runtime.peers import FIRST_WORD, Stopped, Waited
+from pisco.federation.runtime.peers import Patience, Stopped, stop_if_refused
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Report
 
@@ -27,9 +26,10 @@ log = logging.getLogger("pisco.federation")
 
 def ask_mean(agent: Agent, samples: int) -> float:
     """The founders' mean number of samples, once the server knows them all; ours is told with the question."""
-    began, pause, say_after, missing = time.monotonic(), 0.1, FIRST_WORD, SERVER
+    patience = Patience(agent.plan.patience, agent.mailroom.stopping)
     told = Report(federation=agent.federation_hash(agent.done + 1), round=agent.done, samples=samples)
     while True:
+        missing = SERVER
         try:
             receipt = agent.peer(SERVER, agent.done).report(told, 10.0)
             agent.mailroom.hear(receipt.troubles)
@@ -37,23 +37,10 @@ def ask_mean(agent: Agent, samples: int) -> float:
                 break
             missing = printable(receipt.missing) or SERVER
         except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.FAILED_PRECONDITION:  # type: ignore[attr-defined]
-                raise Stopped(f"the server refuses us: {printable(error.details() or '')}") from None  # type: ignore[attr-defined]
-            missing = SERVER
+            stop_if_refused(error)
         except (OSError, Refused, ValueError):
-            missing = SERVER
-        waited = time.monotonic() - began
-        if waited > agent.plan.patience:
-            raise Waited(
-                f"waited {agent.plan.patience:g} s for the sample counts of {missing}; type the command again once "
-                "all members are there"
-            )
-        if waited > say_after:
-            log.info("waiting for the sample counts of %s", missing)
-            say_after = 2 * waited
-        if agent.mailroom.stopping.wait(pause):
-            raise Stopped("asked to stop")
-        pause = min(1.0, 2 * pause)
+            pass
+        patience.wait(f"the sample counts of {missing}", "type the command again once all members are there")
     if not (math.isfinite(receipt.mean_samples) and receipt.mean_samples >= 1):
         raise Stopped(f"the server says that members have {receipt.mean_samples:g} samples each, which cannot be")
     mean = receipt.mean_samples
