@@ -13,6 +13,7 @@ import numpy as np
 from pisco.errors import InputError, check_number
 from pisco.networks.graph import Graph, circle, count
 from pisco.networks.spectral import as_csr, check_sums
+from pisco.networks.weights import check_links
 
 if TYPE_CHECKING:
     csr_array = Any  # SciPy ships no types, and what checkers infer is wrong
@@ -87,7 +88,8 @@ def check_pair(weights: tuple[Any, Any], graph: Graph | None) -> tuple[Any, Any]
                 "`weights` to pull and to push must be finite and not negative; leave them out for a usual pair"
             )
         check_sums(matrix, axis, what, usual)
-        _check_arcs(matrix, graph)
+        if graph is not None:
+            check_links(matrix, graph)
     return pull, push
 
 
@@ -96,20 +98,6 @@ def one_way_graph(pull: csr_array, push: csr_array) -> Graph:
     entries = (pull + push).tocoo()
     arcs = np.stack([entries.row, entries.col], axis=1)
     return Graph(pull.shape[0], arcs[entries.row != entries.col].astype(np.int64), one_way=True)
-
-
-def _check_arcs(matrix: csr_array, graph: Graph | None) -> None:
-    if graph is None:
-        return
-    entries, n = matrix.tocoo(), graph.num_agents
-    arcs = graph.arcs if graph.arcs is not None else np.concatenate([graph.edges, graph.edges[:, ::-1]])
-    row, col = entries.row.astype(np.int64), entries.col.astype(np.int64)
-    off = (row != col) & ~np.isin(row * n + col, arcs[:, 0] * n + arcs[:, 1])
-    if off.any():
-        i, j = int(row[off.argmax()]), int(col[off.argmax()])
-        raise InputError(
-            f"`weights` send from agent {i} to agent {j}, who are not linked so in {graph.name}; set it to 0"
-        )
 
 
 def _one_way(n: int, steps: list[int], name: str) -> Graph:

@@ -105,24 +105,27 @@ def check(weights: Any, graph: Graph | None = None, *, tolerance: float = 1e-8) 
     for axis, what in ((1, "row {} of `weights`"), (0, "column {} of `weights`")):
         check_sums(matrix, axis, what, "`weights.metropolis(graph)` builds a valid one", tolerance)
     if graph is not None:
-        _check_support(matrix, graph, n)
+        if n != graph.num_agents:
+            raise InputError(f"`weights` is {n} × {n} but {graph.name} has {graph.num_agents} agents")
+        check_links(matrix, graph)
     return matrix
 
 
-def _check_support(matrix: csr_array, graph: Graph, n: int) -> None:
-    if n != graph.num_agents:
-        raise InputError(f"`weights` is {n} × {n} but {graph.name} has {graph.num_agents} agents")
-    entries = matrix.tocoo()
+def check_links(matrix: csr_array, graph: Graph) -> None:
+    """Refuse weights between agents whom the graph does not link, or not that way."""
+    n, entries = graph.num_agents, matrix.tocoo()
     row, col = entries.row.astype(np.int64), entries.col.astype(np.int64)
-    linked = graph.edges[:, 0] * n + graph.edges[:, 1]  # sorted, as the edges are
-    keys = np.minimum(row, col) * n + np.maximum(row, col)
+    links, so, ends = graph.edges, "", (np.minimum(row, col), np.maximum(row, col))
+    if graph.arcs is not None:
+        links, so, ends = graph.arcs, " so", (row, col)
+    linked, keys = links[:, 0] * n + links[:, 1], ends[0] * n + ends[1]  # the first sorted, as links are
     place = np.minimum(np.searchsorted(linked, keys), max(len(linked) - 1, 0))
     on_graph = (row == col) | ((linked[place] == keys) if len(linked) else False)
     if not on_graph.all():
         at = (~on_graph).argmax()
         raise InputError(
             f"`weights`[{row[at]}, {col[at]}] is {entries.data[at]:.10g} but agents {row[at]} and {col[at]} "
-            f"are not linked in {graph.name}; set it to 0 or add the edge"
+            f"are not linked{so} in {graph.name}; set it to 0 or add the edge"
         )
 
 
