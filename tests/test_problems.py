@@ -17,6 +17,7 @@ from pisco.interop import host
 from pisco.problems.blocks import weighted_total
 from pisco.problems.gradient import gradient
 from pisco.problems.sampling import batch_indices
+from pisco.problems.subsample import subsample
 from pisco.tree import squared_norm
 
 from worlds import Quadratics
@@ -237,6 +238,13 @@ def test_agents_with_fewer_samples_than_are_measured_count_alike(x64):
     problem = pisco.Problem(lambda p, b, k: (b["y"] - p) ** 2, jnp.zeros(()), data, eval_samples=4)
     wanted = np.mean([np.mean(np.arange(min(m, 4)) ** 2.0) for m in (1, 6, 9)])
     np.testing.assert_allclose(jax.jit(problem.objective)(jnp.zeros(())), wanted, rtol=1e-12)
+
+
+def test_one_small_agent_does_not_keep_a_problem_from_being_thinned():
+    data = [{"y": np.arange(float(m))} for m in (1, 60, 90)]
+    problem = pisco.Problem(lambda p, b, k: (b["y"] - p) ** 2, jnp.zeros(()), data)
+    assert subsample(problem, 12).num_measured == 1 + 4 + 4
+    assert subsample(problem, 3 * 90).num_measured == 1 + 60 + 90
 
 
 def bad_problem(**changes):

@@ -69,7 +69,8 @@ def auto_step(
     curvature = max(smoothness(subsample(problem, 5000, test=False), iterations=15), 1e-12)
     grid = [4 / (curvature * (local_steps + 1)) / 2**k for k in range(12)]
     length = min(rounds, FIRST)
-    trials = _Trials(rule, subsample(problem, problem.num_samples, test=False), network, batch_size, seeds)
+    untested = subsample(problem, problem.num_agents * problem.max_size, test=False)
+    trials = _Trials(rule, untested, network, batch_size, seeds)
     ends = trials.ends(grid, length)
     best = min(ends, key=ends.__getitem__)
     if math.isinf(ends[best]):

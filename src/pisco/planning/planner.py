@@ -155,7 +155,8 @@ def plan(
     estimates = estimate(problem, batch_size=batch_size)
     # Few samples add their own noise to a gradient's norm; it has to stay far below what is asked for.
     fine = 20 * estimates.noise / goal.bound if goal.column.startswith("grad_norm_sq") else 0.0
-    few = subsample(problem, int(min(max(samples, fine), problem.num_samples)), test=goal.metric.of == TEST)
+    most = problem.num_agents * problem.max_size
+    few = subsample(problem, int(min(max(samples, fine), most)), test=goal.metric.of == TEST)
     meters = priced(problem, networks, prices) if clock is None else timed(problem, networks, clock, rounds)
     track = Track(
         few,

@@ -31,7 +31,7 @@ def subsample(problem: Problem, samples: int = 10_000, *, test: bool = True, see
             rows = np.random.default_rng(seed).permutation(problem.num_test)[:samples]
             few.test = jax.tree.map(lambda leaf: leaf[rows], few.test)
     each = max(1, samples // problem.num_agents)
-    measured = problem.min_size if problem.eval_samples is None else problem.eval_samples
+    measured = problem.max_size if problem.eval_samples is None else problem.eval_samples
     if each >= measured:
         return few
     generator = np.random.default_rng(seed)
