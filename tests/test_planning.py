@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,7 +24,8 @@ from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
 from pisco.planning.forecast import rows_to
 from pisco.planning.meters import priced
-from pisco.planning.pilot import values_of
+from pisco.planning.pilot import LUCKY, Pilot, values_of
+from pisco.planning.search import FINAL_SEEDS, RACE_SEEDS, RUN_OFF_SEEDS, Search
 from pisco.planning.settings import PISCO, Setting
 from pisco.problems.subsample import subsample
 from pisco.targets import Target
@@ -37,7 +39,7 @@ TARGET = ("grad_norm_sq", 1e-3)
 
 def small_plan(network=None, seconds=600, **options):
     network = network or pisco.Network.ring(6)
-    return plan(WORLD.problem(), network, rounds=300, target=TARGET, seconds=seconds, **options)
+    return plan(WORLD.problem(), network, **({"rounds": 300, "target": TARGET, "seconds": seconds} | options))
 
 
 def test_a_plan_does_what_it_says():
@@ -97,6 +99,13 @@ def test_round_prices_agree_with_what_runs_count():
     meter = priced(WORLD.problem(), {"metropolis": network}, prices)(silent, (0,))
     assert silent.algorithm.hyperparameters["server_prob"] == 0.25 and result.history["messages_gossip"][-1] == 0
     assert prices.paid(result.final, result.history)[0] == meter.paid(0, 8, 2)
+
+
+def test_the_worst_agent_can_be_a_target(experiment):
+    """Pilots measure what the target is of; here it is met already."""
+    config = load(experiment, ["problem.each_agent=true", "problem.dataset_options.test=0.2"])
+    with pytest.raises(pisco.InputError, match="test_accuracy_worst = 0.001 is met before the first round"):
+        plan_config(config, target=("test_accuracy_worst", 0.001))
 
 
 def test_a_planned_experiment_is_what_its_method_asks_for(experiment):
@@ -200,8 +209,6 @@ def test_what_is_best_so_far_survives_an_interrupt_and_a_short_budget():
 
 def test_a_search_keeps_its_time(monkeypatch):
     """A stretch of a pilot takes two seconds and a program five to compile, by a clock of ours; 60 seconds are 60."""
-    from types import SimpleNamespace
-
     from pisco.planning import planner, track
 
     now, seen, real = [0.0], set(), track.Track._stretch
@@ -219,11 +226,66 @@ def test_a_search_keeps_its_time(monkeypatch):
     assert found.interrupted and 40 < found.seconds <= 60
 
 
+class LuckyTrack:
+    """Stands for pilots: what a setting costs with the seeds of a stage is known beforehand."""
+
+    target, stride = Target.of(*TARGET), 1
+
+    def __init__(self, costs):
+        self.costs, self.finished = costs, []
+
+    def race(self, settings, seeds, **how):
+        stage = (RACE_SEEDS, FINAL_SEEDS, RUN_OFF_SEEDS).index(seeds)
+        new = [LuckyPilot(setting, seeds, self.costs[setting][stage]) for setting in settings]
+        self.finished += new
+        return new
+
+    def cheapest(self, seeds):
+        return min((p.cost for p in self.finished if p.seeds == seeds and p.status == "reached"), default=math.inf)
+
+
+class LuckyPilot:
+    rounds = 10
+
+    def __init__(self, setting, seeds, cost):
+        self.setting, self.seeds, self.cost = setting, seeds, cost
+        self.status = "reached" if math.isfinite(cost) else "missed"
+
+    def predicted(self, target):
+        return self.cost
+
+    def standing(self, target, rounds):
+        return self.cost
+
+
+def test_a_run_off_that_shows_luck_leads_to_other_finals():
+    """The two largest steps promise most and miss the target with more seeds; the third does what it promised."""
+    steps = [Setting("pisco", "fdla", 1, 0.0, lr) for lr in (2.0, 1.4, 0.5)]
+    search = object.__new__(Search)
+    search.track = LuckyTrack(dict(zip(steps, ((60, 56, math.inf), (70, 64, 300), (104, 110, 109)), strict=True)))
+    search.finals, search.run_off, search.failed = [], [], set()
+    search.track.race(steps, RACE_SEEDS)
+    search._decide()
+    search.growth = lambda setting: (0.9, 0.9)
+    assert search.final_order()[0].setting == steps[2] and search.final_order()[0].cost == 109
+    assert {p.setting for p in search.finals if p.status == LUCKY} == set(steps[:2])
+
+
+def test_a_pilot_whose_rounds_cost_nothing_and_lead_nowhere_has_no_price():
+    flat = Pilot(
+        Setting("pisco", "fdla", 1, 0.0, 1.0), (0,), SimpleNamespace(unit=0.0), [], [{"grad_norm_sq": [1.0] * 9}]
+    )
+    flat.met_at, flat.rounds = [None], 8
+    assert flat.predicted(Target.of(*TARGET)) == math.inf  # and not NaN, which sorts anywhere
+
+
 def test_nonsense_is_refused():
     with pytest.raises(pisco.InputError, match="no measure of training"):
         plan(WORLD.problem(), pisco.Network.ring(6), rounds=10, target=("bytes_gossip", 1.0))
     with pytest.raises(pisco.InputError, match="met before the first round"):
         plan(WORLD.problem(), pisco.Network.ring(6), rounds=10, target=("loss", 1e9))
+    with pytest.raises(pisco.InputError, match="dsgd has nothing to measure tracking_error of"):
+        small_plan(target=("tracking_error", 1.0), methods=["dsgd"])
     with pytest.raises(pisco.InputError, match="6 agents and the network 5"):
         plan(WORLD.problem(), pisco.Network.ring(5), rounds=10)
 

@@ -17,6 +17,8 @@ from pisco.targets import Target
 
 REACHED, MISSED, DIVERGED = "reached", "missed", "diverged"
 COSTLIER, SLOWER, RUNNING = "costlier", "slower", "running"
+LUCKY = "lucky"
+"""It reached the target with these seeds, and with more of them it cost much more or did not."""
 
 
 def values_of(target: Target, rows: Mapping[str, Sequence[float]]) -> np.ndarray:
@@ -99,7 +101,8 @@ class Pilot:
             return self.cost
         # Without a coin, what rounds have cost so far: where the loss is watched the server comes less and less often.
         unit = self.floor / self.rounds if self.setting.periodic and self.rounds else self.unit
-        return self.rounds_ahead(target) * unit
+        ahead = self.rounds_ahead(target)
+        return ahead * unit if math.isfinite(ahead) else math.inf  # where rounds cost nothing, too
 
     def parts(self, price: float) -> dict[str, float]:
         """For what a price is paid."""

@@ -16,10 +16,10 @@ import numpy as np
 from pisco.clock import Clock
 from pisco.costs import Prices
 from pisco.errors import InputError, check_counts, check_distinct, check_number, check_positive
-from pisco.metrics import TEST
+from pisco.metrics import AGENTS, TEST, with_running_mean
 from pisco.networks.network import Network
 from pisco.planning.meters import priced, timed
-from pisco.planning.pilot import DIVERGED, SLOWER, Pilot, values_of
+from pisco.planning.pilot import DIVERGED, LUCKY, SLOWER, Pilot, values_of
 from pisco.planning.search import RACE_SEEDS, Search
 from pisco.planning.settings import PISCO, PROBABILITIES, Modes, Setting, first_setting
 from pisco.planning.track import Track
@@ -156,7 +156,7 @@ def plan(
     # Few samples add their own noise to a gradient's norm; it has to stay far below what is asked for.
     fine = 20 * estimates.noise / goal.bound if goal.column.startswith("grad_norm_sq") else 0.0
     most = problem.num_agents * problem.max_size
-    few = subsample(problem, int(min(max(samples, fine), most)), test=goal.metric.of == TEST)
+    few = subsample(problem, int(min(max(samples, fine), most)), test=goal.metric.of in (TEST, AGENTS))
     meters = priced(problem, networks, prices) if clock is None else timed(problem, networks, clock, rounds)
     track = Track(
         few,
@@ -170,10 +170,16 @@ def plan(
     )
     chosen: Any = {"methods": methods, "probabilities": probabilities, "local_steps": local_steps}
     search = Search(track, Modes.of(networks), estimates, **chosen)
-    first, allowed = next(iter(search.firsts.items()))
-    start = track.begin(first._replace(weights=next(iter(networks)), server_prob=allowed[-1]), RACE_SEEDS)
-    if all(goal.met(values_of(goal, row)).all() for row in start.rows):
-        raise InputError(f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one")
+    for first, allowed in search.firsts.items():
+        start = track.begin(first._replace(weights=next(iter(networks)), server_prob=allowed[-1]), RACE_SEEDS)
+        if goal.column not in with_running_mean(start.rows[0]):
+            raise InputError(
+                f"{first.method} has nothing to measure {goal.column} of; leave it out, or give another target"
+            )
+        if all(goal.met(values_of(goal, row)).all() for row in start.rows):
+            raise InputError(
+                f"the target {goal.column} = {goal.bound:g} is met before the first round; give a harder one"
+            )
     interrupted = False
     try:
         search.run(began, seconds)
@@ -236,7 +242,8 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
 
 def _best_at(search: Search, p: float) -> Pilot | None:
     """The cheapest pilot at one p. What ran longest tells most: the run-off, the finals, what was not dropped."""
-    here = [q for q in search.track.finished if q.setting.server_prob == p and q.status != DIVERGED and q.rounds]
+    here = [q for q in search.track.finished if q.setting.server_prob == p and q.setting not in search.failed]
+    here = [q for q in here if q.status not in (DIVERGED, LUCKY) and q.rounds]
     decided, finals = (
         [q for q in here if q in stage and math.isfinite(q.cost)] for stage in (search.run_off, search.finals)
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.planning.pilot import DIVERGED, SLOWER, Pilot, values_of
+from pisco.planning.pilot import DIVERGED, LUCKY, SLOWER, Pilot, values_of
 from pisco.planning.settings import Modes, Setting, allowed, candidates, first_setting
 from pisco.planning.track import OutOfTime, Track
 from pisco.theory.estimates import Estimates
@@ -24,6 +24,9 @@ RUN_OFF_SEEDS = tuple(range(900, 924))
 
 CONTENDERS, CLOSE = 4, 1.5
 """At most this many finalists, up to this many times the cheapest, meet in the run-off: nine seeds can be lucky."""
+
+DECISIONS = 5
+"""How often finals are held at most, where the run-off shows that the finalists were lucky."""
 
 NEAR = 1.1
 """Among finalists this close to the cheapest, one that the theory calls stable is preferred."""
@@ -80,14 +83,33 @@ class Search:
         self._refine()
 
     def _decide(self) -> None:
+        """Finals and a run-off; again where others promise much less than what is left of the finalists' luck."""
         track = self.track
-        try:
-            track.race(self._finalists(), FINAL_SEEDS, halve=False, words="finals on fresh seeds")
-        finally:
-            self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
-        near = CLOSE * track.cheapest(FINAL_SEEDS)
-        met = [pilot.setting for pilot in self.final_order() if math.isfinite(pilot.cost) and pilot.cost <= near]
-        self.run_off = track.race(met[:CONTENDERS], RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
+        for _ in range(DECISIONS):
+            known = {pilot.setting for pilot in self.finals}
+            try:
+                fresh = [setting for setting in self._finalists() if setting not in known]
+                track.race(fresh, FINAL_SEEDS, halve=False, words="finals on fresh seeds")
+            finally:
+                self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
+            near = CLOSE * track.cheapest(FINAL_SEEDS)
+            finals = sorted((p for p in self.finals if self._undecided(p)), key=self._key)
+            met = [pilot.setting for pilot in finals if math.isfinite(pilot.cost) and pilot.cost <= near]
+            self.run_off += track.race(met[:CONTENDERS], RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
+            self._unmask()
+            best = track.cheapest(RUN_OFF_SEEDS)
+            if not any(CLOSE * pilot.cost < best for pilot in self.ranked() if self._undecided(pilot)):
+                break
+
+    def _undecided(self, pilot: Pilot) -> bool:
+        return self._may_win(pilot) and pilot.setting not in {decided.setting for decided in self.run_off}
+
+    def _unmask(self) -> None:
+        """What the run-off did not confirm was luck."""
+        costs = {pilot.setting: pilot.cost for pilot in self.run_off}
+        for pilot in self.track.finished:
+            if pilot.seeds != RUN_OFF_SEEDS and costs.get(pilot.setting, 0.0) > CLOSE * pilot.cost:
+                pilot.status = LUCKY
 
     def _check(self) -> None:
         while order := self.final_order():
@@ -110,7 +132,7 @@ class Search:
     def _finalists(self) -> list[Setting]:
         """The best two of each of the best three p: pilots share their coins, so all of one p may have been lucky."""
         chosen: dict[float, list[Setting]] = {}
-        for pilot in self.ranked():
+        for pilot in filter(self._undecided, self.ranked()):
             p = pilot.setting.server_prob
             if p in chosen or len(chosen) < 3:
                 chosen.setdefault(p, [])
@@ -166,14 +188,15 @@ class Search:
         return near + [p for p in finals if p not in near]
 
     def _may_win(self, pilot: Pilot) -> bool:
-        return pilot.status != DIVERGED and pilot.setting not in self.failed
+        return pilot.status not in (DIVERGED, LUCKY) and pilot.setting not in self.failed
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether nothing reached the target, and all that ran for long (the finals, if any) end flat above it."""
+        """Whether nothing reached the target, and all that ran for long end flat, by the most seeds of each."""
         target, tried = self.track.target, [p for p in self.track.finished if p.status not in (DIVERGED, SLOWER)]
         reached = any(math.isfinite(p.cost) for p in tried)
-        tried = [p for p in tried if p in self.finals] or tried
+        finalists = {p.setting for p in self.finals}
+        tried = [p for p in tried if p.seeds == FINAL_SEEDS or p.setting not in finalists]
         longest = max((p.rounds for p in tried), default=0)
         told = longest >= ROWS_TOLD * self.track.stride and (not target.metric.rising or target.metric.unit == "%")
         return told and not reached and all(math.isinf(p.predicted(target)) for p in tried if 2 * p.rounds >= longest)
