@@ -290,6 +290,16 @@ def test_who_blames_one_after_the_other_is_left_out_itself(blames, liars):
     assert {*honest} <= {*call.chain.head.present}
 
 
+def test_one_that_says_it_is_done_and_is_blamed_by_a_second_member_goes_too():
+    call = begun(plan_of(6, quorum=3), 6)
+    for waiting, on, left in (({1}, 0, {0}), ({1}, 5, {1}), ({1, 2}, 5, {1, 5})):
+        words(call, 2.1, *({*range(6)} - waiting))
+        words(call, 2.1, *waiting, done=0, waits_for=on)
+        assert {*call.chain.head.present} - {*call.decide(2.1).present} == left
+    call.plan = plan_of(6, quorum=5)  # not two at once where a quorum would not be left
+    assert call.decide(2.1).present == (0, 2, 3, 4, 5)
+
+
 def test_who_alone_does_not_get_the_average_is_left_out():
     call = begun(plan_of(4), 4)
     words(call, 2.1, 0, 1, 2)

@@ -57,7 +57,7 @@ class RollCall:
         self._rests: dict[int, float] = {}
         self._failures: dict[int, float] = {}
         self._paces: dict[int, deque[float]] = {}
-        self._blamed: dict[int, int] = {}  # whom each waited for first that was done
+        self._blamers: dict[int, set[int]] = {}  # who has waited for each that was done
         self._noted = 0  # rolls whose paces are noted
         self._expelled: set[int] = set()  # to be left off from the next roll on
         for roll in rolls:
@@ -191,10 +191,16 @@ class RollCall:
         named = [*(self._words[i].waits_for for i in waiting), server_waits_for]
         waited_for = Counter(index for index in named if index in present)
         worst = max(waited_for, key=lambda i: (waited_for[i], not self._done(i), i), default=None)
+        spare = len(present) - self.plan.quorum_at(self.chain.head.round)
         if worst is None:  # they wait for the server, and it for nobody: its average does not get through to them
-            return set(waiting) if len(present) - len(waiting) >= self.plan.quorum_at(self.chain.head.round) else set()
+            return set(waiting) if len(waiting) <= spare else set()
         if not self._done(worst) or worst == server_waits_for:
             return {worst}
-        # It is done: the way to it is cut, or who waits lies. Who waits for a second one that is done goes itself.
+        # It is done: the way to it is cut, or one of the two lies. Who waits for a second one goes itself, and so does
+        # one for whom a second member waits, where a quorum is left.
         by = [i for i in waiting if self._words[i].waits_for == worst]
-        return {i for i in by if self._blamed.setdefault(i, worst) != worst} or {worst}
+        blamers = self._blamers.setdefault(worst, set())
+        blamers |= {*by}
+        again = {i for i in by if any(i in who for other, who in self._blamers.items() if other != worst)}
+        both = again | {worst} if len(blamers) > 1 else again
+        return next((gone for gone in (both, again) if 0 < len(gone) <= spare), {worst})
