@@ -547,9 +547,9 @@ def test_a_terminated_process_keeps_its_state_and_logs_json(tmp_path):
     line = started.stderr.readline()  # it waits for the others, and says so
     started.terminate()
     rest = started.communicate(timeout=60)[1]
-    told = json.loads(line)
+    told, end = json.loads(line), json.loads(rest.splitlines()[-1])
     assert told["member"] == "agent-0" and told["level"] == "info" and "waiting for" in told["message"]
-    assert started.returncode == 143 and "the state is kept" in rest
+    assert started.returncode == 143 and "the state is kept" in end["message"]
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from pisco.federation.runtime.member import MemberProcess
     from pisco.results import Result
 
+log = logging.getLogger("pisco.federation")
+
 OUT_OF_PATIENCE = 3
 """Exit code when somebody did not answer for too long, or the disk is full: the same command continues."""
 STOPPED = 4
@@ -99,13 +101,13 @@ def agent(
         if every() or done == rounds:
             loss = made.history.values.get("loss")
             news = f", loss {loss[-1]:.4g}" if loss else ""
-            logging.getLogger("pisco.federation").info("round %d of %d%s", done, rounds, news)
+            log.info("round %d of %d%s", done, rounds, news)
 
     with speaking(opened, log_json), _room(folder):
         kind = AGENTS[opened.federation.presence]
         made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
-            note(f"{made.name} continues after round {made.done} of {rounds}")
+            log.info("continues after round %d of %d", made.done, rounds)
         result = _run(made, made.run, metrics)
     _keep(result, out or kit / "result")
 
@@ -138,7 +140,7 @@ def server(
 
     def progress(ledger: Any) -> None:
         if every():
-            logging.getLogger("pisco.federation").info("%s", ledger.line())
+            log.info("%s", ledger.line())
 
     folder = state or kit / "state"
     with speaking(opened, log_json), _room(folder):
@@ -206,9 +208,9 @@ def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None)
             return work()
     except Stopped as stopped:
         if interrupted:
-            note("interrupted; the state is kept, type the command again to continue")
+            log.info("interrupted; the state is kept, type the command again to continue")
             raise typer.Exit(128 + interrupted[0]) from None
-        note(f"stopped: {stopped}")
+        log.error("stopped: %s", stopped)
         raise typer.Exit(OUT_OF_PATIENCE if isinstance(stopped, Waited) else STOPPED) from None
     finally:
         for number, handler in before.items():
@@ -223,7 +225,11 @@ def _room(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        note(f"stopped: {folder} has no room ({error.strerror}); the state is kept, type the command again once it has")
+        log.error(
+            "stopped: %s has no room (%s); the state is kept, type the command again once it has",
+            folder,
+            error.strerror,
+        )
         raise typer.Exit(OUT_OF_PATIENCE) from None
 
 
@@ -252,15 +258,21 @@ def open_kit(folder: Path, proxy: str | None = None) -> Kit:
 @contextmanager
 def speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
     """Log lines on stderr, with the time and who wrote them."""
+    from pisco.errors import InputError
+
     handler = logging.StreamHandler(sys.stderr)
     plain = logging.Formatter(f"%(asctime)s {kit.name}: %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(_Json(kit) if as_json else plain)
-    log = logging.getLogger("pisco.federation")
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     kit.look_for_certificate()  # it says so when the certificate ends soon
     try:
         yield
+    except InputError as error:
+        if not as_json:
+            raise
+        log.error("%s", error)
+        raise typer.Exit(2) from None
     finally:
         log.removeHandler(handler)
 
