@@ -76,9 +76,13 @@ def normalised(params, batch, key):
     return (((values - values.mean()) / (values.std() + 1e-3) - 0.3) ** 2).mean()
 
 
-def contrastive(params, batch, key):
+def contrastive_each(params, batch, key):
     scores = jnp.outer(batch @ params, batch @ params)
-    return (jax.nn.logsumexp(scores, axis=1) - jnp.diag(scores)).mean()
+    return jax.nn.logsumexp(scores, axis=1) - jnp.diag(scores)
+
+
+def contrastive(params, batch, key):
+    return contrastive_each(params, batch, key).mean()
 
 
 def with_dropout(params, batch, key):
@@ -89,6 +93,16 @@ def with_dropout(params, batch, key):
 @pytest.mark.parametrize("loss", [normalised, contrastive, with_dropout, lambda p, b, k: 0 * b.sum()])
 def test_other_losses_of_a_whole_batch_are_not(loss):
     assert not small(loss).per_sample
+
+
+@pytest.mark.parametrize("loss", [normalised, contrastive])
+def test_a_mean_that_compares_samples_is_warned_of_where_they_are_taken_alone(loss):
+    unequal = [POINTS[0], POINTS[1][:3]]
+    with pytest.warns(UserWarning, match=r"together is .* return one loss a sample") as said:
+        small(loss, data=unequal)
+    assert len(said) == 1
+    small(with_dropout, data=unequal)
+    small(contrastive_each, data=unequal)
 
 
 def test_a_sum_from_another_framework_is_refused():

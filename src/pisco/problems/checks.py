@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -107,13 +108,11 @@ def check_buffers(problem: Problem, params: Params) -> None:
 
 def check_mean(problem: Problem) -> None:
     """Refuse a sum: it grows by the same amount with every copy of the same samples, where a mean stays."""
-    rows = np.linspace(0, problem.num_samples - 1, min(problem.num_samples, 4)).astype(int)
-    start = problem.init(jax.random.key(0))
-    some = problem.data.gather(rows) if problem.streams else jax.tree.map(lambda leaf: leaf[rows], problem.data)
+    start, some, count = problem.init(jax.random.key(0)), *_some(problem)
     loss = jax.jit(lambda params, batch: without_buffers(problem.loss(problem.whole(params), batch, None)))
 
     def at(copies: int) -> float:
-        return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(np.arange(len(rows)), copies)], some)))
+        return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(np.arange(count), copies)], some)))
 
     with heeding(problem.trouble):
         once, twice = at(1), at(2)
@@ -122,8 +121,32 @@ def check_mean(problem: Problem) -> None:
         grows = abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step)
     if grows:
         raise InputError(
-            f"loss returns a sum: {once:.4g} for {len(rows)} samples, {twice:.4g} for the same ones twice; "
+            f"loss returns a sum: {once:.4g} for {count} samples, {twice:.4g} for the same ones twice; "
             "return their mean, as in jnp.mean(…), or one loss a sample"
+        )
+
+
+def _some(problem: Problem) -> tuple[Any, int]:
+    """A few samples from everywhere, and how many."""
+    rows = np.linspace(0, problem.num_samples - 1, min(problem.num_samples, 4)).astype(int)
+    return problem.data.gather(rows) if problem.streams else jax.tree.map(lambda leaf: leaf[rows], problem.data), len(
+        rows
+    )
+
+
+def warn_of_comparisons(problem: Problem) -> None:
+    """Say so where a mean loss is asked of one sample at a time, and is not the mean of what it says then."""
+    some, count = _some(problem)
+    both = jax.jit(lambda params, batch: (problem.batch_loss(params, batch), problem.sample_losses(params, batch)))
+    with heeding(problem.trouble):
+        together, alone = (np.asarray(x, float) for x in both(problem.init(jax.random.key(0)), some))
+    same = abs(together - alone.mean()) <= 0.05 * (abs(together) + abs(alone).mean())
+    if np.isfinite(together) and not same:
+        warnings.warn(
+            f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
+            "it compares samples, and here it is measured, and full batches are taken, one sample at a time; return "
+            "one loss a sample",
+            stacklevel=3,
         )
 
 

@@ -20,7 +20,14 @@ from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
 from pisco.problems.blocks import samples_at_once, weighted_total
-from pisco.problems.checks import check_loss, check_metrics, check_start, check_transform, without_buffers
+from pisco.problems.checks import (
+    check_loss,
+    check_metrics,
+    check_start,
+    check_transform,
+    warn_of_comparisons,
+    without_buffers,
+)
 from pisco.tree import like_one
 from pisco.trouble import Trouble
 from pisco.types import Key, Params
@@ -131,6 +138,8 @@ class Problem:
         self.eval_batch = samples_at_once(self) if eval_batch is None else eval_batch
         if stream is not None:
             self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
+        if not (self.per_sample or self._together or isinstance(self.loss, WeightedLoss)):
+            warn_of_comparisons(self)
         check_transform(self)
         check_metrics(self)
 
@@ -265,14 +274,19 @@ class Problem:
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
             return weighted_total(self.weighted_loss, params, some, weights.reshape(-1), self.eval_batch)
-        alike = self.min_size == self.max_size and self.scales is None
-        if alike and self.num_samples <= self.eval_batch:
+        if self._together:
             return self.batch_loss(params, everything(self._all()))
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
         weights = 1.0 / (self.num_agents * jnp.asarray(self.sizes, float)[agent_of])
         weights = weights if self.scales is None else weights * self.scales[agent_of]
         return weighted_total(self.weighted_loss, params, self._all(), weights, self.eval_batch)
+
+    @property
+    def _together(self) -> bool:
+        """Whether f is the loss of all samples as one batch."""
+        alike = self.min_size == self.max_size and self.scales is None and not self.personal
+        return alike and self.eval_samples is None and self.num_samples <= self.eval_batch
 
     def _all(self) -> Any:
         return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
