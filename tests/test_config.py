@@ -102,6 +102,10 @@ def test_it_says_the_same_as_python(tiny):
         (["problem.partition=srted"], "unknown partition 'srted'; did you mean 'sorted'?"),
         (["problem.name=logstic"], "unknown problem 'logstic'; did you mean 'logistic'?"),
         (["rounds"], "'rounds' sets nothing; write table.key=value"),
+        (["rounds=9"], "rounds is not a setting; did you mean 'run.rounds'?"),
+        (["local_lr=0.2"], "local_lr is not a setting; did you mean 'algorithm.local_lr'?"),
+        (["weights=fdla"], "weights is not a setting; did you mean 'problem.weights' or 'network.weights'?"),
+        (["run.batch_size=all"], "run.batch_size is 'all', expected a whole number or \"full\""),
         (["run.rounds.x=1"], "rounds is a value, not a table"),
     ],
 )
@@ -110,6 +114,12 @@ def test_mistakes_are_one_sentence(tiny, overrides, sentence):
         load(tiny, overrides)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_mark_that_some_editors_put_first_is_no_mistake(tiny):
+    marked = tiny.with_name("marked.toml")
+    marked.write_bytes(b"\xef\xbb\xbf" + tiny.read_bytes())
+    assert load(marked).run == load(tiny).run
 
 
 @pytest.mark.parametrize(

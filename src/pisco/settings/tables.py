@@ -35,6 +35,8 @@ def _seed(number: int) -> int:
 
 
 def _full_batch(value: Any) -> Any:
+    if isinstance(value, str) and value != "full":
+        raise ValueError('expected a whole number or "full"')
     return None if value == "full" or (value == 0 and not isinstance(value, bool)) else value
 
 
@@ -224,7 +226,9 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         return str(cause)
     if kind == "extra_forbidden":
         what = "a table" if isinstance(given, dict) else "a setting"
-        return f"{place} is not {what}; {suggest(where[-1], _fields(model, where[:-1]))}"
+        inside = [] if where[1:] or what == "a table" else _inside(model, place)
+        near = f"did you mean {' or '.join(map(repr, inside))}?"
+        return f"{place} is not {what}; {near if inside else suggest(where[-1], _fields(model, where[:-1]))}"
     if kind == "missing":
         table = _is_table(_fields(model, where[:-1])[where[-1]].annotation)
         return f"{source} lacks {f'the table [{place}]' if table else place}; add it, {hint}"
@@ -254,6 +258,16 @@ def _fields(model: Any, where: list[str]) -> dict[str, Any]:
             annotation = model.model_fields[part].annotation
             model = next((each for each in (annotation, *get_args(annotation)) if _is_table(each)), model)
     return model.model_fields
+
+
+def _inside(model: type[BaseModel], name: str) -> list[str]:
+    """Where a setting belongs that was given without its table."""
+
+    def holds(table: str) -> bool:
+        brought = (row for choice in options.choices(table) for row in map(choice.options, choice.registry.rows))
+        return name in _fields(model, [table]) or any(name in row for row in brought)
+
+    return [f"{table}.{name}" for table in model.model_fields if holds(table)]
 
 
 def _is_table(annotation: Any) -> bool:

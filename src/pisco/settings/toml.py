@@ -15,7 +15,7 @@ from pisco.errors import InputError
 def read(path: Path) -> dict[str, Any]:
     """The tables of a file; a mistake in it is named with file and line."""
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")  # some editors of Windows put a mark first
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not a text file in UTF-8 (byte {error.start}); give a TOML file") from error
     except OSError as error:
