@@ -364,6 +364,9 @@ def test_data(tiny):
     assert table.exit_code == 0 and "8 samples of shape (1,) int8, 2 for testing, 2 classes" in table.stdout
     fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")
     fails("data", "mnits", saying="did you mean 'mnist'?")
+    fails("data", "points.npz", "--out", "labels.png", saying="name one as well, as in --partition sorted")
+    misspelt = pisco("data", "points.npz", "--partition", "dirichlet", "--option", "alhpa=1")
+    assert misspelt.exit_code == 2 and "has no option 'alhpa'; did you mean 'alpha'?" in misspelt.stderr
     crowded = pisco("data", "points.npz", "--partition", "iid", "--agents", "41")
     assert crowded.exit_code == 2 and "41 agents cannot share 40 samples" in crowded.stderr
 

@@ -117,9 +117,9 @@ def data(
         list[str] | None,
         typer.Option("--dataset-option", metavar="KEY=VALUE", help="Option of the dataset, as in label=outcome."),
     ] = None,
-    picture: Annotated[Path, typer.Option("--out", "-o", help="File for the picture of the split.")] = Path(
-        "labels.png"
-    ),
+    picture: Annotated[
+        Path | None, typer.Option("--out", "-o", help="File for the picture of the split (default: labels.png).")
+    ] = None,
 ) -> None:
     """Say which datasets are here, where, and how to get the rest; or draw who holds which labels.
 
@@ -129,6 +129,10 @@ def data(
 
       pisco data a9a --partition sorted --agents 10 --out labels.png
     """
+    from pisco.errors import InputError
+
+    if partition is None and (options or picture):
+        raise InputError("--option and --out are about a split; name one as well, as in --partition sorted")
     if name is None:
         _where()
         return
@@ -137,6 +141,7 @@ def data(
     from pisco.data.partition import deal
     from pisco.report.setup_plots import plot_labels
 
+    picture = picture or Path("labels.png")
     dataset = load(name, **key_values(dataset_options))
     say(repr(dataset))
     if partition is not None:

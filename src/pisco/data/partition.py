@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pisco.data.dataset import Dataset, check_labels
-from pisco.errors import InputError, check_counts, check_number
+from pisco.errors import InputError, check_counts, check_number, suggest
 from pisco.registry import Registry, options
 
 Parts = list[np.ndarray]
@@ -199,6 +199,11 @@ def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents
     try:
         inspect.signature(rule).bind(dataset.labels, agents=agents, **given)
     except TypeError as error:
+        known = options(rule)
+        strange = sorted(given.keys() - known.keys())
+        if isinstance(partition, str) and strange:
+            hint = suggest(strange[0], known)
+            raise InputError(f"partition {partition!r} has no option {strange[0]!r}; {hint}") from None
         raise InputError(f"a partition is called as f(labels, agents=…); name yours so ({error})") from None
     dealt = rule(dataset.labels, agents=agents, **given)
     if not isinstance(dealt, Iterable):
