@@ -423,7 +423,11 @@ def test_a_damaged_result_is_made_again_from_whole_checkpoints(tiny):
     again = pisco("run", "--resume", "cut")
     assert again.exit_code == 0, again.output
     assert "damaged result" in again.stderr and "going on from its checkpoints" in again.stderr
+    assert "compiling" not in again.stderr  # all was there
     assert_same_result("cut", "whole")
+    summary = Path("cut/result.json").rename("aside.json")
+    fails("show", "cut", saying="result.json is missing; `pisco run --resume cut` goes on to it")
+    summary.rename("cut/result.json")
     for checkpoint in Path("cut/checkpoints").iterdir():
         checkpoint.unlink()
     history.write_bytes(b"rubbish")

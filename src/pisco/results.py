@@ -186,7 +186,9 @@ class Result:
             )
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
-            raise InputError(f"{folder} holds no result: {name} is missing; `pisco run … --out` writes one") from error
+            begun = any((folder / "checkpoints").glob("*"))  # a run that was cut short
+            fix = f"`pisco run --resume {folder}` goes on to it" if begun else "`pisco run … --out` writes one"
+            raise InputError(f"{folder} holds no result: {name} is missing; {fix}") from error
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
 

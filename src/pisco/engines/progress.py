@@ -44,6 +44,8 @@ def progress_bar(rounds: int, words: str, console: Any) -> Iterator[Bar]:
     with parts.Progress(*columns, console=console) as bar:
         try:
             yield Bar(bar, rounds, words)
+            # What was kept from before was neither compiled nor measured.
+            bar.live.transient = all(task.fields["news"] == START for task in bar.tasks)
         except InputError:  # then its sentence stands alone
             bar.live.transient = True
             raise

@@ -161,7 +161,7 @@ def finished(folder: Path, config: Config) -> Result | None:
     except InputError as error:
         if newest_round(folder / CHECKPOINTS) is None:
             raise
-        warnings.warn(f"{error}; going on from its checkpoints", stacklevel=2)
+        warnings.warn(f"{str(error).partition(';')[0]}; going on from its checkpoints", stacklevel=2)
         return None
     done = result.rounds >= config.run.rounds or result.diverged
     return result if done and not result.interrupted else None
