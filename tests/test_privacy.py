@@ -94,6 +94,26 @@ def test_one_sample_moves_a_gradient_by_twice_the_clip_at_most(x64):
         assert 0.1 < np.linalg.norm(moved) <= 1.0 + 1e-9
 
 
+def test_rounding_does_not_move_a_sum_by_more(monkeypatch):
+    """In bfloat16 the sums of 259 and of 257 ones are 260 and 256; noise is added before anything is rounded."""
+    sums, add = [], seam.with_noise
+
+    def noting(total, deviation, key):
+        jax.debug.callback(lambda total: sums.append(float(total[0])), total)
+        return add(total, deviation, key)
+
+    monkeypatch.setattr(seam, "with_noise", noting)
+    for own in (1, -1):
+        data = [{"a": jnp.ones(259, jnp.bfloat16).at[0].set(own)}]
+        privacy = pisco.Privacy(clip=1.0, noise=1.0)
+        problem = pisco.Problem(
+            lambda x, batch, key: batch["a"] * x[0], np.zeros(1, jnp.bfloat16), data, privacy=privacy
+        )
+        assert seam.gradient(problem, None)(jnp.zeros((1, 1), jnp.bfloat16), jax.random.key(0)).dtype == jnp.bfloat16
+    jax.effects_barrier()
+    assert sums == [259, 257]
+
+
 def test_a_clip_that_never_binds_without_noise_changes_nothing_but_rounding(x64):
     x, key = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4))), jax.random.key(2)
     for batch_size in (None, 3):

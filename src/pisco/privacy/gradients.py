@@ -106,8 +106,12 @@ class Protection(NamedTuple):
 
 
 def clipped(gradient: Params, clip: jax.Array, smooth: bool) -> Params:
-    """One sample's gradient with a norm of at most `clip`; one that is not finite becomes zero."""
-    norm = jnp.sqrt(squared_norm(jax.tree.map(widened, gradient)))
+    """One sample's gradient with a norm of at most `clip`, in single precision at least: rounding would move sums more.
+
+    One that is not finite becomes zero.
+    """
+    gradient = jax.tree.map(widened, gradient)
+    norm = jnp.sqrt(squared_norm(gradient))
     clip = clip.astype(norm.dtype)
     factor = clip / (clip + norm) if smooth else jnp.minimum(1, clip / jnp.maximum(norm, jnp.finfo(norm.dtype).tiny))
 

@@ -236,7 +236,8 @@ def agent_gradient(
         )
         scale = 1.0 / (size if batch_size is None else batch_size)
         scale = scale if problem.scales is None else scale * problem.scales[at]
-        return jax.tree.map(lambda leaf: jnp.asarray(scale, leaf.dtype) * leaf, total)
+        made = jax.tree.map(lambda leaf: jnp.asarray(scale, leaf.dtype) * leaf, total)
+        return jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), made, params)
 
     return private
 
