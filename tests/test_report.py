@@ -117,6 +117,9 @@ def test_words_say_what_the_numbers_say(single):
     np.testing.assert_array_equal(found.price(Prices(3, 2)), paid)
     assert f"after {found.rounds.mean():.3g}" in words
     assert "with 2 seeds" in words and "fell from" in words
+    near = replace(single, history=single.history | {"loss": np.linspace(1.094, 1.0865, 41)[None].repeat(2, 0)})
+    assert "stayed near 1.09" in paragraphs([near], TARGETS, Prices())[0]  # and did not fall from 1.09 to 1.09
+    assert "for 1 round, with" in paragraphs([replace(single, rounds=1)], TARGETS, Prices())[0]
     assert "at 3 a server message and 2 a gossip message" in words
 
 

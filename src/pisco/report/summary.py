@@ -120,6 +120,10 @@ def _ranking(there: list[tuple[str, Reached]], prices: Prices) -> str:
     return "; ".join(clauses)
 
 
+def _rounds(words: str) -> str:
+    return f"{words} round" if words == "1" else f"{words} rounds"
+
+
 def _range(found: Estimate, words: Callable[[float], str]) -> str:
     """Its words, for use within brackets."""
     return found.words(words).replace(" (", "; ").replace(")", "")
@@ -136,7 +140,7 @@ def _what_ran(result: Result, name: str) -> str:
     parts = [f"{name}: {method or 'a method'}"]
     parts += [f"trained {settings['problem']}"] if settings.get("problem") else []
     parts += [f"over a network ({network})"] if network else []
-    return " ".join(parts) + f" for {number(result.rounds)} rounds, with {seeds}."
+    return " ".join(parts) + f" for {_rounds(number(result.rounds))}, with {seeds}."
 
 
 def _trouble(result: Result) -> list[str]:
@@ -161,7 +165,7 @@ def _loss(result: Result) -> str:
     if not np.isfinite(end).all():
         return "The loss left the finite numbers."
     change = float(np.median(end)) - start
-    flat = abs(change) <= 0.005 * max(abs(start), 1e-12)
+    flat = abs(change) <= 0.005 * max(abs(start), 1e-12) or number(start) == number(start + change)
     verb = "stayed near" if flat else "fell from" if change < 0 else "rose from"
     middle = number(start) if flat else f"{number(start)} to {spread(end)}"
     sentence = f"The loss at the mean of the agents {verb} {middle}"
@@ -185,7 +189,7 @@ def _target(each: Reached, prices: Prices) -> str:
     if not each.rounds.any():
         return f"It met {target} from the start."
     paid = each.paid(prices)
-    sentence = f"It first reached {target} after {paid['rounds'].words(number)} rounds"
+    sentence = f"It first reached {target} after {_rounds(paid['rounds'].words(number))}"
     if each.bytes.any():
         sentence += f" and {paid['bytes'].words(size)}, at a price of {paid['price'].words(number)}"
     if each.seconds.any():
