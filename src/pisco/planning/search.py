@@ -192,11 +192,10 @@ class Search:
 
     @property
     def out_of_reach(self) -> bool:
-        """Whether nothing reached the target, and all that ran for long end flat, by the most seeds of each."""
+        """Whether nothing reached the target, and all that ran for long (the finals, if any) end flat above it."""
         target, tried = self.track.target, [p for p in self.track.finished if p.status not in (DIVERGED, SLOWER)]
         reached = any(math.isfinite(p.cost) for p in tried)
-        finalists = {p.setting for p in self.finals}
-        tried = [p for p in tried if p.seeds == FINAL_SEEDS or p.setting not in finalists]
+        tried = [p for p in tried if p in self.finals] or tried
         longest = max((p.rounds for p in tried), default=0)
         told = longest >= ROWS_TOLD * self.track.stride and (not target.metric.rising or target.metric.unit == "%")
         return told and not reached and all(math.isinf(p.predicted(target)) for p in tried if 2 * p.rounds >= longest)
