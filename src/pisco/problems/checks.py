@@ -129,13 +129,12 @@ def check_mean(problem: Problem) -> None:
 def _some(problem: Problem) -> tuple[Any, int]:
     """A few samples from everywhere, and how many."""
     rows = np.linspace(0, problem.num_samples - 1, min(problem.num_samples, 4)).astype(int)
-    return problem.data.gather(rows) if problem.streams else jax.tree.map(lambda leaf: leaf[rows], problem.data), len(
-        rows
-    )
+    some = problem.data.gather(rows) if problem.streams else jax.tree.map(lambda leaf: leaf[rows], problem.data)
+    return some, len(rows)
 
 
-def warn_of_comparisons(problem: Problem) -> None:
-    """Say so where a mean loss is asked of one sample at a time, and is not the mean of what it says then."""
+def check_alone(problem: Problem) -> None:
+    """Warn where a mean loss is asked of one sample at a time, and is not the mean of what it says then."""
     some, count = _some(problem)
     both = jax.jit(lambda params, batch: (problem.batch_loss(params, batch), problem.sample_losses(params, batch)))
     with heeding(problem.trouble):

@@ -20,14 +20,7 @@ from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
 from pisco.privacy.gradients import Privacy, Protection
 from pisco.problems.blocks import samples_at_once, weighted_total
-from pisco.problems.checks import (
-    check_loss,
-    check_metrics,
-    check_start,
-    check_transform,
-    warn_of_comparisons,
-    without_buffers,
-)
+from pisco.problems.checks import check_alone, check_loss, check_metrics, check_start, check_transform, without_buffers
 from pisco.tree import like_one
 from pisco.trouble import Trouble
 from pisco.types import Key, Params
@@ -139,7 +132,7 @@ class Problem:
         if stream is not None:
             self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
         if not (self.per_sample or self._together or isinstance(self.loss, WeightedLoss)):
-            warn_of_comparisons(self)
+            check_alone(self)
         check_transform(self)
         check_metrics(self)
 
