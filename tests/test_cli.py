@@ -387,6 +387,8 @@ def test_every_command_has_help_with_an_example():
         assert command in listed.stdout
         shown = pisco(command, "--help")
         assert shown.exit_code == 0 and f"pisco {command}" in shown.stdout.split("Example", 1)[1]
+    narrow = CliRunner().invoke(app, ["compare", "--help"], env={"COLUMNS": "80"}).stdout.splitlines()
+    assert " the experiment's. With a clock, as in `--set clock.preset=campus`, seconds to" in map(str.rstrip, narrow)
 
 
 @pytest.mark.slow

@@ -97,7 +97,9 @@ def compare(
     price_server: PriceServer = 10.0,
     price_gossip: PriceGossip = 1.0,
     price_gradient: PriceGradient = 0.0,
-    folder: Annotated[Path | None, typer.Option("--out", "-o", help="Folder; finished methods are kept there.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for what is done (default: compare-NAME).")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare methods: each tuned on one grid, then rounds, bytes and price to the targets.

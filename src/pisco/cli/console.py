@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -35,6 +36,10 @@ _answers: TextIO | None = None
 
 class Command(TyperCommand):
     """A command whose stdout carries its answer alone: what users' own code prints meanwhile goes to stderr."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.help = re.sub(r"(?<=\S)\n(?=\S)", " ", self.help or "")  # paragraphs wrap where the terminal ends
 
     def invoke(self, ctx: Any) -> Any:
         global _answers

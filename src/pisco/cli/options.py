@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 Experiment = Annotated[
     str, typer.Argument(help="A TOML file, or a preset (`pisco list presets`).", autocompletion=experiments)
 ]
-Set = Annotated[list[str] | None, typer.Option("--set", help="Replace a setting, as in network.server_prob=0.2.")]
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Replace a setting, as in network.server_prob=0.2.")]
 Goals = Annotated[
     str | None,
     typer.Option(
         "--targets",
         metavar="COLUMN=BOUND,…",
-        help="What to reach; the first one tunes.",
+        help="What to reach; where steps are tuned, the first one tunes.",
         show_default="grad_norm_sq_mean=0.05,test_accuracy=0.8",
     ),
 ]
