@@ -36,6 +36,23 @@ def test_nested_parameters_come_back_nested(tmp_path):
     assert jax.tree.structure(loaded.params) == jax.tree.structure(result.params)
 
 
+def test_any_leaf_comes_back(tmp_path):
+    start = {"file": jnp.ones(2), "allow_pickle": jnp.zeros(1), "half": jnp.full(3, 0.1, jnp.bfloat16)}
+    problem = pisco.Problem(lambda p, x, key: x * p["file"].sum(), start, np.ones((3, 1), np.float32))
+    result = pisco.run(pisco.algorithms.dsgd(local_lr=0.01), problem, pisco.Network.ring(3), rounds=1)
+    loaded = pisco.Result.load(result.save(tmp_path))
+    for name, leaf in result.params.items():
+        assert loaded.params[name].dtype == leaf.dtype
+        np.testing.assert_array_equal(np.asarray(loaded.params[name]), np.asarray(leaf))
+    same = problem.model(loaded.params)
+    assert same["half"].dtype == jnp.bfloat16
+
+
+def test_a_result_equals_itself():
+    first, second = run(rounds=1), run(rounds=1)
+    assert first in [second, first] and [second, first].index(first) == 1 and first != second
+
+
 def test_damaged_and_missing_results_say_so(tmp_path):
     with pytest.raises(pisco.InputError, match=r"holds no result: result\.json is missing"):
         pisco.Result.load(tmp_path)

@@ -7,12 +7,13 @@ import json
 import math
 import platform
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from pisco._version import __version__
@@ -34,7 +35,7 @@ AS_THEY_ARE = ("settings", "rounds", "interrupted", "diverged_at", "seconds", "l
 """What `result.json` holds under its own name."""
 
 
-@dataclass
+@dataclass(eq=False)  # arrays have no one answer to ==: a result equals itself
 class Result:
     """One run, or the same run with several seeds (then seeds lead every array).
 
@@ -85,7 +86,7 @@ class Result:
 
     def column(self, name: str) -> np.ndarray:
         """A column as (seeds, rows), also for one seed."""
-        if name not in self.history:
+        if not isinstance(name, str) or name not in self.history:
             raise InputError(f"the result has no column {name!r}; {suggest(name, self.history)}")
         return np.atleast_2d(self.history[name])
 
@@ -127,16 +128,18 @@ class Result:
 
     def only(self, seeds: Sequence[int]) -> Result:
         """The same result with some of its seeds."""
+        if not isinstance(seeds, Iterable) or not (seeds := tuple(seeds)):
+            raise InputError(f"only() takes seeds of the result, as in result.only({list(self.seeds[:1])})")
         missing = set(seeds) - set(self.seeds)
         if missing or not self.stacked:
             raise InputError(f"the result has the seeds {list(self.seeds)}, not {sorted(missing) or 'several'}")
         rows = [self.seeds.index(seed) for seed in seeds]
-        same_first = tuple(seeds[:1]) == self.seeds[:1]
+        same_first = seeds[:1] == self.seeds[:1]
         return replace(
             self,
             params=jax.tree.map(lambda leaf: leaf[np.asarray(rows)], self.params),
             history={name: values[rows] for name, values in self.history.items()},
-            seeds=tuple(seeds),
+            seeds=seeds,
             diverged_at=[self.diverged_at[row] for row in rows],
             agents={n: a for n, a in self.agents.items() if same_first or not n.startswith("frame")},
             named=[self.named[row] for row in rows] if self.named else [],
@@ -310,15 +313,21 @@ def _jsonable(value: Any) -> Any:
 
 
 def _npz(arrays: Mapping[str, Any]) -> bytes:
+    """What `np.savez_compressed` writes, whose own keywords are no names for arrays."""
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, allow_pickle=False, **{name: np.asarray(array) for name, array in arrays.items()})
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
     return buffer.getvalue()
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     # From memory: numpy leaves a damaged file open.
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+        held = {name: stored[name] for name in stored.files}
+    # bfloat16 is no type of numpy's own: its files say no more than two bytes.
+    return {name: array.view(jnp.bfloat16) if array.dtype == "V2" else array for name, array in held.items()}
 
 
 def _nest(flat: Mapping[str, np.ndarray]) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -13,6 +14,7 @@ from pisco.convolutions.rewrite import has_convolutions
 from pisco.data.stream import StreamRows
 from pisco.errors import InputError, brief
 from pisco.metrics import AGENTS, TEST
+from pisco.parts import names_of
 from pisco.tree import like_many, like_one
 from pisco.trouble import heeding
 from pisco.types import Params
@@ -39,6 +41,10 @@ def check_start(start: Any, draws: bool) -> None:
         ) from error
     if not jax.tree.leaves(found):
         raise InputError(f"the start is {found!r:.60}, which holds no numbers; give a pytree of arrays")
+    names = Counter(names_of(found))
+    for name in names:  # results, checkpoints and messages tell leaves apart by name
+        if names[name] > 1 or any(name[:at] in names for at, sign in enumerate(name) if sign == "/"):
+            raise InputError(f"two leaves of the start are called {name!r}, or one is inside the other; rename one")
 
 
 def check_loss(problem: Problem) -> tuple[bool, bool]:
