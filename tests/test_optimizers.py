@@ -1,5 +1,7 @@
 """Optimizers in place of plain steps: against NumPy, per agent, in every engine, and refused in a sentence."""
 
+import copy
+import pickle
 import subprocess
 import sys
 
@@ -269,3 +271,19 @@ def test_an_experiment_file_names_optimizers(tmp_path):
     (tmp_path / "again.toml").write_text(config.to_toml())
     assert pisco.experiments.load(tmp_path / "again.toml") == config
     assert "clip(max_norm=0.5), momentum" in repr(config.algorithm.build())
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        pisco.algorithms.pisco(local_lr=0.1, local_steps=1),
+        pisco.algorithms.build("choco", local_lr=0.1),
+        pisco.algorithms.build("diloco", local_lr=0.1, local_steps=2),
+        pisco.algorithms.dsgd(local_lr=0.1, direction=[{"name": "momentum", "decay": 0.8}, "adam"]),
+    ],
+    ids=lambda made: made.name,
+)
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_a_rule_survives_a_copy_and_another_process(made, again):
+    other = again(made)
+    assert repr(other) == repr(made) and jax.tree.structure(other) == jax.tree.structure(made)

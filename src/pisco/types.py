@@ -226,6 +226,10 @@ class Algorithm:
         """The hyperparameters that may change without compiling again."""
         return _signature(self.factory)[1]
 
+    def __reduce__(self):
+        # By the factory's public name: what stands there is `build`, and not the function that it wraps.
+        return _rebuilt, (self.factory.build, self.hyperparameters, self.leaves)
+
     def tree_flatten_with_keys(self):
         children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in self.leaves]
         fixed = tuple((k, v) for k, v in self.hyperparameters.items() if k not in self.leaves)
@@ -236,6 +240,10 @@ class Algorithm:
         factory, fixed, leaves = aux
         values = dict(fixed) | dict(zip(leaves, children, strict=True))
         return cls(factory, {name: values[name] for name in _signature(factory)[0]}, leaves)
+
+
+def _rebuilt(build: Any, hyperparameters: dict[str, Any], leaves: tuple[str, ...]) -> Algorithm:
+    return Algorithm(build.__wrapped__, hyperparameters, leaves)
 
 
 @functools.cache
@@ -299,4 +307,5 @@ def algorithm(factory: Any = None, *, static: tuple[str, ...] = (), whole: tuple
             raise InputError(f"{name} returns a {type(made._pair).__name__}, expected pisco.Pair(init, one_round)")
         return made
 
+    factory.build = build
     return build

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
@@ -109,6 +109,13 @@ class Optimizer:
     rule: Any = None
     shared: tuple[str, ...] = ()
     """Fields of its memory that travel beside the parameters and are mixed as they are."""
+    made_by: Any = field(default=None, compare=False)
+    """The function and arguments that make it again, where it is copied or sent to another process."""
+
+    def __reduce__(self) -> Any:
+        if self.rule is None:
+            return "PLAIN"
+        return self.made_by or object.__reduce_ex__(self, 2)
 
     @classmethod
     def read(cls, given: Any) -> Optimizer:
@@ -217,7 +224,8 @@ def _named(name: str, options: tuple[tuple[str, Any], ...]) -> Optimizer:
             check_number(key, value)
     made = OPTIMIZERS[name](**dict(options))
     made = made if isinstance(made, Optimizer) else Optimizer(rule=made)
-    return replace(made, text=f"{name}({words})" if words else name)
+    text = f"{name}({words})" if words else name
+    return replace(made, text=text, made_by=(_named, (name, options)))
 
 
 @functools.cache
@@ -225,7 +233,8 @@ def _chain(parts: tuple[Optimizer, ...]) -> Optimizer:
     import optax
 
     shared = tuple(dict.fromkeys(field for part in parts for field in part.shared))
-    return Optimizer(", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts)), shared)
+    text, rule = ", ".join(part.text for part in parts), optax.chain(*(part.rule for part in parts))
+    return Optimizer(text, rule, shared, (_chain, (parts,)))
 
 
 def _held(memory: Any, names: tuple[str, ...]) -> Iterator[Any]:
