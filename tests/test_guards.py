@@ -422,3 +422,20 @@ def test_the_only_member_with_a_label_is_not_named():
     rule = pisco.algorithms.pisco(local_lr=0.1, local_steps=1)
     result = pisco.run(rule, problem, network, rounds=30, batch_size=64, eval_every=30, seed=3)
     assert result.named == []
+
+
+class Lenient(pisco.Guard):
+    """A guard of one's own, which is no pytree."""
+
+    strikes, reports, guard_server = 3, 0, False
+
+    def keep(self, factors, xp=jnp):
+        return xp.where(factors <= 50.0, 1.0, 0.0)
+
+
+def test_a_guard_of_ones_own_need_be_no_pytree():
+    problem = pisco.problems.quadratic(np.stack([np.eye(2)] * 4), np.arange(8.0).reshape(4, 2))
+    rule, net = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(4, server=pisco.bernoulli(0.5))
+    guarded = pisco.run(rule, problem, net.with_guard(Lenient()), rounds=3)
+    plain = pisco.run(rule, problem, net, rounds=3)
+    np.testing.assert_allclose(guarded.params, plain.params, rtol=1e-6)

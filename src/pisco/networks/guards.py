@@ -35,7 +35,7 @@ AT_ONCE = 256
 
 
 class Guard(Protocol):
-    """How much of every message is taken. A class of your own subclasses this and is a pytree."""
+    """How much of every message is taken. A class of your own subclasses this."""
 
     strikes: int
     """Rounds on end with a message left out, after which its sender is named."""

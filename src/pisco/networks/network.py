@@ -19,7 +19,7 @@ from pisco.networks.guards import AT_ONCE, Guard
 from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling, sample_groups
-from pisco.networks.schedules import Schedule, as_schedule, decided_shape, never
+from pisco.networks.schedules import Schedule, as_schedule, as_structure, decided_shape, never
 from pisco.networks.varying import VARYING, Varying, fixed
 from pisco.privacy import summing
 from pisco.registry import checked
@@ -292,6 +292,8 @@ class Network:
             raise InputError('receivers is "sampled", but nobody is sampled; give `sampling` (in files `reporters`)')
         if self.guard is not None and not hasattr(self.guard, "keep"):
             raise InputError(f"guard={self.guard!r} is no guard; give one such as pisco.clip(), or leave it out")
+        if self.guard is not None:
+            as_structure("guard", self.guard)
         if self.guard is not None and self.num_agents > AT_ONCE:
             raise InputError(f"a guard compares every pair, at most {AT_ONCE} agents, not {self.num_agents}; drop it")
         if self.masked:
