@@ -6,8 +6,19 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.data.files import load_libsvm
+from pisco.data.tables import load_table
+from pisco.data.text import by_author
+from pisco.engines.job import attendance
+from pisco.engines.sizes import usual_eval_every
 from pisco.errors import InputError
 from pisco.interop import host
+from pisco.networks import graphs
+from pisco.planning.automatic import auto_step
+from pisco.planning.diagnosis import diagnose
+from pisco.planning.formulas import outlook
+from pisco.planning.planner import plan
+from pisco.planning.steps import check_step
 from pisco.report.html import write_page
 from pisco.report.plots import plot_results
 
@@ -248,6 +259,46 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: pisco.clip(guard_server="yes"), "guard_server is 'yes', expected True or False"),
         (lambda: host.problem([1, 2]), r"got list, expected agents, as in problem\(Local"),
         (lambda: host.problem(), "got nothing, expected agents"),
+        (
+            lambda: pisco.algorithms.dsgd(local_lr=jnp.array(-1.0)),
+            "local_lr is Array.*expected a number greater than 0",
+        ),
+        (lambda: pisco.bernoulli(np.array(np.nan)), "server_prob is array.nan.*expected a number at least 0 and at mo"),
+        (lambda: pisco.bernoulli(np.ones(2)), "server_prob is array.*expected a number"),
+        (lambda: pisco.bernoulli(np.bool_(True)), "server_prob is .*True.*, expected a number"),
+        (
+            lambda: pisco.algorithms.compressors.Cast(["float16"]),
+            r"unknown dtype \['float16'\]; did you mean 'float16'",
+        ),
+        (
+            lambda: pisco.Network(RING.graph, gossip_before_server="no"),
+            "gossip_before_server is 'no', expected True or",
+        ),
+        (lambda: small(init={"a/b": jnp.ones(1), "a": {"b": jnp.ones(1)}}), "two leaves of the start are called 'a/b'"),
+        (lambda: small(init={"a/b": jnp.ones(1), "a": jnp.ones(1)}), "'a/b', or one is inside the other; rename one"),
+        (lambda: tried(seed=[0, 1]).only(0), r"only\(\) takes seeds of the result, as in result.only\(\[0\]\)"),
+        (lambda: tried(seed=[0, 1]).only([]), r"only\(\) takes seeds of the result"),
+        (lambda: attendance(3, rounds=2), "network is 3, expected one such as"),
+        (lambda: attendance(RING, rounds=2.5), "rounds is 2.5, expected a whole number"),
+        (lambda: attendance(RING, rounds=2, seed=-1), "seed is -1, expected a number at least 0"),
+        (lambda: usual_eval_every(RULE, RING, small()), "problem is Network.*, expected one such as pisco.problems"),
+        (lambda: plan(RING, small(), rounds=2), "problem is Network.*, expected one such as pisco.problems"),
+        (lambda: plan(small(), RING, rounds=2, prices=(10, 1)), r"prices is \(10, 1\), expected Prices"),
+        (lambda: plan(small(), RING, rounds=2, target={"loss": 1}), r"target is .*, as in \('loss', 0.5\)"),
+        (lambda: plan(small(), RING, rounds=2, batch_size="full"), "batch_size is 'full', expected a number"),
+        (lambda: outlook(RING, RING, rounds=2), "problem is Network.*, expected one such as"),
+        (lambda: auto_step(RULE, small(), small(), rounds=2), "network is Problem.*, expected one such as"),
+        (lambda: check_step(small(), small(), RING, rounds=2), "algorithm is Problem.*, expected one such as"),
+        (lambda: diagnose(small(), 3, rounds=2), "network is 3, expected one such as"),
+        (lambda: graphs.random_digraph(4, 0.5, seed=-1), "seed is -1, expected a number at least 0"),
+        (
+            lambda: pisco.data.Dataset("d", POINTS, [0, 1, 1], classes=2),
+            "classes of 'd' is 2, expected a list of names",
+        ),
+        (lambda: pisco.data.Dataset("d", POINTS[0], [0, 1] * 2, columns="ab"), "columns of 'd' is 'ab', expected a li"),
+        (lambda: load_table(POINTS), "a path is expected where a ndarray is given"),
+        (lambda: load_libsvm(None), "a path is expected where a NoneType is given"),
+        (lambda: by_author("n", [("ab" * 9, "ab")], length=0), "length is 0, expected a number at least 1"),
     ],
 )
 def test_one_sentence(call, sentence):

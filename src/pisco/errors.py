@@ -13,7 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from numbers import Real
+from pathlib import Path
 from typing import Any, TypeVar
+
+import jax
+import numpy as np
 
 T = TypeVar("T")
 
@@ -36,6 +40,13 @@ class InputError(ValueError):
     """Something the caller passed in cannot be used; the message says what and how to fix it."""
 
 
+def path_of(given: Any) -> Path:
+    """The path that somebody names; what is none, such as a table already read, is refused."""
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"a path is expected where a {type(given).__name__} is given; give the path of a file")
+    return Path(given)
+
+
 def brief(error: BaseException) -> str:
     """The kind of an error, and the first line of what it says; our own say enough."""
     return (str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}").splitlines()[0]
@@ -56,7 +67,7 @@ def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     ...
     pisco.errors.InputError: unknown graph 'rnig'; did you mean 'ring'?
     """
-    if name not in table:
+    if not isinstance(name, str) or name not in table:
         raise InputError(f"unknown {kind} {name!r}; {suggest(name, table)}")
     return table[name]
 
@@ -108,11 +119,12 @@ def check_number(
     integer: bool = False,
 ) -> None:
     """Refuse a concrete number outside [low, high]; traced values pass (they were checked at the edge)."""
-    if not isinstance(value, Real) or isinstance(value, bool):
-        if hasattr(value, "dtype"):
-            return
+    if isinstance(value, jax.core.Tracer):
+        return
+    given = value.item() if isinstance(value, np.ndarray | np.generic | jax.Array) and value.ndim == 0 else value
+    if not isinstance(given, Real) or isinstance(given, bool):
         raise InputError(f"{name} is {value!r}, expected a number")
-    number = float(value)
+    number = float(given)
     if integer and not number.is_integer():
         raise InputError(f"{name} is {value!r}, expected a whole number")
     below = number <= low if open_low else number < low

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -70,20 +71,21 @@ class Dataset:
                     f"dataset {self.name!r} has {len(self.labels)} samples and {len(self.groups)} groups; "
                     "give one group per training sample"
                 )
-        if self.columns is not None:
-            keep("columns", tuple(self.columns))
-            if (len(self.columns),) != self.features.shape[1:]:
-                raise InputError(
-                    f"dataset {self.name!r} names {len(self.columns)} columns, but a sample has shape "
-                    f"{self.features.shape[1:]}; name every column or leave the names out"
-                )
-        if self.classes is not None:
-            keep("classes", tuple(self.classes))
-            if len(self.classes) < len(self.label_values):
-                raise InputError(
-                    f"dataset {self.name!r} names {len(self.classes)} classes but has "
-                    f"{len(self.label_values)} different labels; name every class or leave `classes` out"
-                )
+        for field in ("columns", "classes"):
+            names = getattr(self, field)
+            if isinstance(names, str) or not isinstance(names, Iterable | None):
+                raise InputError(f"{field} of {self.name!r} is {names!r}, expected a list of names")
+            keep(field, None if names is None else tuple(names))
+        if self.columns is not None and (len(self.columns),) != self.features.shape[1:]:
+            raise InputError(
+                f"dataset {self.name!r} names {len(self.columns)} columns, but a sample has shape "
+                f"{self.features.shape[1:]}; name every column or leave the names out"
+            )
+        if self.classes is not None and len(self.classes) < len(self.label_values):
+            raise InputError(
+                f"dataset {self.name!r} names {len(self.classes)} classes but has "
+                f"{len(self.label_values)} different labels; name every class or leave `classes` out"
+            )
 
     @property
     def num_samples(self) -> int:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pisco.data.dataset import Dataset, small_dtype
 from pisco.data.storage import read_bytes
-from pisco.errors import InputError, check_counts
+from pisco.errors import InputError, check_counts, path_of
 from pisco.memory import check_fits
 
 _KEYS = ("features", "labels", "test_features", "test_labels", "classes", "feature_names")
@@ -40,7 +40,7 @@ def load_libsvm(path: str | Path, num_features: int | None = None, test: str | P
     """
     if num_features is not None:
         check_counts(num_features=num_features)
-    parts = [_parse(Path(file)) for file in (path, test) if file is not None]
+    parts = [_parse(path_of(file)) for file in ((path,) if test is None else (path, test))]
     first = 0 if any(part.indices.size and part.indices.min() == 0 for part in parts) else 1
     largest = max(int(part.indices.max(initial=first)) for part in parts)
     width = largest - first + 1 if num_features is None else int(num_features)
@@ -76,9 +76,10 @@ def load_npz(path: str | Path) -> Dataset:
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     """All arrays of a NumPy archive; pickled objects are refused, since loading them runs code."""
+    path = path_of(path)
     try:
         # Opened here, since np.load leaves the file open when it is damaged.
-        with Path(path).open("rb") as file:
+        with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise InputError(f"{path} holds a single array; save an archive with np.savez")

@@ -11,7 +11,7 @@ import numpy as np
 
 from pisco.data.dataset import Dataset, small_dtype
 from pisco.data.storage import read_bytes
-from pisco.errors import InputError, suggest
+from pisco.errors import InputError, path_of, suggest
 
 SUFFIXES = (".csv", ".parquet")
 
@@ -39,7 +39,7 @@ def load_table(path: str | Path, label: str | None = None, drop: Sequence[str] |
     >>> pets.classes, pets.labels, pets.features[0]
     (('bird', 'cat', 'dog'), array([1, 0, 2], dtype=int8), array([4.5, 4. ], dtype=float32))
     """
-    path = Path(path)
+    path = path_of(path)
     columns = _parquet(path) if path.suffix == ".parquet" else _csv(path)
     names = list(columns)
     if label is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.data.dataset import Dataset
 from pisco.data.storage import read_bytes
-from pisco.errors import InputError, check_counts, check_number
+from pisco.errors import InputError, check_counts, check_number, path_of
 from pisco.memory import check_fits
 
 __all__ = ["Tokenizer", "bpe", "by_author", "characters", "load_texts"]
@@ -148,6 +148,7 @@ def by_author(
     Dataset('two', 9 samples of shape (3,) uint8, 2 for testing, 2 classes)
     """
     stride = length if stride is None else stride
+    check_counts(length=length, stride=stride)
     train = [text for text, _ in parts]
     if vocabulary is None:
         tokens = characters([text for pair in parts for text in pair] if alphabet is None else alphabet)
@@ -196,7 +197,7 @@ def load_texts(
     np.int64(1)
     """
     check_options(length, stride, vocabulary, test)
-    path = Path(path)
+    path = path_of(path)
     files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
     if not files:
         raise InputError(f"{path} is a folder without files *.txt; give the file itself, or a folder of texts")

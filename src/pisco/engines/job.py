@@ -42,11 +42,31 @@ class Carry(NamedTuple):
     names: Any = ()  # whom guards have named
 
 
+MOST_SEED = 2**32 - 1
+
+_KINDS = {
+    "algorithm": (Algorithm, "pisco.algorithms.dsgd(local_lr=0.1)"),
+    "problem": (Problem, 'pisco.problems.logistic(pisco.data.load("a9a"), agents=10)'),
+    "network": (Network, "pisco.Network.ring(10)"),
+}
+
+
+def check_kinds(**given: Any) -> None:
+    """Refuse what is no algorithm, problem or network: given in another order, say."""
+    for name, value in given.items():
+        kind, example = _KINDS[name]
+        if not isinstance(value, kind):
+            raise InputError(f"{name} is {value!r}, expected one such as {example}")
+
+
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:
     """Who is present in every round of a run with this seed, a row a round: what `pisco.from_log` reads back."""
+    check_kinds(network=network)
+    check_number("rounds", rounds, low=0, integer=True)
+    check_number("seed", seed, low=0, high=MOST_SEED, integer=True)
     presence, key = network.presence, streams(seed_key(seed)).presence
     if presence is None:
-        return np.ones((rounds, network.num_agents), bool)
+        return np.ones((int(rounds), network.num_agents), bool)
 
     def one(memory: Any, k: Any) -> tuple[Any, Any]:
         return presence.decide(memory, key, k)[::-1]
@@ -71,6 +91,7 @@ class Job:
             )
         if self.batch_size is not None:
             check_counts(batch_size=self.batch_size)
+            object.__setattr__(self, "batch_size", int(self.batch_size))
             if self.batch_size > self.problem.min_size:
                 raise InputError(
                     f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "
@@ -87,7 +108,7 @@ class Job:
         for run in {repr(run.server): run for run in self.runs}.values():
             check_needs(run.algorithm, self.network.with_server(run.server))
         for run in self.runs:
-            check_number("seed", run.seed, low=0, high=2**32 - 1, integer=True)
+            check_number("seed", run.seed, low=0, high=MOST_SEED, integer=True)
 
     @cached_property
     def description(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from pisco.clock import Clock
 from pisco.engines.agents import about_agents
 from pisco.engines.debug import DebugEngine
 from pisco.engines.driver import Outcome, Progress, drive
-from pisco.engines.job import Engine, Job, Run
+from pisco.engines.job import Engine, Job, Run, check_kinds
 from pisco.engines.progress import Follower, followed
 from pisco.engines.scan import ScanEngine
 from pisco.engines.sharded import ShardedEngine
@@ -84,7 +84,7 @@ def run(
     (2, 51)
     """
     alone = isinstance(seed, int | np.integer)
-    _check_kinds(algorithm, problem, network)
+    check_kinds(algorithm=algorithm, problem=problem, network=network)
     if eval_every is None:
         eval_every = usual_eval_every(algorithm, problem, network, batch_size)
     runs = _runs([(algorithm, network.server)], [seed] if alone else seed)
@@ -132,7 +132,7 @@ def sweep(
             raise InputError(
                 f"the point {point!r} is no pair of an algorithm and a schedule, as in (pisco(…), bernoulli(0.1))"
             )
-        _check_kinds(point[0], problem, network)
+        check_kinds(algorithm=point[0], problem=problem, network=network)
     if not points:
         raise InputError("there is nothing to run; give at least one point, as in [(pisco(…), bernoulli(0.1))]")
     job = Job(problem, network, _runs(points, seeds), batch_size)
@@ -212,17 +212,6 @@ def _run(
         watched = range(0, len(job.runs), each)[:WATCHED_UP_TO]
         outcome = drive(_engine(engine), job, progress=follower and tell, watched=watched, **options)
     return [result(outcome, point) for point in range(points)]
-
-
-def _check_kinds(algorithm: Any, problem: Any, network: Any) -> None:
-    """Refuse what is no algorithm, problem or network: given in another order, say."""
-    for name, value, kind, example in (
-        ("algorithm", algorithm, Algorithm, "pisco.algorithms.dsgd(local_lr=0.1)"),
-        ("problem", problem, Problem, 'pisco.problems.logistic(pisco.data.load("a9a"), agents=10)'),
-        ("network", network, Network, "pisco.Network.ring(10)"),
-    ):
-        if not isinstance(value, kind):
-            raise InputError(f"{name} is {value!r}, expected one such as {example}")
 
 
 def _folder(checkpoint: Any) -> Path | None:

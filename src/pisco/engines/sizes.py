@@ -7,7 +7,7 @@ import math
 import jax
 
 from pisco.costs import message_sizes
-from pisco.engines.job import Carry, Job, Run, carry_shapes
+from pisco.engines.job import Carry, Job, Run, carry_shapes, check_kinds
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits, host_memory
 from pisco.networks.network import Network
@@ -38,6 +38,7 @@ def usual_eval_every(algorithm: Algorithm, problem: Problem, network: Network, b
     >>> usual_eval_every(rule, problem, pisco.Network.ring(10), batch_size=256)   # 48,841 / (10 · 256 · 2) = 9.5
     10
     """
+    check_kinds(algorithm=algorithm, problem=problem, network=network)
     job = Job(problem, network, (Run(algorithm, network.server, 0),), batch_size)
     gradients = message_sizes(algorithm, carry_shapes(job).state.params, problem.num_agents).gradients
     drawn = problem.num_samples if batch_size is None else problem.num_agents * batch_size

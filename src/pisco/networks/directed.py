@@ -39,7 +39,8 @@ def random_digraph(agents: int, prob: float, seed: int = 0) -> Graph:
     """A directed ring, and every other ordered pair with probability `prob`: strongly connected, seldom balanced."""
     n = count("agents", agents)
     check_number("prob", prob, low=0, high=1)
-    there = np.random.default_rng(seed).uniform(size=(n, n)) < prob
+    check_number("seed", seed, low=0, integer=True)
+    there = np.random.default_rng(int(seed)).uniform(size=(n, n)) < prob
     there[np.arange(n), (np.arange(n) + 1) % n] = True
     np.fill_diagonal(there, False)
     return Graph(n, np.argwhere(there), f"random digraph of {n}, prob {prob:g}, seed {seed}", circle(n), one_way=True)

@@ -78,6 +78,8 @@ class Network:
             raise InputError(f"varying is {varying!r}, expected links that vary, as in pisco.edge_dropout(0.2)")
         if sampling is not None and not isinstance(sampling, Sampling):
             raise InputError(f"sampling is {sampling!r}, expected who reports, as in pisco.sample(2, agents=10)")
+        if not isinstance(gossip_before_server, bool):
+            raise InputError(f"gossip_before_server is {gossip_before_server!r}, expected True or False")
         self.varying, self.sampling, self.guard = varying, sampling, guard
         self.to_sampled = choose("receivers", receivers, {"all": False, "sampled": True})
         self.gossip_steps, self.gossip_before_server = int(gossip_steps), gossip_before_server

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from pisco.engines.job import check_kinds
 from pisco.engines.run import sweep
-from pisco.errors import InputError
+from pisco.errors import InputError, check_counts, check_number, check_positive
 from pisco.networks.network import Network
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
@@ -65,6 +66,10 @@ def auto_step(
     >>> auto_step(lambda lr: pisco.algorithms.pisco(local_lr=lr, local_steps=1), problem, network, rounds=200) < 0.02
     True
     """
+    check_kinds(problem=problem, network=network)
+    check_counts(rounds=rounds)
+    check_number("local_steps", local_steps, low=0, integer=True)
+    check_positive(seconds=seconds)
     deadline = time.monotonic() + seconds
     curvature = max(smoothness(subsample(problem, 5000, test=False), iterations=15), 1e-12)
     grid = [4 / (curvature * (local_steps + 1)) / 2**k for k in range(12)]

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.tree_util import keystr, tree_map_with_path
 
 from pisco.algorithms.optimizers import Optimizer
+from pisco.engines.job import check_kinds
 from pisco.errors import InputError, check_counts
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
@@ -109,6 +110,7 @@ def diagnose(
     >>> diagnose(apart, pisco.Network.ring(4), rounds=1000).pays["tracking"]
     True
     """
+    check_kinds(problem=problem, network=network)
     check_counts(rounds=rounds, local_steps=local_steps)
     if batch_size is not None:
         check_counts(batch_size=batch_size)

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from pisco.engines.job import check_kinds
+from pisco.errors import check_positive
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.planning.planner import WEIGHTS
@@ -65,6 +67,8 @@ def outlook(
     >>> round(found.estimates.smoothness, 3), {row["expected_mixing_rate"] for row in found.steps}
     (1.0, {1.0})
     """
+    check_kinds(problem=problem, network=network)
+    check_positive(epsilon=epsilon)
     found, networks = estimate(problem, batch_size=batch_size), {network.weights_name: network}
     for name in WEIGHTS:
         networks.setdefault(name, Network(network.graph, weights=name))

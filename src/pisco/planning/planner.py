@@ -15,6 +15,7 @@ import numpy as np
 
 from pisco.clock import Clock
 from pisco.costs import Prices
+from pisco.engines.job import check_kinds
 from pisco.errors import InputError, check_counts, check_distinct, check_number, check_positive
 from pisco.metrics import AGENTS, TEST, with_running_mean
 from pisco.networks.network import Network
@@ -25,6 +26,7 @@ from pisco.planning.settings import PISCO, PROBABILITIES, Modes, Setting, first_
 from pisco.planning.track import Track
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.results import check_prices
 from pisco.targets import Target
 from pisco.theory.estimates import Estimates, estimate
 
@@ -126,10 +128,13 @@ def plan(
     (True, 100)
     """
     began = time.monotonic()
-    check_counts(rounds=rounds, eval_every=eval_every)
+    check_kinds(problem=problem, network=network)
+    check_counts(rounds=rounds, eval_every=eval_every, samples=samples)
     check_positive(seconds=seconds)
     clock = None if clock is None else Clock.of(clock)
-    prices.check()
+    check_prices(prices)
+    if not isinstance(target, tuple | list) or len(target) != 2:
+        raise InputError(f"target is {target!r}, expected a column and its bound, as in ('loss', 0.5)")
     if clock is None and not any(prices):
         raise InputError("all prices are 0, so all plans cost the same; give at least one")
     if isinstance(methods, str) or not methods:

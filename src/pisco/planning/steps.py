@@ -17,7 +17,7 @@ import jax
 import numpy as np
 
 from pisco.engines.history import ABSURD
-from pisco.engines.job import Job, Run, even_chunk, next_segment
+from pisco.engines.job import Job, Run, check_kinds, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO
@@ -85,6 +85,7 @@ def check_step(
     >>> check_step(rule, problem, pisco.Network.ring(10), rounds=200) is None
     True
     """
+    check_kinds(algorithm=algorithm, problem=problem, network=network)
     p = network.server.probability
     rule = rule_of(algorithm, p) if p is not None and is_plain(network) else None
     if rule is None:

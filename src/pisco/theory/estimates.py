@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from pisco.errors import InputError, brief, check_number
+from pisco.errors import InputError, brief, check_counts, check_number
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, only, over
 from pisco.problems.blocks import weighted_total
 from pisco.problems.gradient import PerAgent, agent_loss
@@ -309,8 +309,9 @@ def estimate(
     (2.0, 3.0, 1.0, 0.0)
     """
     check_number("batches", batches, low=2, integer=True)
+    check_counts(samples=samples, batch_size=1 if batch_size is None else batch_size)
     few = subsample(problem, samples, test=False, seed=seed)
-    size = min(batch_size or 32, problem.min_size)
+    size = min(int(batch_size or 32), problem.min_size)
     key = jax.random.key(seed)
     flat, unflatten = ravel_pytree(few.init(key))
     found = _facts(few, flat, key, unflatten, size, share_of(few, samples), batches)
