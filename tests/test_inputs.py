@@ -306,6 +306,26 @@ def test_one_sentence(call, sentence):
         call()
 
 
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap])
+def test_a_run_is_no_part_of_a_program(transform):
+    problem = small()
+    many = transform(lambda lr: pisco.run(pisco.algorithms.dsgd(local_lr=lr), problem, RING, rounds=1).params)
+    with pytest.raises(InputError, match=r"a run cannot be part of jax\.jit, vmap or grad; .* pisco\.sweep"):
+        many(jnp.array([0.1, 0.2]) if transform is jax.vmap else 0.1)
+
+
+def test_a_problem_is_made_of_numbers():
+    with pytest.raises(InputError, match=r"the start holds a traced value; make the problem outside of jax\.jit"):
+        jax.jit(lambda start: small(init=start).num_agents)(jnp.ones(2))
+
+
+def test_a_problem_of_64_bits_needs_them_again():
+    with jax.enable_x64(True):
+        problem = pisco.problems.quadratic([[[1.0]]] * 3, [[0.0], [1.0], [2.0]])
+    with pytest.raises(InputError, match="made in 64 bits, which are switched off now; run it where it was made"):
+        pisco.run(RULE, problem, RING, rounds=1)
+
+
 def test_places_that_cannot_be_written_are_one_sentence(tmp_path):
     result = tried()
     (tmp_path / "afile").write_text("mine")

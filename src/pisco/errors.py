@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.core import Tracer
 
 T = TypeVar("T")
 
@@ -119,7 +120,7 @@ def check_number(
     integer: bool = False,
 ) -> None:
     """Refuse a concrete number outside [low, high]; traced values pass (they were checked at the edge)."""
-    if isinstance(value, jax.core.Tracer):
+    if isinstance(value, Tracer):
         return
     given = value.item() if isinstance(value, np.ndarray | np.generic | jax.Array) and value.ndim == 0 else value
     if not isinstance(given, Real) or isinstance(given, bool):

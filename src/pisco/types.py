@@ -228,7 +228,8 @@ class Algorithm:
 
     def __reduce__(self):
         # By the factory's public name: what stands there is `build`, and not the function that it wraps.
-        return _rebuilt, (self.factory.build, self.hyperparameters, self.leaves)
+        build = self.factory.build  # pyright: ignore[reportFunctionMemberAccess]
+        return _rebuilt, (build, self.hyperparameters, self.leaves)
 
     def tree_flatten_with_keys(self):
         children = [(jax.tree_util.GetAttrKey(name), self.hyperparameters[name]) for name in self.leaves]

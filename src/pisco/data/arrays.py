@@ -8,11 +8,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from pisco.errors import InputError
 
 
 def _plain(where: str, value: Any) -> np.ndarray:
+    if isinstance(value, Tracer):
+        raise InputError(f"{where} holds a traced value; make the problem outside of jax.jit and vmap")
     if np.ma.is_masked(value):  # numpy would show what is under the mask
         raise InputError(f"{where} holds masked numbers; fill them, or leave those samples out")
     return np.asarray(value)

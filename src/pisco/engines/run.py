@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
 from pisco.clock import Clock
 from pisco.engines.agents import about_agents
@@ -168,6 +170,9 @@ def _run(
     **options: Any,
 ) -> list[Result]:
     """One result per point; alone, without a leading axis for its one seed."""
+    traced = jax.tree.leaves(([run.algorithm for run in job.runs], jnp.zeros(())))  # whatever is made inside `jit`
+    if any(isinstance(leaf, Tracer) for leaf in traced):
+        raise InputError("a run cannot be part of jax.jit, vmap or grad; for many step sizes use pisco.sweep")
     each, known = len(job.runs) // points, about_agents(job.problem, job.network)
 
     def result(outcome: Outcome, point: int) -> Result:
