@@ -81,8 +81,10 @@ def test_export(tmp_path):
     result = run(seed=[0, 1], rounds=3)
     frame = result.to_pandas()
     assert list(frame["seed"]) == [0] * 4 + [1] * 4 and list(frame["round"]) == [0, 1, 2, 3] * 2
+    result.history["bytes_gossip"] += 10**15 + 1  # what a large model sends
     read = pandas.read_csv(result.to_csv(tmp_path / "h.csv"))
-    np.testing.assert_allclose(read["loss"], frame["loss"], rtol=1e-9)
+    np.testing.assert_allclose(read["loss"], frame["loss"], rtol=1e-15)
+    np.testing.assert_array_equal(read["bytes_gossip"], result.to_pandas()["bytes_gossip"])
 
 
 def test_running_mean_is_over_measured_rounds():

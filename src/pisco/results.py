@@ -202,10 +202,10 @@ class Result:
         return pd.DataFrame(self._long())
 
     def to_csv(self, path: str | Path) -> Path:
-        """The same table as a CSV file."""
+        """The same table as a CSV file, every number to its last digit."""
         table = self._long()
         lines = [",".join(table)]
-        lines += [",".join(f"{value:.10g}" for value in row) for row in zip(*table.values(), strict=True)]
+        lines += [",".join(str(value) for value in row) for row in zip(*table.values(), strict=True)]
         with writing(path):
             atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
         return Path(path)
