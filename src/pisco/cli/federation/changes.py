@@ -48,7 +48,7 @@ def init(
     ] = False,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.", autocompletion=listed("graphs"))] = "ring",
     server_prob: Annotated[
-        float | None, typer.Option(help="Chance that a round reaches the server; 0 for never.")
+        float | None, typer.Option(help="Chance that a round reaches the server (default: never).")
     ] = None,
     algorithm: Annotated[
         str, typer.Option(help="See `pisco list algorithms`.", autocompletion=listed("algorithms"))
