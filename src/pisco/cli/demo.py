@@ -33,7 +33,8 @@ def demo(
     use_compilation_cache()
     rounds = rounds or experiment.ROUNDS
     chosen = experiment.SEEDS if seeds is None else range(seeds)
-    note(f"PISCO on a9a, a ring of 10: {len(experiment.POINTS)} values of p, {len(chosen)} seeds each")
+    seeds_each = f"{len(chosen)} seed{'s' * (len(chosen) != 1)} each"
+    note(f"PISCO on a9a, a ring of 10: {len(experiment.POINTS)} values of p, {seeds_each}")
     with progress_bar(rounds, "demo") as progress:
         results = experiment.run_demo(rounds=rounds, seeds=chosen, progress=progress)
     records, picture = experiment.write(results, folder)
