@@ -110,7 +110,7 @@ def test_reports_and_plots_know_users_metrics():
     assert "never reached a test AUC of at least 0.99 (the best was 0.98)" in words
     assert "The test AUC ended at 0.975 (0.97 to 0.98)." in words
     (words,) = paragraphs([result], {"test_auc": 0.9}, Prices())
-    assert "first reached a test AUC of at least 0.9 after 1 rounds" in words
+    assert "first reached a test AUC of at least 0.9 after 1 round " in words
     drawn = {measure["name"]: measure for measure in page_numbers([result])["measures"]}
     assert drawn["test_auc"] == {"name": "test_auc", "title": "test AUC", "log": False, "percent": False}
     assert list(measured([result])) == ["grad_norm_sq_mean", "loss", "test_auc"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +17,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jax
 import numpy as np
-from jax.core import Tracer
 
 T = TypeVar("T")
 
@@ -120,9 +119,10 @@ def check_number(
     integer: bool = False,
 ) -> None:
     """Refuse a concrete number outside [low, high]; traced values pass (they were checked at the edge)."""
-    if isinstance(value, Tracer):
+    jax = sys.modules.get("jax")  # not imported for this alone: data are read without it
+    if jax is not None and isinstance(value, jax.core.Tracer):
         return
-    given = value.item() if isinstance(value, np.ndarray | np.generic | jax.Array) and value.ndim == 0 else value
+    given = value.item() if hasattr(value, "dtype") and np.ndim(value) == 0 else value
     if not isinstance(given, Real) or isinstance(given, bool):
         raise InputError(f"{name} is {value!r}, expected a number")
     number = float(given)

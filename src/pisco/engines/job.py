@@ -89,12 +89,6 @@ class Job:
                 f"the problem has {self.problem.num_agents} agents and the network {self.network.num_agents}; "
                 "give both the same number"
             )
-        held = [] if self.problem.draws_start else jax.tree.leaves(self.problem.start)
-        if any(leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in held):
-            raise InputError(
-                "the problem was made in 64 bits, which are switched off now; run it where it was made, as in "
-                "`with jax.enable_x64(True):`"
-            )
         if self.batch_size is not None:
             check_counts(batch_size=self.batch_size)
             object.__setattr__(self, "batch_size", int(self.batch_size))
@@ -115,6 +109,12 @@ class Job:
             check_needs(run.algorithm, self.network.with_server(run.server))
         for run in self.runs:
             check_number("seed", run.seed, low=0, high=MOST_SEED, integer=True)
+        held = [] if self.problem.draws_start else jax.tree.leaves(self.problem.start)
+        if any(leaf.dtype != jax.dtypes.canonicalize_dtype(leaf.dtype) for leaf in held):
+            raise InputError(
+                "the problem was made in 64 bits, which are switched off now; run it where it was made, as in "
+                "`with jax.enable_x64(True):`"
+            )
 
     @cached_property
     def description(self) -> dict[str, Any]:
