@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import pisco
+from pisco.cli.launch import _prepare
 from pisco.engines.cluster.supervisor import Supervisor, free_port
 
 from waiting import outcome, wait_until, written
@@ -202,6 +203,12 @@ def disturbed(experiment, processes, victim, sign, rounds):
     assert code == 0, err
     assert not any(running(pid) for pid in started.values())
     return pisco.Result.load(folder), err
+
+
+@pytest.mark.parametrize("option", ["resume", "folder"])
+def test_the_folder_of_a_run_is_a_path_also_where_typer_gives_a_text(experiment, option):
+    given = {"engine": None, "resume": None, "folder": None, "experiment": str(experiment), "settings": None}
+    assert _prepare(given | {option: "kept"}, [])[0] == Path("kept")
 
 
 @pytest.mark.slow

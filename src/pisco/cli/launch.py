@@ -88,11 +88,11 @@ def _prepare(given: dict[str, Any], arguments: list[str]) -> tuple[Path, list[st
         raise InputError(f"--engine is {given['engine']}, but only sharded runs on several processes")
     arguments = arguments if given["engine"] else [*arguments, "--engine", "sharded"]
     if given["resume"] is not None:
-        return given["resume"], arguments
+        return Path(given["resume"]), arguments  # a text in older typer
     if given["experiment"] is None:
         raise InputError("there is nothing to run; name a TOML file or a preset, as in `… run quick`")
     config = load(given["experiment"], given["settings"] or ())
     if given["folder"] is not None:
-        return given["folder"], arguments
+        return Path(given["folder"]), arguments
     folder = unused(Path("results") / f"{config.name}-{datetime.now():%Y%m%d-%H%M%S}")
     return folder, [*arguments, "--out", str(folder)]
