@@ -41,7 +41,7 @@ def tune(
     seeds: Annotated[int, typer.Option(min=1, help="Tuning seeds, from 100 on.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Find a step size by trying: one grid, one stated rule.
+    """Find a step size for the first target by trying: one grid, one stated rule.
 
     Example:
 
@@ -102,7 +102,7 @@ def compare(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Compare methods: each tuned on one grid, then rounds, bytes and price to the targets.
+    """Compare methods: each tuned for the first target on one grid, then rounds, bytes and price to all targets.
 
     Every method runs on the network it is published on; PISCO and its forms on the experiment's. With a clock, as in
     `--set clock.preset=campus`, seconds to the targets as well.

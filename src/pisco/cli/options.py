@@ -20,8 +20,8 @@ Goals = Annotated[
     typer.Option(
         "--targets",
         metavar="COLUMN=BOUND,…",
-        help="What to reach; where steps are tuned, the first one tunes.",
-        show_default="grad_norm_sq_mean=0.05,test_accuracy=0.8",
+        help="What to reach.",
+        show_default="grad_norm_sq_mean=0.05, test_accuracy=0.8",
     ),
 ]
 Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the experiment's.")]
