@@ -213,5 +213,5 @@ def test_changelog_and_citation_name_this_version():
 
 
 def test_every_page_is_in_the_navigation():
-    listed = set(re.findall(r"^  - .+: (.+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert listed == {page.name for page in DOCS.glob("*.md")}
+    listed = re.findall(r"^ +- .+: (.+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
