@@ -1,6 +1,7 @@
 """A site that hides its data by noise: its own secret, its own count, its own end."""
 
 import json
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -8,8 +9,10 @@ import pytest
 
 import pisco
 from pisco.cli.agent import _privacy
+from pisco.federation.rolls import Roll
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.rolled_agent import Held, RolledAgent
 from pisco.federation.runtime.spending import FILE, Spending
 from pisco.privacy.accounting import spent
 
@@ -99,6 +102,18 @@ def test_no_noise_hides_two_gradients(tmp_path):
         with pytest.raises(Stopped, match="would not hide a second gradient"):
             again.heard(0, lie)
     assert again.kept["gradients"] == count
+
+
+def test_noise_of_attempts_before_the_newest_is_not_used_again():
+    site, done = RolledAgent.__new__(RolledAgent), []
+    site.index, site.trial, site.base = 0, Held(None, 3, 4), Held(None, 2, 3)
+    site._attempt = lambda held, k, place: done.append(place)
+    site.attendance = SimpleNamespace(wait=lambda known: done.append(f"more than {known}"))
+    site.spending = SimpleNamespace(last=7)  # before a kill, while its state knows five rolls
+    site._turn(5, Roll(3, 0, "", (0, 1)))
+    site._turn(6, Roll(4, 0, "", (0, 1)))
+    site._turn(8, Roll(4, 2, "", (0, 1)))
+    assert done == ["more than 5", "more than 6", 7]
 
 
 def test_a_state_without_privacy_cannot_become_private(tmp_path):

@@ -148,7 +148,9 @@ class RolledAgent(Agent):
 
     def _turn(self, count: int, head: Roll) -> None:
         """The next attempt: begun already while its roll is called, or the one that we are called to, or none."""
-        if self.trial is not None and self.trial.place == count - 1:
+        if self.spending is not None and count <= self.spending.last:
+            self.attendance.wait(count)  # it is told less than before we were started again: that noise is used
+        elif self.trial is not None and self.trial.place == count - 1:
             self._attempt(self.trial, self.trial.round + 1, count)
         elif self.index in head.present:
             self._attempt(self.base, head.round, count - 1)

@@ -132,6 +132,11 @@ class Spending:
         self._write()
 
     @property
+    def last(self) -> int:
+        """The newest place that was counted: noise of earlier ones may be used, and what was answered forgotten."""
+        return self.kept["last"]
+
+    @property
     def _heard(self) -> dict[str, str]:
         return self.kept.get("heard", {})
 
