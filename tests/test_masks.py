@@ -25,10 +25,12 @@ from worlds import Quadratics, coins
 grpc = pytest.importorskip("grpc")
 import pisco  # noqa: E402
 from pisco.federation.runtime import fixed, keyring, masks, sums  # noqa: E402
+from pisco.federation.runtime.agent import Agent  # noqa: E402
 from pisco.federation.runtime.codec import BadMessage, MessageLayout, Update, Where, decode, encode  # noqa: E402
 from pisco.federation.runtime.peers import Dropped, Stopped  # noqa: E402
 from pisco.federation.runtime.replay import replay, scan, together, weighed, why_not_scan  # noqa: E402
 from pisco.federation.runtime.roll_call import RollCall, Word  # noqa: E402
+from pisco.federation.runtime.rolled_agent import Held, RolledAgent  # noqa: E402
 from pisco.federation.runtime.routes import Routes, ServerHop, average  # noqa: E402
 from pisco.federation.runtime.store import kept_layout  # noqa: E402
 from pisco.federation.runtime.traffic import costs  # noqa: E402
@@ -644,6 +646,24 @@ def test_no_sum_repeats_the_vectors_of_another():
     for index in (0, 1, 2, 3, 4):
         call.hear(index, Word(known=3, done=3, ready=True, plan=mark), now=0.7)
     assert call.decide(0.8)[:2] == (2, 0)  # with new vectors they may
+
+
+def test_rolls_told_otherwise_after_a_restart_bring_no_vector_into_a_second_sum(monkeypatch):
+    agent, given = RolledAgent.__new__(RolledAgent), []
+    monkeypatch.setattr(Agent, "report", lambda self, part, *more: given.append(part.k))
+    agent.attendance = SimpleNamespace(newest=lambda place: True)
+    # Our state is from round 0, and a sum of round 1 was called off, as the rolls say that we knew.
+    agent.index, agent.base, agent.sums = 3, Held(None, 0, 0), SimpleNamespace(newest=1)
+    part = sums.Reporting(WHERE, 1, ALL, NAMES)
+    for k, summed in ((1, ()), (2, (3, 4))):  # that round again, as `UsedMasks` lets us, and a later one
+        agent.chain = SimpleNamespace(summed=frozenset(summed))
+        agent.report(part._replace(k=k), [])
+    agent.chain = SimpleNamespace(summed=frozenset([4]))
+    with pytest.raises(Stopped, match="what was in a sum of round 1 would be in a second one"):
+        agent.report(part._replace(k=2), [])
+    agent.base = Held(None, 1, 1)  # it counted
+    agent.report(part._replace(k=3), [])
+    assert given == [1, 2, 3]
 
 
 # ------------------------------------------------------------------------------------------- whole federations

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -261,6 +261,19 @@ class RolledAgent(Agent):
 
     def where(self, round_: int, phase: int) -> Where:
         return rolled_where(self, self.chain, round_, phase)
+
+    def report(
+        self, part: Reporting, arrays: Sequence[np.ndarray], updates: Any = None, pushed: Iterable[str] = ()
+    ) -> None:
+        """The same; but where what we hold is in a sum already, the rolls must say so, which tell who else is."""
+        held = part.k if self.base is None else self.base.round
+        if held < self.sums.newest < part.k and self.index not in self.chain.summed and self.wanted(part.where):
+            raise Stopped(
+                "the server tells other rolls than before we were started again, and what was in a sum of round "
+                f"{self.sums.newest} would be in a second one; this agent ends its part here: ask the coordinator to "
+                "remove it"
+            )
+        super().report(part, arrays, updates, pushed)
 
     def why_not(self, name: str, round_: int, phase: int) -> str | None:
         return None if name == SERVER or name in self.partners(self.epoch) else "it is not a neighbour"

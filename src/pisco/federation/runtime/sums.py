@@ -38,6 +38,11 @@ class Reporting(NamedTuple):
 class AgentSum(Protocol):
     """The agent's side."""
 
+    @property
+    def newest(self) -> int:
+        """The last round with a sum of ours whose vectors may be in no other."""
+        ...
+
     def begin(self) -> None:
         """Before the first exchange."""
         ...
@@ -70,6 +75,8 @@ class SumWay(NamedTuple):
 class PlainSum:
     """Vectors as they are."""
 
+    newest = -1
+
     def __init__(self, member: Any):
         pass
 
@@ -96,6 +103,10 @@ class MaskedReports:
         self.agent, self.ring = agent, Keyring(agent)
         self.used = UsedMasks(agent.store.folder, durable=agent.store.durable)
         self.buffers = Buffers()
+
+    @property
+    def newest(self) -> int:
+        return self.used.round
 
     def begin(self) -> None:
         self.ring.introduce()
