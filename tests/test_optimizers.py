@@ -287,3 +287,11 @@ def test_an_experiment_file_names_optimizers(tmp_path):
 def test_a_rule_survives_a_copy_and_another_process(made, again):
     other = again(made)
     assert repr(other) == repr(made) and jax.tree.structure(other) == jax.tree.structure(made)
+
+
+def test_a_rule_with_an_optimizer_of_optax_can_be_copied():
+    """No other process can take its local functions; a copy shares them."""
+    rule = dsgd(local_lr=0.1, direction=optax.trace(0.8))
+    assert jax.tree.structure(copy.deepcopy(rule)) == jax.tree.structure(rule)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="local"):
+        pickle.dumps(rule)

@@ -112,10 +112,10 @@ class Optimizer:
     made_by: Any = field(default=None, compare=False)
     """The function and arguments that make it again, where it is copied or sent to another process."""
 
-    def __reduce__(self) -> Any:
-        if self.rule is None:
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        if self is PLAIN:
             return "PLAIN"
-        return self.made_by or object.__reduce_ex__(self, 2)
+        return self.made_by or super().__reduce_ex__(protocol)
 
     @classmethod
     def read(cls, given: Any) -> Optimizer:
