@@ -38,6 +38,7 @@ def test_nested_parameters_come_back_nested(tmp_path):
 
 def test_any_leaf_comes_back(tmp_path):
     start = {"file": jnp.ones(2), "allow_pickle": jnp.zeros(1), "half": jnp.full(3, 0.1, jnp.bfloat16)}
+    start |= {"half.npy": jnp.ones(1), "07": jnp.ones(1), "7": jnp.zeros(1)}
     problem = pisco.Problem(lambda p, x, key: x * p["file"].sum(), start, np.ones((3, 1), np.float32))
     result = pisco.run(pisco.algorithms.dsgd(local_lr=0.01), problem, pisco.Network.ring(3), rounds=1)
     loaded = pisco.Result.load(result.save(tmp_path))
@@ -46,6 +47,14 @@ def test_any_leaf_comes_back(tmp_path):
         np.testing.assert_array_equal(np.asarray(loaded.params[name]), np.asarray(leaf))
     same = problem.model(loaded.params)
     assert same["half"].dtype == jnp.bfloat16
+
+
+def test_a_list_with_a_frozen_leaf_in_it_comes_back_in_its_places(tmp_path):
+    start, parts = [jnp.ones(2), jnp.full(2, 3.0), jnp.full(2, 5.0)], {"frozen": "1"}
+    problem = pisco.Problem(lambda p, x, key: x * p[0].sum(), start, np.ones((3, 1), np.float32), parts=parts)
+    result = pisco.run(pisco.algorithms.dsgd(local_lr=0.01), problem, pisco.Network.ring(3), rounds=1)
+    loaded = pisco.Result.load(result.save(tmp_path))
+    jax.tree.map(np.testing.assert_array_equal, problem.model(loaded.params), problem.model(result.params))
 
 
 def test_a_result_equals_itself():

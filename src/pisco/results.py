@@ -325,7 +325,7 @@ def _npz(arrays: Mapping[str, Any]) -> bytes:
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     # From memory: numpy leaves a damaged file open.
     with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as stored:
-        held = {name: stored[name] for name in stored.files}
+        held = {name: stored[f"{name}.npy"] for name in stored.files}  # a name may itself end so
     # bfloat16 is no type of numpy's own: its files say no more than two bytes.
     return {name: array.view(jnp.bfloat16) if array.dtype == "V2" else array for name, array in held.items()}
 
@@ -345,8 +345,9 @@ def _nest(flat: Mapping[str, np.ndarray]) -> Any:
     def listed(node: Any) -> Any:
         if not isinstance(node, dict):
             return node
-        if all(key.isdigit() for key in node):
-            return [listed(node[key]) for key in sorted(node, key=int)]
+        places = [str(place) for place in range(len(node))]
+        if node.keys() == set(places):  # where some are missing, as frozen ones are, names say whose place is whose
+            return [listed(node[place]) for place in places]
         return {key: listed(value) for key, value in node.items()}
 
     return listed(tree)
