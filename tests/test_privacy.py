@@ -238,6 +238,11 @@ def test_what_cannot_be_private_is_refused():
         private({"clip": 1})
 
 
+@pytest.mark.parametrize("array", [np.array, jnp.array])
+def test_numbers_of_every_agent_may_be_an_array(array):
+    assert pisco.Privacy(clip=array([1.0, 2.0]), noise=array(1.0)) == pisco.Privacy(clip=[1.0, 2.0], noise=1.0)
+
+
 def test_all_methods_but_one_give_every_gradient_a_key_of_its_own():
     shared = []
     for name in pisco.algorithms.registry.ALGORITHMS.rows:

@@ -51,9 +51,10 @@ class Privacy:
     def __post_init__(self) -> None:
         for name, low, high in (("clip", 0, np.inf), ("noise", -1, np.inf), ("epsilon", 0, np.inf), ("delta", 0, 1)):
             value = getattr(self, name)
-            if isinstance(value, Sequence | np.ndarray) and not isinstance(value, str):
+            value = value.tolist() if isinstance(value, np.ndarray | jax.Array) else value
+            if isinstance(value, Sequence) and not isinstance(value, str):
                 value = tuple(float(each) if isinstance(each, int | float | np.number) else each for each in value)
-                object.__setattr__(self, name, value)
+            object.__setattr__(self, name, value)
             for each in value if isinstance(value, tuple) else () if value is None else (value,):
                 if name == "noise":
                     check_number("noise", each, low=0)
