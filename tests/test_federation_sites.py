@@ -402,6 +402,9 @@ def test_models_in_other_formats(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors.numpy", made)
     models.export(own, tmp_path / "m.safetensors")
     assert seen["w"].shape == (2, 3) and (tmp_path / "m.safetensors").read_bytes() == b"whole"
+    models.export(model(file=np.ones((1, 2))), tmp_path / "m.npz")  # a name that np.savez takes itself
+    with np.load(tmp_path / "m.npz") as stored:
+        assert stored["file"].shape == (2,)
     for suffix, package in ((".safetensors", "safetensors.numpy"), (".pt", "torch")):
         monkeypatch.setitem(sys.modules, package, None)
         with pytest.raises(InputError, match="needs"):

@@ -159,10 +159,10 @@ class Result:
         told = json.dumps(summary, indent=2, default=_jsonable) + "\n"
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(folder / HISTORY_FILE, _npz(self.history))
-            atomic_write(folder / PARAMS_FILE, _npz(named))
+            atomic_write(folder / HISTORY_FILE, npz(self.history))
+            atomic_write(folder / PARAMS_FILE, npz(named))
             if self.agents:
-                atomic_write(folder / AGENTS_FILE, _npz(self.agents))
+                atomic_write(folder / AGENTS_FILE, npz(self.agents))
             atomic_write(folder / SUMMARY_FILE, told.encode())  # last: with a summary, a result is whole
         return folder
 
@@ -312,7 +312,7 @@ def _jsonable(value: Any) -> Any:
     return str(value)
 
 
-def _npz(arrays: Mapping[str, Any]) -> bytes:
+def npz(arrays: Mapping[str, Any]) -> bytes:
     """What `np.savez_compressed` writes, whose own keywords are no names for arrays."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -14,7 +14,7 @@ from pisco.errors import InputError, choose, writing
 from pisco.federation.plan import Federation
 from pisco.files import atomic_write
 from pisco.parts import names_of
-from pisco.results import Result
+from pisco.results import Result, npz
 
 Named = dict[str, np.ndarray]
 """The arrays of a model by name, without the axis of the agents."""
@@ -85,12 +85,6 @@ def export(result: Result, path: Path) -> Named:
     return model
 
 
-def _npz(model: Named) -> bytes:
-    buffer = io.BytesIO()
-    np.savez(buffer, **model)  # type: ignore[arg-type]
-    return buffer.getvalue()
-
-
 def _safetensors(model: Named) -> bytes:
     try:
         from safetensors.numpy import save  # pyright: ignore[reportMissingImports]
@@ -109,4 +103,4 @@ def _state_dict(model: Named) -> bytes:
     return buffer.getvalue()
 
 
-FORMATS: dict[str, Callable[[Named], Any]] = {".npz": _npz, ".safetensors": _safetensors, ".pt": _state_dict}
+FORMATS: dict[str, Callable[[Named], Any]] = {".npz": npz, ".safetensors": _safetensors, ".pt": _state_dict}
