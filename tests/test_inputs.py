@@ -109,11 +109,23 @@ def test_other_losses_of_a_whole_batch_are_not(loss):
 @pytest.mark.parametrize("loss", [normalised, contrastive])
 def test_a_mean_that_compares_samples_is_warned_of_where_they_are_taken_alone(loss):
     unequal = [POINTS[0], POINTS[1][:3]]
-    with pytest.warns(UserWarning, match=r"together is .* return one loss a sample") as said:
+    with pytest.warns(UserWarning, match=r"together is .* full batches are taken, .* one loss a sample") as said:
         small(loss, data=unequal)
     assert len(said) == 1
+    with pytest.warns(UserWarning, match=r"together is .*, and here it is measured one sample at a time"):
+        small(loss, eval_samples=2)
     small(with_dropout, data=unequal)
     small(contrastive_each, data=unequal)
+
+
+def test_a_mean_that_needs_several_samples_is_refused_where_they_are_taken_alone():
+    def needs_two(params, batch, key):
+        assert len(batch) > 1, "one sample is no pair"
+        return ((batch[1:] - batch[:-1] - params) ** 2).mean()
+
+    assert not small(needs_two).per_sample
+    with pytest.raises(InputError, match=r"fails on one sample alone \(.*: one sample is no pair\), and here"):
+        small(needs_two, data=[POINTS[0], POINTS[1][:3]])
 
 
 def test_a_sum_from_another_framework_is_refused():

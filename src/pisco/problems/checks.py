@@ -143,14 +143,20 @@ def check_alone(problem: Problem) -> None:
     """Warn where a mean loss is asked of one sample at a time, and is not the mean of what it says then."""
     some, count = _some(problem)
     both = jax.jit(lambda params, batch: (problem.batch_loss(params, batch), problem.sample_losses(params, batch)))
+    taken = "measured" if problem.min_size == problem.max_size else "measured, and full batches are taken,"
+    mend = f"here it is {taken} one sample at a time; return one loss a sample"
     with heeding(problem.trouble):
-        together, alone = (np.asarray(x, float) for x in both(problem.init(jax.random.key(0)), some))
+        try:
+            together, alone = (np.asarray(x, float) for x in both(problem.init(jax.random.key(0)), some))
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"the loss fails on one sample alone ({brief(error)}), and {mend}") from error
     same = abs(together - alone.mean()) <= 0.05 * (abs(together) + abs(alone).mean())
     if np.isfinite(together) and not same:
         warnings.warn(
             f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
-            "it compares samples, and here it is measured, and full batches are taken, one sample at a time; return "
-            "one loss a sample",
+            f"it compares samples, or they count unlike in its mean, and {mend}",
             stacklevel=3,
         )
 
