@@ -96,6 +96,11 @@ def test_what_cannot_be_tried_is_refused_before_anything_is_written(tmp_path):
     )
     told = refused("federation", "try", "--algorithm", "scaffold", "--out", tmp_path / "g")
     assert "needs the server in every round" in told and not (tmp_path / "g").exists()
+    other = ("--set", "network.server=every", "--set", "network.period=2")
+    told = refused("federation", "try", "--algorithm", "scaffold", *other, "--out", tmp_path / "g")
+    assert "not every(2)" in told  # the chance that it has unless told does not stand in the way
+    told = refused("federation", "try", "--server-prob", 0.3, *other, "--out", tmp_path / "g")
+    assert "network.server_prob does not go with server = 'every'" in told
 
 
 def test_mistakes_are_one_sentence(tmp_path):

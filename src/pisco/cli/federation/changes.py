@@ -113,7 +113,7 @@ def init(
         raise InputError(f"{folder} holds a federation already; choose another folder, or `pisco federation change` it")
     tables: dict[str, Any] = {
         "algorithm": started(algorithm),
-        "network": {"graph": graph},
+        "network": {"graph": graph} | reached(server_prob),
         "problem": None if problem == "none" else {"name": problem},
     }
     if tables["problem"] is not None:
@@ -128,8 +128,6 @@ def init(
 
         agreed = Contract.of(load(str(like)), labels=tables["problem"] is None)
         tables["data"] = agreed.model_dump(exclude_none=True)
-    if server_prob is not None:
-        tables["network"] |= {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
     apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
     given |= {"eval_every": max(1, rounds // 100)}  # measuring takes all samples, and every later state holds its row
@@ -365,6 +363,13 @@ def started(algorithm: str) -> dict[str, Any]:
     start = {"local_lr": 0.05, "local_steps": 1}
     taken = ALGORITHMS[algorithm].hyperparameters
     return {"name": algorithm} | {key: value for key, value in start.items() if key in taken}
+
+
+def reached(server_prob: float | None) -> dict[str, Any]:
+    """The settings of a network whose server is reached with a chance; none where none is given."""
+    if server_prob is None:
+        return {}
+    return {"server": "bernoulli", "server_prob": server_prob} if server_prob else {"server": "never"}
 
 
 def apply(tables: dict[str, Any], settings: list[str] | None) -> None:

@@ -64,7 +64,9 @@ def try_(
     agents: Annotated[int, typer.Option("--agents", "-n", help="How many agent processes.")] = 5,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 100,
     graph: Annotated[str, typer.Option(help="See `pisco list graphs`.", autocompletion=listed("graphs"))] = "ring",
-    server_prob: Annotated[float, typer.Option(help="Chance that a round reaches the server.")] = 0.1,
+    server_prob: Annotated[
+        float | None, typer.Option(help="Chance that a round reaches the server (default: 0.1).")
+    ] = None,
     algorithm: Annotated[
         str,
         typer.Option(
@@ -89,7 +91,7 @@ def try_(
     from rich.live import Live
 
     from pisco.cli.federation import loopback
-    from pisco.cli.federation.changes import apply, started
+    from pisco.cli.federation.changes import apply, reached, started
     from pisco.engines.job import check_needs
     from pisco.errors import InputError
     from pisco.experiments.folders import unused
@@ -101,9 +103,11 @@ def try_(
         raise InputError(f"{folder} is not empty; choose a new folder with --out")
     began = time.perf_counter()
     tables: dict[str, Any] = {"algorithm": started(algorithm), "problem": {"name": "logistic", "classes": [-1, 1]}}
-    tables |= {"network": {"graph": graph, "server_prob": server_prob}, "rounds": rounds, "batch_size": 64}
+    tables |= {"network": {"graph": graph} | reached(server_prob), "rounds": rounds, "batch_size": 64}
     tables |= {"eval_every": max(1, rounds // 20), "patience": 600.0}
     apply(tables, settings)
+    if "server" not in tables["network"]:
+        tables["network"].setdefault("server_prob", 0.1)
     plan = loopback.plan_here("try", agents, **tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     here = loopback.Loopback(folder, plan, loopback.share_out("a9a", plan, folder / "data"))
