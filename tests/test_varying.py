@@ -95,8 +95,17 @@ def test_gradient_tracking_is_exact_on_varying_graphs(kind, x64):
 def test_bad_varying_networks_are_refused():
     with pytest.raises(pisco.InputError, match="drop_prob is 1.5"):
         pisco.edge_dropout(1.5)
-    with pytest.raises(pisco.InputError, match="no matrices"):
-        cycle([])
+    for matrices in ([], 3):
+        with pytest.raises(pisco.InputError, match="expected a list of at least one matrix"):
+            cycle(matrices)
+    for rule, sentence in (
+        (lambda key, k: jnp.eye(6), r"varying=<lambda> makes no links; wrap a function of \(key, round\) in"),
+        (pisco.edge_dropout, "varying=edge_dropout fails .*; call a rule, as in"),
+        (function_of_round(3), "function_of_round.* fails .TypeError: 'int' object is not callable"),
+        (function_of_round(lambda key, k: jnp.float32(k)), r"has shape \(\), expected n × n"),
+    ):
+        with pytest.raises(pisco.InputError, match=sentence):
+            _ = pisco.Network.ring(6, varying=rule).gossip
     with pytest.raises(pisco.InputError, match="matrix 0 is for 5 agents, the network has 6"):
         _ = pisco.Network.ring(6, varying=cycle([doubly_stochastic(5)])).gossip
     with pytest.raises(pisco.InputError, match="needs symmetric weights"):

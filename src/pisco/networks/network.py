@@ -20,7 +20,7 @@ from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
 from pisco.networks.sampling import Sampling, sample_groups
 from pisco.networks.schedules import Schedule, as_schedule, as_structure, decided_shape, never
-from pisco.networks.varying import VARYING, Varying, fixed
+from pisco.networks.varying import VARYING, Varying, fixed, gossiping
 from pisco.privacy import summing
 from pisco.registry import checked
 from pisco.registry import options as known_options
@@ -236,7 +236,7 @@ class Network:
             links = self.graph.adjacency() if self.splits_rounds else self.weights
             ends = np.stack(links.tocoo().coords)
             targets, sources = jnp.asarray(ends[:, ends[0] != ends[1]], jnp.int32)
-        rule = fixed(self.weights) if self.varying is None else self.varying(self.graph, self.weights)
+        rule = fixed(self.weights) if self.varying is None else gossiping(self.varying, self.graph, self.weights)
         steps = (self.gossip_steps, self.gossip_before_server)
         push = None if self.push is None else fixed(self.push)
         return Gossip(

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.errors import InputError, check_number
+from pisco.errors import InputError, brief, check_number
 from pisco.networks import weights as weighting
 from pisco.networks.mixing import Dense, Edges, Operator, choose_operator
+from pisco.networks.schedules import traced
 from pisco.registry import Registry
 
 if TYPE_CHECKING:
@@ -151,8 +152,8 @@ def one_peer_exponential() -> Varying:
 
 def cycle(matrices: Sequence[Any]) -> Varying:
     """Your own doubly stochastic matrices, repeated in order."""
-    if not len(matrices):
-        raise InputError("cycle has no matrices; give at least one")
+    if not np.iterable(matrices) or not len(matrices):
+        raise InputError(f"cycle is given {matrices!r}, expected a list of at least one matrix")
     checked = [weighting.check(W) for W in matrices]
 
     def build(graph: Graph, weights: csr_array) -> Gossiping:
@@ -170,16 +171,16 @@ def function_of_round(function: Callable[[jax.Array, Any], jax.Array]) -> Varyin
     """Your own traceable `function(key, round_index)` that returns W, n×n and doubly stochastic (three are checked)."""
 
     def build(graph: Graph, weights: csr_array) -> Gossiping:
-        rule = FunctionOfRound(function)
+        traced(name, function)  # what fails is said with its name
         for k in range(3):
-            operator, _ = rule.draw(jax.random.key(0), jnp.int32(k))
-            assert isinstance(operator, Dense)
-            W = weighting.check(np.asarray(operator.matrix, float).T, tolerance=1e-5)
+            key = jax.random.fold_in(jax.random.key(0), k)
+            W = weighting.check(np.asarray(function(key, jnp.int32(k)), float), tolerance=1e-5)
             if W.shape[0] != graph.num_agents:
                 raise InputError(f"the function returns W for {W.shape[0]} agents, the network has {graph.num_agents}")
-        return rule
+        return FunctionOfRound(function)
 
-    return _named(build, f"function_of_round({getattr(function, '__name__', 'function')})")
+    name = f"function_of_round({getattr(function, '__name__', 'function')})"
+    return _named(build, name)
 
 
 def none() -> None:
@@ -196,6 +197,18 @@ VARYING = Registry[Callable[..., Varying | None]](
         "one_peer_exponential": one_peer_exponential,
     },
 )
+
+
+def gossiping(varying: Varying, graph: Graph, weights: csr_array) -> Gossiping:
+    """The rule that `varying` makes of a graph and its weights; anything else is refused."""
+    name = f"varying={getattr(varying, '__name__', repr(varying))}"
+    try:
+        made = varying(graph, weights)
+    except TypeError as error:
+        raise InputError(f"{name} fails ({brief(error)}); call a rule, as in pisco.edge_dropout(0.2)") from error
+    if not hasattr(made, "draw"):
+        raise InputError(f"{name} makes no links; wrap a function of (key, round) in varying.function_of_round")
+    return made
 
 
 def fixed(weights: csr_array) -> Fixed:
