@@ -6,6 +6,7 @@ import functools
 import graphlib
 import importlib
 import io
+import re
 import subprocess
 import sys
 import textwrap
@@ -109,7 +110,10 @@ ORDER = {
 }
 """What stands in a package, from below; modules of one set do not know each other."""
 
-EXCEPTIONS = {("results", "report"): "a result opens its report when somebody asks for a plot"}
+EXCEPTIONS = {
+    ("results", "report"): "a result opens its report when somebody asks for a plot",
+    ("networks", "theory"): "weights that PISCO's theory makes are a row among the others",
+}
 """Rooms that know one above them, and why."""
 
 
@@ -120,12 +124,11 @@ def dotted(path):
 
 MODULES = {dotted(path): path for path in sorted(SOURCE.rglob("*.py"))}
 NAMED = MODULES.keys() - {"pisco"}
+STARTS = re.compile(r"^\['pisco'|'-m', 'pisco'")
 
 
-def apart(node):
-    """Whether a node is for typing alone or a docstring."""
-    if isinstance(node, ast.If):
-        return "TYPE_CHECKING" in ast.unparse(node.test)
+def is_text(node):
+    """Whether a node is a docstring."""
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
@@ -142,9 +145,10 @@ def known(name):
     path, nodes = MODULES[name], [parsed(name)]
     while nodes:
         node = nodes.pop()
-        if apart(node):
+        if is_text(node):
             continue
-        nodes += ast.iter_child_nodes(node)
+        typing = isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        nodes += node.orelse if typing else ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.split(".")[0] == "pisco")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pisco":
@@ -152,10 +156,10 @@ def known(name):
             yield from (name if name in MODULES else node.module for name in longer)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path.name}, line {node.lineno}: write the whole path, from pisco.… import"
-        elif isinstance(node, ast.Constant) and node.value in NAMED:
-            if node.value.split(".")[1:2] != name.split(".")[1:2]:  # a room may start itself
-                yield node.value  # as in [sys.executable, "-m", "pisco.cli.main"]
-        elif isinstance(node, ast.List) and node.elts and ast.unparse(node.elts[0]) == "'pisco'":
+        elif isinstance(node, ast.Constant) and (named := str(node.value).partition(":")[0]) in NAMED:
+            if named.split(".")[1:2] != name.split(".")[1:2]:  # a room may start itself
+                yield named  # as in [sys.executable, "-m", "pisco.cli.main"], or "pisco.theory.step_weights:pisco_step"
+        elif isinstance(node, ast.List) and STARTS.search(ast.unparse(node)):
             yield "pisco.cli.main"  # as in subprocess.run(["pisco", "run"])
 
 
@@ -224,7 +228,7 @@ def lines_of_code(name):
     """Lines that say something to Python: no comments, no docstrings."""
     tokens = tokenize.generate_tokens(io.StringIO(MODULES[name].read_text()).readline)
     lines = {line for each in tokens if each.type not in EMPTY for line in range(each.start[0], each.end[0] + 1)}
-    texts = [node for node in ast.walk(parsed(name)) if isinstance(node, ast.Expr) and apart(node)]
+    texts = [node for node in ast.walk(parsed(name)) if is_text(node)]
     return len(lines - {line for node in texts for line in range(node.lineno, node.end_lineno + 1)})
 
 
