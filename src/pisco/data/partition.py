@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pisco.data.dataset import Dataset, check_labels
-from pisco.errors import InputError, check_counts, check_number, suggest
+from pisco.errors import InputError, check_counts, check_number
 from pisco.registry import Registry, options
 
 Parts = list[np.ndarray]
@@ -196,15 +196,11 @@ def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents
     rule = PARTITIONS[partition] if isinstance(partition, str) else partition
     if "groups" in options(rule):
         given = {"groups": dataset.groups} | given
-    try:
-        inspect.signature(rule).bind(dataset.labels, agents=agents, **given)
-    except TypeError as error:
-        known = options(rule)
-        strange = sorted(given.keys() - known.keys())
-        if isinstance(partition, str) and strange:
-            hint = suggest(strange[0], known)
-            raise InputError(f"partition {partition!r} has no option {strange[0]!r}; {hint}") from None
-        raise InputError(f"a partition is called as f(labels, agents=…); name yours so ({error})") from None
+    if not isinstance(partition, str):  # what is named is checked as it is called
+        try:
+            inspect.signature(rule).bind(dataset.labels, agents=agents, **given)
+        except TypeError as error:
+            raise InputError(f"a partition is called as f(labels, agents=…); name yours so ({error})") from None
     dealt = rule(dataset.labels, agents=agents, **given)
     if not isinstance(dealt, Iterable):
         raise InputError(f"the partition returns {dealt!r}, expected a list with every agent's samples")
