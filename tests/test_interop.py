@@ -187,8 +187,11 @@ def test_training_and_measuring_at_once_do_not_disturb_each_other():
         jax.tree.map(np.testing.assert_array_equal, gradient, expected)
 
 
-def chosen(rows):
-    return torch.utils.data.DataLoader(samples(), sampler=torch.utils.data.SubsetRandomSampler(rows))
+def chosen(rows, batches=None):
+    data = torch.utils.data
+    if batches:
+        return data.DataLoader(samples(), batch_sampler=data.BatchSampler(chosen(rows).sampler, batches, False))
+    return data.DataLoader(samples(), sampler=data.SubsetRandomSampler(rows))
 
 
 @pytest.mark.parametrize(
@@ -204,6 +207,7 @@ def chosen(rows):
         (mlp, lambda: samples(slice(0, 0)), "empty"),
         (mlp, lambda: torch.utils.data.DataLoader(endless()), "cannot be indexed"),
         (mlp, lambda: chosen([1, 2]), r"by a SubsetRandomSampler, .* torch.utils.data.Subset"),
+        (mlp, lambda: chosen([1, 2], batches=2), "by a SubsetRandomSampler"),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(module, data, words):
@@ -311,6 +315,25 @@ def test_buffers_that_are_only_read_are_frozen():
         assert len(host.problem(agents[0], parts={"frozen": given}).kinds.of("frozen")) == 3
     part = host.problem(agents[0], parts={"buffers": "norm.running_mean"})
     assert part.kinds.of("buffers") == ["norm.running_mean", "norm.running_var"]
+    # Both kinds may be called otherwise: what is only read stays as it is, and what is frozen is not renewed.
+    part = host.problem(agents[0], parts={"local_buffers": ["norm.running_*", "mask"]})
+    assert part.kinds.of("frozen") == []
+    still = host.problem(agents[0], parts={"frozen": "norm.*"})
+    assert np.isfinite(one_gradient(still, still.init(jax.random.key(0)), 0, 4)["out.weight"]).all()
+
+
+def test_buffers_need_not_take_every_number():
+    class Dropped(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = torch.nn.Linear(5, 3)
+            self.register_buffer("chance", torch.tensor(0.5))
+
+        def forward(self, x):
+            return self.out(torch.nn.functional.dropout(x, float(self.chance), self.training))
+
+    made = interop.problem(Dropped, torch.nn.functional.cross_entropy, samples())
+    assert made.kinds.of("frozen") == ["chance"]
 
 
 PARTS = [slice(0, 8), slice(8, 16), slice(16, 24)]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError, brief
-from pisco.parts import BUFFERS, FROZEN, matchers
+from pisco.parts import BUFFERS, FROZEN, RENEWED, matchers
 from pisco.problems.problem import Problem
 from pisco.trouble import Trouble
 from pisco.types import Key, Params
@@ -104,7 +104,10 @@ def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | No
     for kind, leaves in ((BUFFERS, agents[0].buffers), (FROZEN, agents[0].constants)):
         if rest := [each for each in leaves if not any(test(each) for test in named)]:
             kinds[kind] = _either(rest, kinds.get(kind, []))
-    return Problem(_HostLoss(agents, shapes), _HostStart(agents[0], shapes), data, name=name, parts=kinds or None)
+    renewed = [test for kind in RENEWED if kind in kinds for test in matchers(kind, kinds[kind]).values()]
+    held = (*agents[0].buffers, *agents[0].constants)
+    loss = _HostLoss(agents, shapes, tuple(each for each in held if any(test(each) for test in renewed)))
+    return Problem(loss, _HostStart(agents[0], shapes), data, name=name, parts=kinds or None)
 
 
 def _either(names: list[str], given: Any) -> Any:
@@ -130,14 +133,16 @@ class _HostStart:
 class _HostLoss:
     agents: Sequence[Local]
     shapes: Any
+    buffers: tuple[str, ...]
+    """What it returns beside the loss: not those that somebody froze, and constants that somebody calls buffers."""
     trouble: Trouble = field(default_factory=Trouble)
 
     def __call__(self, params: Params, batch: Any, key: Key | None) -> Any:
         words = None if key is None else jax.random.key_data(key)
         mean = _total_loss(self, params, batch["agent"], batch["row"], words, None)
-        if words is None or not self.agents[0].buffers:
+        if words is None or not self.buffers:
             return mean
-        like = {each: self.shapes[each] for each in self.agents[0].buffers}
+        like = {each: self.shapes[each] for each in self.buffers}
         return mean, self.ask(self.renewed, like, jax.lax.stop_gradient(params), batch["agent"], batch["row"], words)
 
     def weighted(self, params: Params, batch: Any, weights: jax.Array, key: Key | None) -> jax.Array:
@@ -177,9 +182,9 @@ class _HostLoss:
     def renewed(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> Params:
         """The buffers that one agent makes of a batch."""
         own = self.agents[int(owner.ravel()[0])]
-        assert own.renew is not None
-        made = own.renew(params, row, _seed(words))
-        return {each: self._checked(value, self.shapes[each]) for each, value in made.items()}
+        made = own.renew(params, row, _seed(words)) if own.renew is not None else {}
+        read = {each: params[each] for each in self.buffers if each in own.constants}
+        return {each: self._checked((made | read)[each], self.shapes[each]) for each in self.buffers}
 
     def value(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any, weights: Any) -> np.ndarray:
         """The mean over samples that may belong to several agents, or their sum with weights."""

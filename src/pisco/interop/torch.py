@@ -156,15 +156,18 @@ def local(module: Any, loss: Loss, samples: Any) -> Local:
     try:
         gradient(first, rows, 0)
         # Which buffers a pass writes into: told by numbers that no samples make, as statistics of zeros stay zero.
-        odd = first | {key: first[key] + first[key].dtype.type(0.7071) for key in held}
-        after = passed(odd, rows, 0) if held else {}
+        before = first | {key: first[key] + first[key].dtype.type(0.7071) for key in held}
+        try:
+            after = passed(before, rows, 0) if held else {}
+        except Exception:  # not every number will do, as for a probability
+            before, after = first, passed(first, rows, 0)
     except InputError:
         raise
     except Exception as error:
         raise InputError(
             f"the loss of the first samples fails ({brief(error)}); check that module, loss and data fit"
         ) from error
-    buffers = tuple(key for key in held if not np.array_equal(after[key], odd[key], equal_nan=True))
+    buffers = tuple(key for key in held if not np.array_equal(after[key], before[key], equal_nan=True))
     constants = tuple(key for key in held if key not in buffers)
     resident = Resident(_fetched, write) if device().type in SHARED else None
     return Local(start, gradient, whole, size, renew if buffers else None, buffers, constants, resident)
@@ -242,7 +245,8 @@ def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
     data = _torch().utils.data
     dataset, collate, sampler = samples, data.default_collate, None
     if isinstance(samples, data.DataLoader):
-        dataset, collate, sampler = samples.dataset, samples.collate_fn, samples.sampler
+        dataset, collate = samples.dataset, samples.collate_fn
+        sampler = getattr(samples.batch_sampler, "sampler", samples.sampler)
     if isinstance(dataset, data.IterableDataset) or not (
         hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     ):
