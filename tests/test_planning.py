@@ -24,7 +24,8 @@ from pisco.networks import graphs
 from pisco.planning import auto_step, check_step, plan
 from pisco.planning.forecast import rows_to
 from pisco.planning.meters import priced
-from pisco.planning.pilot import LUCKY, Pilot, values_of
+from pisco.planning.pilot import COSTLIER, LUCKY, Pilot, values_of
+from pisco.planning.planner import _by_probability
 from pisco.planning.search import FINAL_SEEDS, RACE_SEEDS, RUN_OFF_SEEDS, Search
 from pisco.planning.settings import PISCO, Setting
 from pisco.problems.subsample import subsample
@@ -227,7 +228,7 @@ def test_a_search_keeps_its_time(monkeypatch):
 
 
 class LuckyTrack:
-    """Stands for pilots: what a setting costs with the seeds of a stage is known beforehand."""
+    """Stands for pilots: what a setting costs with the seeds of a stage is known, and who is dearer is dropped."""
 
     target, stride = Target.of(*TARGET), 1
 
@@ -238,6 +239,10 @@ class LuckyTrack:
         stage = (RACE_SEEDS, FINAL_SEEDS, RUN_OFF_SEEDS).index(seeds)
         new = [LuckyPilot(setting, seeds, self.costs[setting][stage]) for setting in settings]
         self.finished += new
+        bound = 1.2 * self.cheapest(seeds)
+        for pilot in new:
+            if bound < pilot.cost < math.inf:
+                pilot.status, pilot.floor, pilot.cost = COSTLIER, bound, math.inf
         return new
 
     def cheapest(self, seeds):
@@ -248,27 +253,46 @@ class LuckyPilot:
     rounds = 10
 
     def __init__(self, setting, seeds, cost):
-        self.setting, self.seeds, self.cost = setting, seeds, cost
+        self.setting, self.seeds, self.cost, self.ahead, self.floor = setting, seeds, cost, cost, cost
         self.status = "reached" if math.isfinite(cost) else "missed"
 
     def predicted(self, target):
-        return self.cost
+        return self.ahead
 
     def standing(self, target, rounds):
-        return self.cost
+        return self.ahead
+
+
+def decided(costs):
+    search = object.__new__(Search)
+    search.track, search.finals, search.run_off, search.failed = LuckyTrack(costs), [], [], set()
+    search.track.race(costs, RACE_SEEDS)
+    search._decide()
+    search.growth = lambda setting: (0.9, 0.9)
+    return search
 
 
 def test_a_run_off_that_shows_luck_leads_to_other_finals():
     """The two largest steps promise most and miss the target with more seeds; the third does what it promised."""
     steps = [Setting("pisco", "fdla", 1, 0.0, lr) for lr in (2.0, 1.4, 0.5)]
-    search = object.__new__(Search)
-    search.track = LuckyTrack(dict(zip(steps, ((60, 56, math.inf), (70, 64, 300), (104, 110, 109)), strict=True)))
-    search.finals, search.run_off, search.failed = [], [], set()
-    search.track.race(steps, RACE_SEEDS)
-    search._decide()
-    search.growth = lambda setting: (0.9, 0.9)
+    search = decided(dict(zip(steps, ((60, 56, math.inf), (70, 64, 300), (104, 110, 109)), strict=True)))
     assert search.final_order()[0].setting == steps[2] and search.final_order()[0].cost == 109
     assert {p.setting for p in search.finals if p.status == LUCKY} == set(steps[:2])
+
+
+def test_who_was_dropped_for_a_lucky_one_has_a_final_again():
+    lucky, other = (Setting("pisco", "fdla", 1, p, 0.5) for p in (0.0, 0.1))
+    search = decided({lucky: (60, 56, math.inf), other: (62, 75, 76)})
+    assert search.final_order()[0].setting == other and search.final_order()[0].cost == 76
+    assert len(search.finals) == 2
+
+
+def test_who_was_dropped_in_the_run_off_for_a_cheaper_one_was_not_lucky():
+    best, next_best = (Setting("pisco", "fdla", 1, p, 0.5) for p in (0.0, 0.1))
+    search = decided({best: (60, 56, 57), next_best: (62, 60, 75)})
+    assert search.final_order()[0].setting == best
+    search.failed.add(best)  # it diverges later on
+    assert search.final_order()[0].setting == next_best and search.final_order()[0].cost == 60
 
 
 def test_a_pilot_whose_rounds_cost_nothing_and_lead_nowhere_has_no_price():
@@ -277,6 +301,21 @@ def test_a_pilot_whose_rounds_cost_nothing_and_lead_nowhere_has_no_price():
     )
     flat.met_at, flat.rounds = [None], 8
     assert flat.predicted(Target.of(*TARGET)) == math.inf  # and not NaN, which sorts anywhere
+
+
+def test_no_price_is_shown_beside_a_target_that_is_called_unreachable():
+    """Three seeds that were dropped early forecast anything."""
+    meter = SimpleNamespace(unit=1.0, paid=lambda *_: 8.0, parts=lambda price, served: {})
+    falls, known = (
+        {"grad_norm_sq": list(0.9 ** np.arange(9.0))},
+        {"met_at": [None], "served": [[0] * 9], "reached": [[]]},
+    )
+    pilot = Pilot(Setting("pisco", "fdla", 1, 0.1, 1.0), (0,), meter, [], [falls], rounds=8, **known)
+    track = SimpleNamespace(finished=[pilot], target=Target.of(*TARGET))
+    search = SimpleNamespace(track=track, failed=set(), run_off=[], finals=[])
+    for search.out_of_reach in (False, True):
+        (row,) = _by_probability(search, SimpleNamespace(setting=Setting("pisco", "fdla", 1, 0.0, 1.0)))
+        assert math.isinf(row.price) == search.out_of_reach
 
 
 def test_nonsense_is_refused():

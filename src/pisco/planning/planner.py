@@ -210,13 +210,13 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
                 else "there was no time to try one setting; give more --seconds or fewer rounds"
             )
         chosen = order[0]
-    price = chosen.predicted(target)
+    reachable = not search.out_of_reach
     return Plan(
         setting=chosen.setting,
-        price=price,
-        rounds=chosen.rounds_ahead(target),
+        price=chosen.predicted(target) if reachable else math.inf,
+        rounds=chosen.rounds_ahead(target) if reachable else math.inf,
         measured=math.isfinite(chosen.cost),
-        reachable=not search.out_of_reach,
+        reachable=reachable,
         lowest=search.lowest,
         checked_rounds=max(search.checked, chosen.rounds),
         by_probability=tuple(_by_probability(search, chosen)),
@@ -239,8 +239,8 @@ def _by_probability(search: Search, chosen: Pilot) -> list[Choice]:
         best = chosen if chosen.setting.server_prob == p else _best_at(search, p)
         if best is None:
             continue
-        # A pilot that was stopped will cost more than it had paid by then.
-        price = max(best.predicted(search.track.target), best.floor)
+        # A pilot that was stopped will cost more than it had paid by then; few seeds do not reach what finals cannot.
+        price = math.inf if search.out_of_reach else max(best.predicted(search.track.target), best.floor)
         rows.append(Choice(best.setting, price, math.isfinite(best.cost), best.parts(price)))
     return rows
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.planning.pilot import DIVERGED, LUCKY, SLOWER, Pilot, values_of
+from pisco.planning.pilot import COSTLIER, DIVERGED, LUCKY, SLOWER, Pilot, values_of
 from pisco.planning.settings import Modes, Setting, allowed, candidates, first_setting
 from pisco.planning.track import OutOfTime, Track
 from pisco.theory.estimates import Estimates
@@ -86,9 +86,9 @@ class Search:
         """Finals and a run-off; again where others promise much less than what is left of the finalists' luck."""
         track = self.track
         for _ in range(DECISIONS):
-            known = {pilot.setting for pilot in self.finals}
+            fresh = self._finalists()
+            track.finished = [p for p in track.finished if p.seeds != FINAL_SEEDS or p.setting not in fresh]
             try:
-                fresh = [setting for setting in self._finalists() if setting not in known]
                 track.race(fresh, FINAL_SEEDS, halve=False, words="finals on fresh seeds")
             finally:
                 self.finals = [p for p in track.finished if p.seeds == FINAL_SEEDS]
@@ -98,15 +98,28 @@ class Search:
             self.run_off += track.race(met[:CONTENDERS], RUN_OFF_SEEDS, halve=False, words="run-off on more seeds")
             self._unmask()
             best = track.cheapest(RUN_OFF_SEEDS)
-            if not any(CLOSE * pilot.cost < best for pilot in self.ranked() if self._undecided(pilot)):
+            if not any(CLOSE * self._promise(pilot) < best for pilot in self._open()):
                 break
 
     def _undecided(self, pilot: Pilot) -> bool:
         return self._may_win(pilot) and pilot.setting not in {decided.setting for decided in self.run_off}
 
+    def _open(self) -> list[Pilot]:
+        """Who is undecided, best first; by the race alone where there was no final, or none that counts."""
+        judged = {pilot.setting for pilot in self.finals if not self._misjudged(pilot)}
+        return [p for p in self.ranked() if self._undecided(p) and (p.seeds == FINAL_SEEDS or p.setting not in judged)]
+
+    def _misjudged(self, pilot: Pilot) -> bool:
+        """Whether it was dropped for the sake of one that turned out to be lucky."""
+        return pilot.status == COSTLIER and pilot.floor < self.track.cheapest(pilot.seeds)
+
+    def _promise(self, pilot: Pilot) -> float:
+        return pilot.predicted(self.track.target) if self._misjudged(pilot) else pilot.cost
+
     def _unmask(self) -> None:
         """What the run-off did not confirm was luck."""
-        costs = {pilot.setting: pilot.cost for pilot in self.run_off}
+        # One that was dropped for a cheaper one may have kept its word.
+        costs = {p.setting: p.floor if p.status == COSTLIER else p.cost for p in self.run_off}
         for pilot in self.track.finished:
             if pilot.seeds != RUN_OFF_SEEDS and costs.get(pilot.setting, 0.0) > CLOSE * pilot.cost:
                 pilot.status = LUCKY
@@ -132,7 +145,9 @@ class Search:
     def _finalists(self) -> list[Setting]:
         """The best two of each of the best three p: pilots share their coins, so all of one p may have been lucky."""
         chosen: dict[float, list[Setting]] = {}
-        for pilot in filter(self._undecided, self.ranked()):
+        for pilot in self._open():
+            if pilot.seeds == FINAL_SEEDS and not self._misjudged(pilot):
+                continue
             p = pilot.setting.server_prob
             if p in chosen or len(chosen) < 3:
                 chosen.setdefault(p, [])
