@@ -155,6 +155,22 @@ def test_all_methods_with_local_steps_take_as_many_gradients(base):
     assert counts["dsgt"] is None
 
 
+def test_an_experiment_whose_own_step_is_called_otherwise_can_be_compared_with(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import pisco\n"
+        "from pisco.algorithms import dsgd\n"
+        "@pisco.algorithm\n"
+        "def mine(*, lr: float, local_steps: int):\n"
+        "    rule = dsgd(local_lr=lr, local_steps=local_steps)\n"
+        "    return pisco.Pair(rule.init, rule.round)\n"
+    )
+    (tmp_path / "mine.toml").write_text(
+        'base = "quick"\n[algorithm]\nname = "mine.py:mine"\nlr = 0.1\nlocal_steps = 3\n'
+    )
+    config = comparing.method_config(load(tmp_path / "mine.toml"), "pisco")
+    assert config.algorithm.taken_by("name")["local_steps"] == 2
+
+
 # ------------------------------------------------------------------------------------- what is kept
 
 
