@@ -160,8 +160,8 @@ def _measured(problem: Problem, blocks: Blocks, cuts: np.ndarray, longest: int):
         return np.pad(rows, (0, block * few - len(rows))).astype(np.int32)
 
     def few_weights(device):
-        there, own = held(device), scales[agents(device), None] / blocks.agents
-        weights = np.where(there, own / there.sum(axis=1, keepdims=True), 0.0).reshape(-1)
+        there, own = held(device), scales[agents(device), None]
+        weights = np.where(there, own * (1.0 / (blocks.agents * there.sum(axis=1, keepdims=True))), 0.0).reshape(-1)
         return np.pad(weights, (0, block * few - len(weights))).astype(floating)
 
     return (None, all_weights) if not few else (few_rows, few_weights)
