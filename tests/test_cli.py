@@ -132,12 +132,17 @@ def test_divergence_is_visible_and_no_error(tiny):
     done = pisco("run", "tiny.toml", "--out", "x", *settings, "--set", "problem.rho=0", "--set", "run.eval_every=1")
     assert done.exit_code == 0 and Result.load("x").diverged
     assert "warning: the run diverged (seed 0 from round 1)" in done.stderr
-    assert "smaller algorithm.local_lr" in done.stderr
+    assert "smaller algorithm.local_lr" in done.stderr and "pisco-one-exchange" not in done.stderr
 
 
 def test_a_loss_that_grew_is_pointed_out(tiny):
-    done = pisco("run", "tiny.toml", "--out", "x", "--set", "algorithm.local_lr=500", "--set", "run.rounds=5")
+    far = ("run", "tiny.toml", "--set", "algorithm.local_lr=500", "--set", "run.rounds=5", "--no-check", "--out")
+    done = pisco(*far, "x")
     assert done.exit_code == 0 and "warning: the loss ended above its start" in done.stderr
+    # What to try is what the experiment does not do already: its weights are Metropolis's.
+    assert "algorithm.local_lr, algorithm.name=pisco-one-exchange or a larger network.server_prob" in done.stderr
+    done = pisco(*far, "y", "--set", "algorithm.name=pisco-one-exchange", "--set", "network.weights=fdla")
+    assert "algorithm.local_lr, network.weights=metropolis or a larger network.server_prob" in done.stderr
 
 
 def test_disconnected_network_warns_in_one_line(tiny):

@@ -79,10 +79,15 @@ class Result:
         return self.history["round"].ndim == 2
 
     @property
+    def diverged_seeds(self) -> dict[int, int]:
+        """The seeds that diverged, each with the round from which it did."""
+        found = self.diverged_at if isinstance(self.diverged_at, list) else [self.diverged_at]
+        return {seed: at for seed, at in zip(self.seeds, found, strict=False) if at is not None}
+
+    @property
     def diverged(self) -> bool:
         """Whether any seed diverged."""
-        found = self.diverged_at if isinstance(self.diverged_at, list) else [self.diverged_at]
-        return any(at is not None for at in found)
+        return bool(self.diverged_seeds)
 
     def column(self, name: str) -> np.ndarray:
         """A column as (seeds, rows), also for one seed."""

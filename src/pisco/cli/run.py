@@ -147,7 +147,7 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
 def _report(result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None) -> None:
     if note_first:
         note(note_first)
-    for warning in (_trouble(result), _poison(result)):
+    for warning in (_trouble(result, config), _poison(result)):
         if warning:
             note(f"warning: {warning}")
     if as_json:
@@ -160,12 +160,9 @@ def _report(result: Result, folder: Path, config: Config, as_json: bool, note_fi
     say(f"next: pisco report {folder}")
 
 
-def _trouble(result: Result) -> str | None:
+def _trouble(result: Result, config: Config) -> str | None:
     """What went wrong with the training and what to try, if anything did."""
-    began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
-    when = ", ".join(
-        f"seed {seed} from round {at}" for seed, at in zip(result.seeds, began, strict=True) if at is not None
-    )
+    when = ", ".join(f"seed {seed} from round {at}" for seed, at in result.diverged_seeds.items())
     loss = result.column("loss")
     if when:
         what = f"the run diverged ({when})"
@@ -173,9 +170,13 @@ def _trouble(result: Result) -> str | None:
         what = f"the loss ended above its start ({loss[:, -1].max():.4g} after {loss[:, 0].max():.4g})"
     else:
         return None
-    method = result.settings["algorithm"]["name"]
-    one = " algorithm.name=pisco-one-exchange," if method == "pisco" else ""
-    return f"{what}; try a smaller algorithm.local_lr, network.weights=metropolis,{one} or a larger network.server_prob"
+    others = {
+        "network.weights=metropolis": config.network.weights != "metropolis",
+        "algorithm.name=pisco-one-exchange": result.settings["algorithm"].get("one_exchange") is False,
+        "a larger network.server_prob": config.network.schedule().probability != 1,
+    }
+    advice = ["a smaller algorithm.local_lr", *(name for name, helps in others.items() if helps)]
+    return f"{what}; try {' or '.join(filter(None, [', '.join(advice[:-1]), advice[-1]]))}"
 
 
 def _poison(result: Result) -> str | None:

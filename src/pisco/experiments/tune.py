@@ -119,8 +119,7 @@ def pick(grid: Sequence[float], results: Sequence[Result], targets: Targets) -> 
 
 def _failed(result: Result) -> np.ndarray:
     """Which seeds diverged, or have a larger loss at the end than at the start."""
-    at = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at] * len(result.seeds)
-    failed = np.array([round_index is not None for round_index in at])
+    failed = np.array([seed in result.diverged_seeds for seed in result.seeds])
     if "loss" in result.history:
         loss = result.column("loss")
         failed |= ~(loss[:, -1] <= loss[:, 0])

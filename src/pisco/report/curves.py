@@ -52,8 +52,7 @@ def page_numbers(results: Sequence[Result]) -> dict[str, Any]:
 
 def _wild(result: Result) -> bool:
     """Whether the median over seeds blew up, not only some of them."""
-    began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
-    return 2 * sum(at is not None for at in began) >= len(began)
+    return 2 * len(result.diverged_seeds) >= len(result.seeds)
 
 
 def _curves(result: Result, known: Mapping[str, Metric]) -> dict[str, Any]:

@@ -147,10 +147,8 @@ def _trouble(result: Result) -> list[str]:
     out = []
     if result.interrupted:
         out.append("The run was stopped early, so everything here is about a part of it.")
-    began = result.diverged_at if isinstance(result.diverged_at, list) else [result.diverged_at]
-    wild = [(seed, at) for seed, at in zip(result.seeds, began, strict=False) if at is not None]
-    if wild:
-        which = ", ".join(f"seed {seed} from round {number(at)}" for seed, at in wild[:5])
+    if wild := result.diverged_seeds:
+        which = ", ".join(f"seed {seed} from round {number(at)}" for seed, at in list(wild.items())[:5])
         out.append(
             f"It diverged ({which}); a smaller step size, other weights or more server rounds may keep it stable."
         )
