@@ -11,7 +11,7 @@ from pisco.algorithms import pisco as pisco_rule
 from pisco.engines.job import seed_key, streams
 from pisco.federation.runtime import membership
 from pisco.federation.runtime.replay import everybody, replay, scan
-from pisco.networks import graphs
+from pisco.networks import graphs, spectral
 from pisco.networks.directed import in_out
 from pisco.networks.facts import facts
 from pisco.networks.rounds import draw_round
@@ -52,6 +52,20 @@ def test_families():
     alone = graphs.from_networkx(nx.DiGraph([(0, 1), (1, 2)]))
     assert alone.components().max() == 2  # nobody hears of agent 2
     assert "has 3 components" in pisco.Network(alone).problem_with_reach
+
+
+def test_eigenvalues_of_many_agents(monkeypatch):
+    """They crowd on a directed ring, which no iteration tells apart; beyond some agents nothing is dense."""
+    few = [graphs.directed_ring(60), graphs.directed_exponential(70), graphs.random_digraph(80, 0.2)]
+    exact = [facts(pisco.Network(graph)) for graph in few]
+    monkeypatch.setattr(spectral, "DENSE_UP_TO", 50)
+    for graph, known in zip(few, exact, strict=True):
+        found = facts(pisco.Network(graph))
+        for name in ("mixing_rate", "smallest_eigenvalue"):
+            assert found[name] == pytest.approx(known[name], rel=1e-9, abs=1e-12), graph
+    around = pisco.Graph(400, [*((i, (i + 1) % 400) for i in range(400)), (0, 5)], one_way=True)
+    with pytest.raises(pisco.InputError, match="eigenvalues of 400 agents with one-way links lie too close"):
+        _ = pisco.Network(around).mixing_rate
 
 
 @pytest.mark.parametrize("name", ["random", slow("ring"), slow("exponential")])

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from pisco.networks.network import Network
-from pisco.networks.spectral import eigenvalue_extremes
+from pisco.networks.spectral import eigenvalue_extremes, least_real_part
 
 __all__ = ["facts"]
 
@@ -23,10 +23,8 @@ def facts(network: Network, server_probs: Sequence[float] = (0.0, 0.01, 0.1, 0.3
     (6, 1, 0.556, 1.0)
     """
     degrees, arcs = network.graph.degrees, network.graph.arcs
-    if network.push is None:
-        smallest = eigenvalue_extremes(network.weights)[0]
-    else:  # which may be complex
-        smallest = float(np.linalg.eigvals(network.weights.toarray()).real.min())
+    one_way = network.push is not None
+    smallest = least_real_part(network.weights) if one_way else eigenvalue_extremes(network.weights)[0]
     return {
         "network": network.graph.name,
         "weights": network.weights_name,

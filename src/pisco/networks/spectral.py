@@ -51,8 +51,7 @@ def mixing_rate(weights: Any) -> float:
         return 1.0 - float(np.linalg.norm(matrix.toarray() - 1 / n, 2)) ** 2
     steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
-        real, imaginary = _circulant_gaps(n, *steps)
-        return float((real * (2 - real) - imaginary**2).min())
+        return _circulant_rate(n, *steps)
     if not _is_symmetric(matrix):
         return _one_sided_rate(matrix)
     return min(gap * (2 - gap) for gap in _gaps(matrix, binding=True))
@@ -61,14 +60,36 @@ def mixing_rate(weights: Any) -> float:
 def one_way_rate(weights: Any) -> float:
     """1 − |μ|², μ the second largest eigenvalue in modulus of a matrix whose rows, or columns, sum to one."""
     matrix = as_csr(weights)
-    if matrix.shape[0] <= DENSE_UP_TO:
-        found = np.linalg.eigvals(matrix.toarray())
-    else:
-        from scipy.sparse.linalg import eigs
-
-        found = eigs(matrix.astype(float), k=2, which="LM", return_eigenvectors=False)
-    sizes = np.sort(np.abs(found))[::-1]
+    steps = circulant_steps(matrix, 1e-14) if matrix.shape[0] > DENSE_UP_TO else None
+    if steps is not None:
+        return _circulant_rate(matrix.shape[0], *steps)
+    sizes = np.sort(np.abs(_one_way_values(matrix, 2, "LM")))[::-1]
     return float(max(0.0, 1 - sizes[1] ** 2)) if len(sizes) > 1 else 1.0
+
+
+def least_real_part(weights: Any) -> float:
+    """The smallest real part of the eigenvalues of a matrix whose rows, or columns, sum to one."""
+    matrix = as_csr(weights)
+    steps = circulant_steps(matrix, 1e-14)
+    if steps is not None:
+        return 1 - float(_circulant_gaps(matrix.shape[0], *steps)[0].max(initial=0.0))
+    return float(_one_way_values(matrix, 1, "SR").real.min())
+
+
+def _one_way_values(matrix: csr_array, count: int, which: str) -> np.ndarray:
+    """Eigenvalues where links are one-way: all of them, or of many agents so many at one end."""
+    n = matrix.shape[0]
+    if n <= DENSE_UP_TO:
+        return np.linalg.eigvals(matrix.toarray())
+    from scipy.sparse.linalg import ArpackNoConvergence, eigs
+
+    start = np.random.default_rng(0).standard_normal(n)  # fixed, so that the answer is too
+    try:
+        return eigs(matrix, k=count, which=which, ncv=64, maxiter=50, v0=start, return_eigenvectors=False)
+    except ArpackNoConvergence:
+        raise InputError(
+            f"the eigenvalues of {n} agents with one-way links lie too close to be told apart; look at fewer agents"
+        ) from None
 
 
 def expected_mixing_rate(mixing_rate: float, server_prob: float) -> float:
@@ -208,6 +229,11 @@ def _circulant_gaps(n: int, steps: np.ndarray, values: np.ndarray) -> tuple[np.n
         real += value * half[place]
         imaginary += value * sine[place]
     return real, imaginary
+
+
+def _circulant_rate(n: int, steps: np.ndarray, values: np.ndarray) -> float:
+    real, imaginary = _circulant_gaps(n, steps, values)
+    return float((real * (2 - real) - imaginary**2).min())
 
 
 # ----------------------------------------------------------------------------------------------- gaps
