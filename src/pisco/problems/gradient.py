@@ -183,10 +183,10 @@ def agent_loss(
         return own if problem.scales is None else problem.scales[at].astype(own.dtype) * own
 
     def unweighted(params: Params, key: Key, agent: Any, at: Any) -> jax.Array:
-        size, most, own_key = problem.sizes[at], problem.max_size, jax.random.fold_in(key, agent)
-        if batch_size is not None or problem.min_size == most:
-            return kept(problem.batch_loss)(params, _batch(problem, batch_size, key, agent, at), own_key)
-        batch, held = _all_of_one(problem, key, agent, at)
+        size, own_key = problem.sizes[at], jax.random.fold_in(key, agent)
+        batch, held = _drawn(problem, batch_size, key, agent, at)
+        if held is None:
+            return kept(problem.batch_loss)(params, batch, own_key)
         if isinstance(problem.loss, WeightedLoss):
             share = jnp.where(held, 1 / jnp.asarray(size, float), 0)
             return kept(problem.weighted_loss)(params, batch, share, own_key)
@@ -196,8 +196,13 @@ def agent_loss(
     return loss
 
 
-def _all_of_one(problem: Problem, key: Key, agent: Any, at: Any) -> tuple[Any, jax.Array]:
-    """All samples of one agent, filled up to the length of the largest one's, and which of them are its own."""
+def _drawn(problem: Problem, batch_size: int | None, key: Key, agent: Any, at: Any) -> tuple[Any, jax.Array | None]:
+    """The samples of one gradient, and which of them are the agent's own; None: all.
+
+    All samples of one agent are filled up to the length of the largest one's.
+    """
+    if batch_size is not None or problem.min_size == problem.max_size:
+        return _batch(problem, batch_size, key, agent, at), None
     slots, size = jnp.arange(problem.max_size), problem.sizes[at]
     rows = problem.offsets[at] + jnp.minimum(slots, size - 1)
     batch = problem.data.batch(key, agent, rows) if problem.streams else problem.take(rows)
@@ -218,11 +223,8 @@ def agent_gradient(
         at = agent if place is None else place
         key, clip = protection.key(key), protection.clip[at]
         own_key, size = jax.random.fold_in(key, agent), problem.sizes[at]
-        if batch_size is not None or problem.min_size == problem.max_size:
-            batch = _batch(problem, batch_size, key, agent, at)
-            held = jnp.ones(jax.tree.leaves(batch)[0].shape[0], bool)
-        else:
-            batch, held = _all_of_one(problem, key, agent, at)
+        batch, held = _drawn(problem, batch_size, key, agent, at)
+        held = jnp.ones(jax.tree.leaves(batch)[0].shape[0], bool) if held is None else held
 
         def one(sample: Any, slot: jax.Array, counts: jax.Array) -> Params:
             alone = jax.tree.map(lambda leaf: leaf[None], sample)
