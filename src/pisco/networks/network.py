@@ -306,8 +306,8 @@ class Network:
 
     def _check_presence(self, what: str) -> None:
         """Absences, and who is left off, keep the agents' mean only where a link weighs the same both ways."""
-        even = abs(self.weights - self.weights.T).max() <= 1e-12
-        if not (getattr(self.varying, "symmetric", False) if self.varying else even):
+        even = getattr(self.varying, "symmetric", False) if self.varying else spectral.is_symmetric(self.weights)
+        if not even:
             links = self._varying_name if self.varying else "W"
             raise InputError(
                 f"{what} needs links that weigh the same both ways, as {links} need not; "

@@ -45,14 +45,14 @@ def mixing_rate(weights: Any) -> float:
     n = matrix.shape[0]
     if n == 1:
         return 1.0
-    if not _is_connected(matrix):
+    if not is_connected(matrix):
         return 0.0
     if n <= DENSE_UP_TO:
         return 1.0 - float(np.linalg.norm(matrix.toarray() - 1 / n, 2)) ** 2
     steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
         return _circulant_rate(n, *steps)
-    if not _is_symmetric(matrix):
+    if not is_symmetric(matrix):
         return _one_sided_rate(matrix)
     return min(gap * (2 - gap) for gap in _gaps(matrix, binding=True))
 
@@ -181,7 +181,7 @@ def check_sums(matrix: csr_array, axis: int, what: str, fix: str, tolerance: flo
 
 def _symmetric(weights: Any) -> csr_array:
     matrix = as_csr(weights)
-    if not _is_symmetric(matrix):
+    if not is_symmetric(matrix):
         raise InputError("weights is not symmetric, so its eigenvalues may be complex; use mixing_rate")
     return matrix
 
@@ -192,15 +192,16 @@ def _identity(like: csr_array) -> csr_array:
     return eye_array(like.shape[0], format="csr")
 
 
-def _is_connected(matrix: csr_array) -> bool:
+def is_connected(matrix: csr_array) -> bool:
+    """Whether every agent hears of every other, directly or by way of others."""
     from scipy.sparse.csgraph import connected_components
 
     return connected_components(matrix, directed=False, return_labels=False) == 1
 
 
-def _is_symmetric(matrix: csr_array) -> bool:
-    difference = matrix - matrix.T
-    return difference.nnz == 0 or float(np.abs(difference.data).max()) < 1e-12
+def is_symmetric(matrix: csr_array) -> bool:
+    """Whether every link weighs the same both ways."""
+    return float(abs(matrix - matrix.T).max()) <= 1e-12
 
 
 def circulant_steps(matrix: csr_array, tolerance: float = 0.0) -> tuple[np.ndarray, np.ndarray] | None:
@@ -247,7 +248,7 @@ def _gaps(matrix: csr_array, *, binding: bool = False) -> tuple[float, float]:
 
     low, high = _lanczos(lambda x: matrix @ x, matrix.shape[0], settled, most=1000)
     upper, lower = 1 - high.value, 1 + low.value
-    if not _is_connected(matrix):
+    if not is_connected(matrix):
         upper = 0.0
     elif high.error > SETTLED * abs(upper):
         upper = _crowded_upper_gap(matrix)

@@ -18,6 +18,7 @@ from pisco.errors import InputError, brief, check_number
 from pisco.networks import weights as weighting
 from pisco.networks.mixing import Dense, Edges, Operator, choose_operator
 from pisco.networks.schedules import traced
+from pisco.networks.spectral import is_symmetric
 from pisco.registry import Registry
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def edge_dropout(drop_prob: float) -> Varying:
     check_number("drop_prob", drop_prob, low=0, high=1)
 
     def build(graph: Graph, weights: csr_array) -> Gossiping:
-        if abs(weights - weights.T).max() > 1e-12:
+        if not is_symmetric(weights):
             raise InputError("edge_dropout needs symmetric weights; `weights.metropolis(graph)` builds some")
         first, second = _ends(graph)
         on_edges = np.asarray(weights[graph.edges[:, 0], graph.edges[:, 1]]).ravel()

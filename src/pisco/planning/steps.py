@@ -20,7 +20,7 @@ from pisco.engines.history import ABSURD
 from pisco.engines.job import Job, Run, check_kinds, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
 from pisco.networks.network import Network
-from pisco.networks.spectral import DENSE_UP_TO
+from pisco.networks.spectral import DENSE_UP_TO, is_symmetric
 from pisco.planning.settings import is_plain, rule_of
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
@@ -90,7 +90,7 @@ def check_step(
     rule = rule_of(algorithm, p) if p is not None and is_plain(network) else None
     if rule is None:
         return None
-    if network.num_agents > DENSE_UP_TO and abs(network.weights - network.weights.T).max() > 1e-12:
+    if network.num_agents > DENSE_UP_TO and not is_symmetric(network.weights):
         return None
     one_way = network.push is not None
     if one_way and network.num_agents > MOST_WITH_COINS:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from pisco.errors import InputError, check_number, check_positive
+from pisco.networks.spectral import as_csr
 
 FLAT = 1e-6
 """Where f is flat nothing grows or shrinks: growth within this of 1 counts as stable."""
@@ -48,7 +49,7 @@ class RoundMaps:
         check_positive(comm_lr=comm_lr)
         check_number("server_prob", server_prob, low=0, high=1)
         hessians, pair = np.asarray(hessians, float), weights if isinstance(weights, tuple) else (weights, weights)
-        pull, push = (np.asarray(each.toarray() if hasattr(each, "toarray") else each, float) for each in pair)
+        pull, push = (as_csr(each).toarray() for each in pair)
         n = len(pull)
         if hessians.shape != (n, *hessians.shape[-1:] * 2) or pull.shape != (n, n) or push.shape != (n, n):
             raise InputError(

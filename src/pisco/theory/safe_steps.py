@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from pisco.errors import InputError, check_positive
+from pisco.networks.spectral import as_csr
 from pisco.theory.moments import RoundMaps
 from pisco.theory.stability import Rule, growth, largest_stable_step, weight_modes
 
@@ -95,7 +96,7 @@ def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
     if given.ndim != 1:
         return [given]
     weights = weights[0] if isinstance(weights, tuple) else weights
-    matrix = np.asarray(weights.toarray() if hasattr(weights, "toarray") else weights, float)
+    matrix = as_csr(weights).toarray()
     one, steepest = np.eye(len(given)), np.argsort(-given, kind="stable")
     alone = given * one[steepest[:SINGLED_OUT]]
     without = given * (1 - one[np.argsort(-np.diagonal(matrix))[:SINGLED_OUT]])  # those who hear least of the others

@@ -25,7 +25,7 @@ from typing import Any, Required, TypedDict, Unpack
 import numpy as np
 
 from pisco.errors import InputError
-from pisco.networks.spectral import DENSE_UP_TO, inner_modes
+from pisco.networks.spectral import DENSE_UP_TO, as_csr, inner_modes, is_connected, is_symmetric
 
 CURVATURES = 24
 """The curvatures at which stability is tested, evenly up to L: the worst mode need not be the steepest."""
@@ -217,17 +217,15 @@ def weight_modes(weights: Any) -> tuple[complex, ...]:
     >>> [round(mode, 3) for mode in weight_modes(np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]]))]
     [0.0, 0.0, 1.0]
     """
-    from scipy.sparse.csgraph import connected_components
-
-    more = (1.0,) if connected_components(weights, directed=False, return_labels=False) > 1 else ()
-    if abs(weights - weights.T).max() <= 1e-12:
-        return (*inner_modes(weights), *more)
-    n = weights.shape[0]
+    matrix = as_csr(weights)
+    more, n = () if is_connected(matrix) else (1.0,), matrix.shape[0]
+    if is_symmetric(matrix):
+        return (*inner_modes(matrix), *more)
     if n > DENSE_UP_TO:
         raise InputError(
             f"the weights are not symmetric, and the eigenvalues of {n} agents are out of reach; "
             f"stability of such weights is known up to {DENSE_UP_TO} agents"
         )
-    values = np.linalg.eigvals(weights.toarray() if hasattr(weights, "toarray") else weights)
+    values = np.linalg.eigvals(matrix.toarray())
     inner = values[np.abs(values - 1) > 1e-9]
     return (*inner[inner.imag >= 0].tolist(), *more)
