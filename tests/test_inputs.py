@@ -299,8 +299,13 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: plan(small(), RING, rounds=2, target={"loss": 1}), r"target is .*, as in \('loss', 0.5\)"),
         (lambda: plan(small(), RING, rounds=2, batch_size="full"), "batch_size is 'full', expected a number"),
         (lambda: outlook(RING, RING, rounds=2), "problem is Network.*, expected one such as"),
+        (lambda: outlook(small(), pisco.Network.ring(5), rounds=2), "has 3 agents and the network 5; give both the"),
         (lambda: auto_step(RULE, small(), small(), rounds=2), "network is Problem.*, expected one such as"),
         (lambda: check_step(small(), small(), RING, rounds=2), "algorithm is Problem.*, expected one such as"),
+        (
+            lambda: check_step(RULE, small(), pisco.Network.ring(5), rounds=2),
+            "3 agents and the network 5; give both the",
+        ),
         (lambda: diagnose(small(), 3, rounds=2), "network is 3, expected one such as"),
         (lambda: graphs.random_digraph(4, 0.5, seed=-1), "seed is -1, expected a number at least 0"),
         (

@@ -52,11 +52,15 @@ _KINDS = {
 
 
 def check_kinds(**given: Any) -> None:
-    """Refuse what is no algorithm, problem or network: given in another order, say."""
+    """Refuse what is no algorithm, problem or network, given in another order, say; or two for other agents."""
     for name, value in given.items():
         kind, example = _KINDS[name]
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, expected one such as {example}")
+    if {"problem", "network"} <= given.keys():
+        problem, network = given["problem"].num_agents, given["network"].num_agents
+        if problem != network:
+            raise InputError(f"the problem has {problem} agents and the network {network}; give both the same number")
 
 
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:
@@ -84,11 +88,7 @@ class Job:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.problem.num_agents != self.network.num_agents:
-            raise InputError(
-                f"the problem has {self.problem.num_agents} agents and the network {self.network.num_agents}; "
-                "give both the same number"
-            )
+        check_kinds(problem=self.problem, network=self.network)
         if self.batch_size is not None:
             check_counts(batch_size=self.batch_size)
             object.__setattr__(self, "batch_size", int(self.batch_size))

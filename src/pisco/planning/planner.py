@@ -146,11 +146,6 @@ def plan(
         raise InputError("probabilities is empty; give at least one p to try")
     for p in probabilities:
         check_number("a probability", p, low=0, high=1)
-    if network.num_agents != problem.num_agents:
-        raise InputError(
-            f"the problem has {problem.num_agents} agents and the network {network.num_agents}; "
-            "give both the same number"
-        )
     goal = Target.of(*target, problem.columns)
     networks = networks_to_try(network)
     probabilities = [p for p in probabilities if p > 0 or network.graph.is_connected]
