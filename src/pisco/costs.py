@@ -17,21 +17,6 @@ from pisco.tree import like_one, num_bytes
 from pisco.types import Algorithm, Codec, Compressor, Key, Params, StartMix
 
 
-class RoundPrices(NamedTuple):
-    """What a gossip round and a server round cost, in each of them `work` for gradients, and what the start does."""
-
-    gossip: float
-    server: float
-    work: float = 0.0
-    start: float = 0.0
-    before: float = 0.0
-    """What of a server round is for gossip before the average."""
-
-    def expected(self, server_prob: float) -> float:
-        """The mean price of a round that reaches the server with probability p."""
-        return (1 - server_prob) * self.gossip + server_prob * self.server
-
-
 class Prices(NamedTuple):
     """What a message costs, to or from the server and between agents, and a gradient of one agent."""
 
@@ -51,21 +36,6 @@ class Prices(NamedTuple):
             raise InputError("a result does not count its gradients, so they cannot be priced; leave out their price")
         work = self.gradient * column("gradients") if self.gradient else 0.0
         return self.server * column("messages_server") + self.gossip * column("messages_gossip") + work
-
-    def of_round(self, sizes: MessageSizes, gossip: Links, server: Links, start_edges: float) -> RoundPrices:
-        """From the links of an exchange in a gossip round and in a server round, and those of gossip at the start.
-
-        >>> links = Links(1, 0, 1, 0, 0, 20, 10), Links(1, 1, 0, 10, 10, 0, 10)
-        >>> Prices(gradient=0.5).of_round(MessageSizes(10, [8, 8], [8, 8], [], [], work=(1, 1, 0)), *links, 20)
-        RoundPrices(gossip=50.0, server=410.0, work=10.0, start=0.0, before=0.0)
-        """
-        exchanges, gradient = len(sizes.sent), self.gradient * sizes.agents
-        work = self.gradient * gossip.present * sizes.gradients
-        sent = [exchanges * self.gossip * links.edges for links in (gossip, server)]
-        up_down = exchanges * self.server * (server.uplinks + server.downlinks)
-        start = self.gossip * start_edges * len(sizes.start_gossip) + gradient * sum(sizes.start_work)
-        start += self.server * 2.0 * sizes.agents * len(sizes.start_server)
-        return RoundPrices(sent[0] + work, up_down + sent[1] + work, work, start, sent[1])
 
 
 class MessageSizes(NamedTuple):

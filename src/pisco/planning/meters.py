@@ -11,7 +11,7 @@ import numpy as np
 
 from pisco.clock import Clock
 from pisco.clock.stopwatch import Stopwatch
-from pisco.costs import Prices, RoundPrices
+from pisco.costs import MessageSizes, Prices
 from pisco.engines.job import Run, attendance
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links, count_links, draw
@@ -49,6 +49,37 @@ class Meter(Protocol):
 
 Metering = Callable[[Setting, tuple[int, ...]], Meter]
 """From a setting and its seeds to what they pay."""
+
+
+class RoundPrices(NamedTuple):
+    """What a gossip round and a server round cost, in each of them `work` for gradients, and what the start does."""
+
+    gossip: float
+    server: float
+    work: float = 0.0
+    start: float = 0.0
+    before: float = 0.0
+    """What of a server round is for gossip before the average."""
+
+    @classmethod
+    def of(cls, prices: Prices, sizes: MessageSizes, gossip: Links, server: Links, start_edges: float) -> RoundPrices:
+        """From the links of an exchange in a gossip round and in a server round, and those of gossip at the start.
+
+        >>> links = Links(1, 0, 1, 0, 0, 20, 10), Links(1, 1, 0, 10, 10, 0, 10)
+        >>> RoundPrices.of(Prices(gradient=0.5), MessageSizes(10, [8, 8], [8, 8], [], [], work=(1, 1, 0)), *links, 20)
+        RoundPrices(gossip=50.0, server=410.0, work=10.0, start=0.0, before=0.0)
+        """
+        exchanges, gradient = len(sizes.sent), prices.gradient * sizes.agents
+        work = prices.gradient * gossip.present * sizes.gradients
+        sent = [exchanges * prices.gossip * links.edges for links in (gossip, server)]
+        up_down = exchanges * prices.server * (server.uplinks + server.downlinks)
+        start = prices.gossip * start_edges * len(sizes.start_gossip) + gradient * sum(sizes.start_work)
+        start += prices.server * 2.0 * sizes.agents * len(sizes.start_server)
+        return cls(sent[0] + work, up_down + sent[1] + work, work, start, sent[1])
+
+    def expected(self, server_prob: float) -> float:
+        """The mean price of a round that reaches the server with probability p."""
+        return (1 - server_prob) * self.gossip + server_prob * self.server
 
 
 class PriceMeter(NamedTuple):
@@ -130,7 +161,8 @@ def priced(problem: Problem, networks: Mapping[str, Network], prices: Prices) ->
         network = alike.on(networks[alike.weights])
         gossip, server = (expected_links(network, server=reached) for reached in (False, True))
         edges = float(network.gossip.rule.draw(streams(seed_key(0)).links, 0)[1])
-        return prices.of_round(alike.sizes(problem)._replace(agents=network.num_agents), gossip, server, edges)
+        sizes = alike.sizes(problem)._replace(agents=network.num_agents)
+        return RoundPrices.of(prices, sizes, gossip, server, edges)
 
     return lambda setting, seeds: PriceMeter(of(setting._replace(local_lr=1.0, server_prob=1.0)), setting.server_prob)
 
