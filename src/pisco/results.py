@@ -20,7 +20,7 @@ from pisco._version import __version__
 from pisco.costs import Prices
 from pisco.display import card
 from pisco.errors import InputError, suggest, writing
-from pisco.files import atomic_write
+from pisco.files import atomic_write, write_csv
 from pisco.metrics import AGENTS, COST, METRICS, TRAINING, Metric
 from pisco.parts import names_of, whole
 from pisco.targets import PAID, SHOWN, USUAL, Target, Targets, reached
@@ -209,10 +209,9 @@ class Result:
     def to_csv(self, path: str | Path) -> Path:
         """The same table as a CSV file, every number to its last digit."""
         table = self._long()
-        lines = [",".join(table)]
-        lines += [",".join(str(value) for value in row) for row in zip(*table.values(), strict=True)]
+        records = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
         with writing(path):
-            atomic_write(Path(path), ("\n".join(lines) + "\n").encode())
+            write_csv(Path(path), records)
         return Path(path)
 
     def plot(self, path: str | Path | None = None) -> Figure:
