@@ -91,7 +91,7 @@ class Rounds:
 
         def one_round(so_far, k):
             carry, links = self.one_round(so_far[0], k)
-            # One vector: six numbers of their own would be six small kernels in every round.
+            # One vector: each number on its own would be a small kernel in every round.
             used = jnp.stack([jnp.asarray(count, jnp.int32) for count in links])
             return (carry, so_far[1] + used), used if each else None
 

@@ -181,8 +181,7 @@ def check_metrics(problem: Problem) -> None:
             number = jax.eval_shape(metric.reduce, values) if leads else None
         except Exception as error:
             raise InputError(
-                f"the metric {metric.name!r} fails on {PROBE} test samples "
-                f"({type(error).__name__}: {(str(error).splitlines() or [''])[0]}); "
+                f"the metric {metric.name!r} fails on {PROBE} test samples ({brief(error)}); "
                 "check that test samples look like training samples"
             ) from error
         if getattr(number, "shape", None) != ():

@@ -238,8 +238,7 @@ def agent_gradient(
         )
         scale = 1.0 / (size if batch_size is None else batch_size)
         scale = scale if problem.scales is None else scale * problem.scales[at]
-        made = jax.tree.map(lambda leaf: jnp.asarray(scale, leaf.dtype) * leaf, total)
-        return jax.tree.map(lambda leaf, own: leaf.astype(own.dtype), made, params)
+        return jax.tree.map(lambda x, own: (jnp.asarray(scale, x.dtype) * x).astype(own.dtype), total, params)
 
     return private
 
