@@ -207,14 +207,17 @@ def test_nothing_goes_in_circles():
     graphlib.TopologicalSorter(known).prepare()
 
 
-def test_no_two_classes_share_a_name():
-    found = [
-        (node.name, name)
-        for name in MODULES
-        if not name.endswith("_pb2")
-        for node in parsed(name).body
-        if isinstance(node, ast.ClassDef)
-    ]
+def types_in(name):
+    """The classes of a module and what it writes for a longer type: `Key = jax.Array`."""
+    for node in parsed(name).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (to.id for to in node.targets if isinstance(to, ast.Name) and re.match("[A-Z]+[a-z]", to.id))
+
+
+def test_no_two_types_share_a_name():
+    found = [(each, name) for name in MODULES if not name.endswith("_pb2") for each in types_in(name)]
     places = {name: [module for one, module in found if one == name] for name, _ in found}
     assert not {name: modules for name, modules in places.items() if len(modules) > 1}
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import pisco
 from pisco.engines import checkpoint
 from pisco.engines.cluster.processes import Membership, join, membership
-from pisco.engines.cluster.rendezvous import roll_call
+from pisco.engines.cluster.rendezvous import meet
 from pisco.engines.cluster.supervisor import free_port
 from pisco.engines.sharded import ShardedEngine
 from pisco.engines.sharded.exchange import FULLNESS, Blocks, _transfers, plan_block_gossip
@@ -242,7 +242,7 @@ def call_roll(*members, seconds=10):
 
     def one(member):
         try:
-            return roll_call(address, *member, seconds)
+            return meet(address, *member, seconds)
         except pisco.InputError as error:
             return str(error)
 

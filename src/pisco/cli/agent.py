@@ -31,7 +31,7 @@ STOPPED = 4
 """Exit code when the run cannot go on: refused by a peer, or the numbers are no longer finite."""
 
 KitFolder = Annotated[Path, typer.Option("--kit", "-k", help="The folder that `pisco federation issue` made.")]
-State = Annotated[
+StateFolder = Annotated[
     Path | None, typer.Option("--state", help="Where the state is kept between starts (default: KIT/state).")
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Folder for the result (default: KIT/result).")]
@@ -55,7 +55,7 @@ def agent(
     module: Annotated[
         Path | None, typer.Option(help="A Python file whose `agent(data)` returns a pisco.Problem.")
     ] = None,
-    state: State = None,
+    state: StateFolder = None,
     out: Out = None,
     listen: Listen = None,
     proxy: Proxy = None,
@@ -114,7 +114,7 @@ def agent(
 
 def server(
     kit: KitFolder,
-    state: State = None,
+    state: StateFolder = None,
     out: Out = None,
     listen: Listen = None,
     proxy: Proxy = None,

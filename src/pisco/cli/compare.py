@@ -16,10 +16,10 @@ from pisco.cli.options import (
     Experiment,
     Goals,
     Json,
+    NumRounds,
     PriceGossip,
     PriceGradient,
     PriceServer,
-    Rounds,
     Set,
     load_experiment,
 )
@@ -37,7 +37,7 @@ def tune(
     settings: Set = None,
     grid: Grid = None,
     targets: Goals = None,
-    rounds: Rounds = None,
+    rounds: NumRounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="Tuning seeds, from 100 on.")] = 10,
     as_json: Json = False,
 ) -> None:
@@ -88,7 +88,7 @@ def compare(
     settings: Set = None,
     grid: Grid = None,
     targets: Goals = None,
-    rounds: Rounds = None,
+    rounds: NumRounds = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds to report, from 0 on.")] = 20,
     same_network: Annotated[
         bool, typer.Option(help="Run every method on the experiment's own network, not on its published one.")

@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from pisco.cli.console import print_table, say, say_json, use_compilation_cache
-from pisco.cli.options import Experiment, Json, Rounds, Set, load_experiment
+from pisco.cli.options import Experiment, Json, NumRounds, Set, load_experiment
 
 
 def diagnose(
     experiment: Experiment,
     settings: Set = None,
-    rounds: Rounds = None,
+    rounds: NumRounds = None,
     samples: Annotated[int, typer.Option(min=1, help="Samples, of all agents together, to measure on.")] = 5_000,
     as_json: Json = False,
 ) -> None:

@@ -24,7 +24,7 @@ Goals = Annotated[
         show_default="grad_norm_sq_mean=0.05, test_accuracy=0.8",
     ),
 ]
-Rounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the experiment's.")]
+NumRounds = Annotated[int | None, typer.Option(min=1, help="Rounds of every run, instead of the experiment's.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the table as JSON.")]
 PriceServer = Annotated[float, typer.Option(min=0, help="Price of a message to or from the server.")]
 PriceGradient = Annotated[float, typer.Option(min=0, help="Price of a gradient of one agent.")]

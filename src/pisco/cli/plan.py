@@ -13,7 +13,7 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import cell, err, note, print_table, say, say_json, use_compilation_cache
-from pisco.cli.options import Experiment, Json, Rounds, Set, load_experiment
+from pisco.cli.options import Experiment, Json, NumRounds, Set, load_experiment
 
 if TYPE_CHECKING:
     from pisco.costs import Prices
@@ -47,7 +47,7 @@ def plan(
     price_gradient: Annotated[
         float | None, typer.Option(min=0, help="Price of a gradient of one agent.", show_default="0")
     ] = None,
-    rounds: Rounds = None,
+    rounds: NumRounds = None,
     seconds: Annotated[float, typer.Option(help="Time that the plan may take.")] = 60.0,
     theory: Annotated[bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")] = False,
     toml: Annotated[

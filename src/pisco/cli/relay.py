@@ -6,12 +6,12 @@ import logging
 import signal
 import threading
 
-from pisco.cli.agent import JsonLog, KitFolder, Listen, Metrics, State, speaking
+from pisco.cli.agent import JsonLog, KitFolder, Listen, Metrics, StateFolder, speaking
 from pisco.cli.console import note
 
 
 def relay(
-    kit: KitFolder, state: State = None, listen: Listen = None, metrics: Metrics = None, log_json: JsonLog = False
+    kit: KitFolder, state: StateFolder = None, listen: Listen = None, metrics: Metrics = None, log_json: JsonLog = False
 ) -> None:
     """Pass on the traffic of agents that nobody can dial, until interrupted. It sees ciphertext only.
 

@@ -23,7 +23,7 @@ from jax import lax, random
 from pisco.clock.clock import Clock, Quantity
 from pisco.costs import MessageSizes
 from pisco.errors import InputError
-from pisco.networks.mixing import DENSE_UP_TO, Circulant, Dense, Edges, Operator, by_link
+from pisco.networks.mixing import PRODUCT_UP_TO, Circulant, Dense, Edges, Operator, by_link
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, draw, tell
 from pisco.networks.schedules import watches_loss
@@ -223,7 +223,7 @@ class Stopwatch:
         incoming.eliminate_zeros()
         steady = network.varying is None and not network.splits_rounds
         # Few agents as a square, whose programs do for every graph; but what jitters is drawn link by link.
-        square = network.num_agents <= DENSE_UP_TO and not any(self.clock[name].jitter for name in LINKS)
+        square = network.num_agents <= PRODUCT_UP_TO and not any(self.clock[name].jitter for name in LINKS)
         linked = Dense(jnp.asarray(incoming.toarray())) if square else by_link(incoming)
         self.fixed = _heard(linked, network.num_agents) if steady else None
         # Work has one more.

@@ -34,7 +34,7 @@ PART = 1024
 _TURN = threading.RLock()
 
 Tensor = Any
-Loss = Callable[[Tensor, Tensor], Tensor]
+TorchLoss = Callable[[Tensor, Tensor], Tensor]
 
 
 def _torch() -> Any:
@@ -48,7 +48,7 @@ def _torch() -> Any:
 
 
 def problem(
-    module: Any, loss: Loss, samples: Any, *, name: str = "torch", parts: Mapping[str, Any] | None = None
+    module: Any, loss: TorchLoss, samples: Any, *, name: str = "torch", parts: Mapping[str, Any] | None = None
 ) -> Problem:
     """One agent's problem: the mean of `loss(module(inputs), targets)` over its samples.
 
@@ -69,7 +69,7 @@ def problem(
     return host_problem(local(module, loss, samples), name=name, parts=parts)
 
 
-def local(module: Any, loss: Loss, samples: Any) -> Local:
+def local(module: Any, loss: TorchLoss, samples: Any) -> Local:
     """The same as `problem`, to put several agents into one `pisco.interop.host.problem` and simulate them."""
     torch = _torch()
     drawn = module if not isinstance(module, torch.nn.Module) else None

@@ -19,7 +19,7 @@ from pisco.networks.spectral import circulant_steps
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-DENSE_UP_TO = 64
+PRODUCT_UP_TO = 64
 """Below this many agents a dense product beats any sparse form."""
 
 GATHER_DEGREE = 64
@@ -72,7 +72,7 @@ class Gather(Leafwise):
     def leaf(self, x: jax.Array) -> jax.Array:
         total = jnp.zeros_like(x)
         for slot in range(self.neighbours.shape[1]):
-            total += per_agent(self.weights[:, slot], x) * x[self.neighbours[:, slot]]
+            total += as_factor(self.weights[:, slot], x) * x[self.neighbours[:, slot]]
         return total
 
 
@@ -86,14 +86,14 @@ class Edges(Leafwise):
     weights: jax.Array
 
     def leaf(self, x: jax.Array) -> jax.Array:
-        sent = per_agent(self.weights, x) * x[self.sources]
+        sent = as_factor(self.weights, x) * x[self.sources]
         return jax.ops.segment_sum(sent, self.targets, num_segments=x.shape[0])
 
 
 Operator = Dense | Circulant | Gather | Edges
 
 
-def per_agent(values: jax.Array, leaf: jax.Array) -> jax.Array:
+def as_factor(values: jax.Array, leaf: jax.Array) -> jax.Array:
     """One value per agent, shaped and typed to multiply a leaf whose leading axis is the agents."""
     return values.reshape(values.shape + (1,) * (leaf.ndim - 1)).astype(leaf.dtype)
 
@@ -131,7 +131,7 @@ def choose_operator(weights: csr_array) -> Operator:
     'Edges'
     """
     n = int(weights.shape[0])  # pyright: ignore[reportOptionalSubscript]
-    if n <= DENSE_UP_TO or weights.nnz > 0.25 * n * n:
+    if n <= PRODUCT_UP_TO or weights.nnz > 0.25 * n * n:
         return Dense(jnp.asarray(weights.toarray().T))
     incoming = weights.T.tocsr()
     incoming.sort_indices()

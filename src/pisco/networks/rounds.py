@@ -13,7 +13,7 @@ from jax import lax
 
 from pisco.guarding.watch import Watch
 from pisco.networks.guards import Guard
-from pisco.networks.mixing import Edges, Operator, outside_gossip, per_agent
+from pisco.networks.mixing import Edges, Operator, as_factor, outside_gossip
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.networks.presence import Presence
 from pisco.networks.sampling import Sampling
@@ -204,7 +204,7 @@ def _exchange(drawn: Drawn, here: Placement) -> Callable[[Any], Any]:
 
     def apply(tree):
         heard = here.apply(drawn.operator, _sent(own, tree))
-        return jax.tree.map(lambda x, new: new + per_agent(kept, x) * x, tree, heard)
+        return jax.tree.map(lambda x, new: new + as_factor(kept, x) * x, tree, heard)
 
     return apply
 
@@ -264,7 +264,7 @@ def _split_map(gossip: Gossip, drawn: Drawn, here: Placement, watch: Watch | Non
         return jax.tree.map(lambda x, total: total / jnp.maximum(count, 1).astype(x.dtype), tree, totals)
 
     def combine(mean, gossiped):
-        return jax.tree.map(lambda m, x: jnp.where(per_agent(own, x).astype(bool), m, x), mean, gossiped)
+        return jax.tree.map(lambda m, x: jnp.where(as_factor(own, x).astype(bool), m, x), mean, gossiped)
 
     if watch is None:
         return lambda tree: combine(average(tree), exchange(tree))
@@ -301,4 +301,4 @@ def _sent(present: jax.Array, tree: Any) -> Any:
 
 
 def _weighted(weights: jax.Array, tree: Any) -> Any:
-    return jax.tree.map(lambda x: per_agent(weights, x) * x, tree)
+    return jax.tree.map(lambda x: as_factor(weights, x) * x, tree)

@@ -19,7 +19,7 @@ BELOW = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 HORIZON = 100.0
 """No forecast goes further than this many times the rounds that were run."""
 
-Curve = Callable[[np.ndarray], np.ndarray]
+Fit = Callable[[np.ndarray], np.ndarray]
 
 FALLS, ENDS = 1.5, 1.2
 """A curve is flat unless one that falls fits this many times as well, and falls to 0 unless one with a floor does."""
@@ -48,7 +48,7 @@ def rows_to(values: np.ndarray, bound: float, *, running: bool = False) -> float
     return float(k[met.argmax()]) if met.any() else math.inf
 
 
-def _fitted(values: np.ndarray) -> Curve | None:
+def _fitted(values: np.ndarray) -> Fit | None:
     """The curve through the later half, a function of the row; None where there is too little to tell."""
     k = np.arange(len(values))
     use = (k >= (len(values) // 2 if len(values) > 2 * BINS else 1)) & np.isfinite(values) & (values > 0)
@@ -75,7 +75,7 @@ def _fitted(values: np.ndarray) -> Curve | None:
     return best
 
 
-def _level(value: float) -> Curve:
+def _level(value: float) -> Fit:
     return lambda k: np.full_like(k, value)
 
 

@@ -35,7 +35,7 @@ LARGE_BYTES = 64 << 20
 SAMPLES_BYTES = 64 << 20
 """About how much the gradients of single samples may take at once, of every agent."""
 
-PerAgent = Callable[[Params, Key, Any], Any]
+OfAgent = Callable[[Params, Key, Any], Any]
 """A function of (params, key, agent): of one agent and its number, or of several that lead."""
 
 Keep = Callable[..., Any]
@@ -46,14 +46,14 @@ Keep = Callable[..., Any]
 class Batching:
     """How the function of one agent becomes that of several, and what gradients keep of a pass (None: everything)."""
 
-    together: Callable[[PerAgent], PerAgent]
+    together: Callable[[OfAgent], OfAgent]
     keep: Keep | None = None
 
-    def __call__(self, own: PerAgent) -> PerAgent:
+    def __call__(self, own: OfAgent) -> OfAgent:
         return self.together(own)
 
 
-def _one_by_one(own: PerAgent) -> PerAgent:
+def _one_by_one(own: OfAgent) -> OfAgent:
     return lambda params, key, agents: lax.map(lambda one: own(one[0], key, one[1]), (params, agents))
 
 
@@ -68,7 +68,7 @@ in_turn = Batching(_one_by_one)
 def in_groups(size: int) -> Batching:
     """So many agents at a time: between `in_turn`, of one each, and `stacked`, of all."""
 
-    def together(own: PerAgent) -> PerAgent:
+    def together(own: OfAgent) -> OfAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
             if size >= agents.shape[0]:
                 return stacked(own)(params, key, agents)
@@ -118,7 +118,7 @@ def usual(problem: Problem, batch_size: int | None = None) -> Batching:
         return in_turn if problem.convolves else stacked
     keep = _little(problem, batch_size)
 
-    def fitting(own: PerAgent) -> PerAgent:
+    def fitting(own: OfAgent) -> OfAgent:
         def every(params: Params, key: Key, agents: jax.Array) -> Any:
             return in_groups(group_size(problem, batch_size, params, _room(), keep))(own)(params, key, agents)
 
@@ -163,9 +163,7 @@ def group_size(problem: Problem, batch_size: int | None, params: Params, room: f
     return -(-count // -(-count // most))  # groups of about one size
 
 
-def agent_loss(
-    problem: Problem, batch_size: int | None, place: int | None = None, keep: Keep | None = None
-) -> PerAgent:
+def agent_loss(problem: Problem, batch_size: int | None, place: int | None = None, keep: Keep | None = None) -> OfAgent:
     """The loss of one agent at its own parameters, on the batch that (key, agent) draws or on all its samples.
 
     `place` is whose samples they are in `problem`, where that is not the agent's number: data of one agent alone, say.
@@ -211,7 +209,7 @@ def _drawn(problem: Problem, batch_size: int | None, key: Key, agent: Any, at: A
 
 def agent_gradient(
     problem: Problem, batch_size: int | None, place: int | None = None, keep: Keep | None = None
-) -> PerAgent:
+) -> OfAgent:
     """The gradient of `agent_loss`; of a private problem, with every sample's clipped, and noise added."""
     if problem.privacy is None:
         return jax.grad(agent_loss(problem, batch_size, place, keep))
@@ -275,7 +273,7 @@ def _batch(problem: Problem, batch_size: int | None, key: Key, agent: Any, at: A
     return jax.tree.map(lambda leaf: leaf.at[rows].get(mode="promise_in_bounds"), problem.data)
 
 
-def agent_buffers(problem: Problem, batch_size: int | None, place: int | None = None) -> PerAgent:
+def agent_buffers(problem: Problem, batch_size: int | None, place: int | None = None) -> OfAgent:
     """One agent's parameters with the buffers that its loss makes of one more batch: once a round, at its end.
 
     Gradients do not ask for buffers, as normalisation trains by the batch at hand; so one pass a round keeps them.
@@ -318,7 +316,7 @@ def buffers(
     return _of_agents(agent_buffers(problem, batch_size), here, batching or usual(problem, batch_size))
 
 
-def _of_agents(own: PerAgent, here: Placement, batching: Batching) -> Callable[[Params, Key], Any]:
+def _of_agents(own: OfAgent, here: Placement, batching: Batching) -> Callable[[Params, Key], Any]:
     """What one agent computes, of those here: by their own numbers, so that they draw the same batches anywhere."""
     every = batching(own)
     return lambda params, key: every(params, key, here.numbers(jax.tree.leaves(params)[0].shape[0]))

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from pisco.errors import writing
-from pisco.report.panels import Panel, Rows
+from pisco.report.panels import Panel, PanelRows
 
 
-def interactive(rows: Rows, path: str | Path, title: str) -> Path:
+def interactive(rows: PanelRows, path: str | Path, title: str) -> Path:
     """Write the panels as an HTML page, with curves to zoom into and to switch off."""
     from plotly.subplots import make_subplots
 

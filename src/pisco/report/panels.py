@@ -155,7 +155,7 @@ class Panel(NamedTuple):
     legend_title: str = ""
 
 
-Rows = Sequence[Sequence[Panel]]
+PanelRows = Sequence[Sequence[Panel]]
 
 
 def every_nth(count: int, most: int = 25) -> int:

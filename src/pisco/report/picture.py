@@ -11,7 +11,7 @@ import numpy as np
 
 from pisco.errors import InputError
 from pisco.report.interactive import interactive
-from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, Rows, Tiles, every_nth
+from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, PanelRows, Tiles, every_nth
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +28,7 @@ BESIDE: dict[str, dict[str, Any]] = {
 
 
 def draw(
-    rows: Rows,
+    rows: PanelRows,
     path: str | Path | None = None,
     *,
     size: tuple[float, float] = (4.2, 3.2),

@@ -21,7 +21,7 @@ from jax.flatten_util import ravel_pytree
 from pisco.errors import InputError, brief, check_counts, check_number
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, only, over
 from pisco.problems.blocks import weighted_total
-from pisco.problems.gradient import PerAgent, agent_loss
+from pisco.problems.gradient import OfAgent, agent_loss
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
 from pisco.problems.subsample import subsample
@@ -205,7 +205,7 @@ def share_of(problem: Problem, samples: int) -> int | None:
     return None if share >= problem.max_size else max(share, 1)
 
 
-def loss_in_blocks(problem: Problem, size: int | None) -> PerAgent:
+def loss_in_blocks(problem: Problem, size: int | None) -> OfAgent:
     """`agent_loss`, a block at a time where samples are many: second derivatives keep several times a pass."""
     count = problem.max_size if size is None else size
     if count <= problem.eval_batch:

@@ -16,7 +16,7 @@ import numpy as np
 
 from pisco.engines import checkpoint
 from pisco.engines.checkpoint import Checkpoint
-from pisco.engines.cluster.rendezvous import roll_call
+from pisco.engines.cluster.rendezvous import meet
 from pisco.errors import InputError
 
 JOIN_SECONDS = 60
@@ -96,7 +96,7 @@ def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
     """Meet the other processes, before anything else is asked of jax; returns when all are there."""
     limits: Any = {"initialization_timeout": int(seconds), "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
     if member.coordinator is not None:
-        roll_call(member.coordinator, member.processes, member.process, seconds)
+        meet(member.coordinator, member.processes, member.process, seconds)
     try:
         if member.coordinator is None:
             jax.distributed.initialize(**limits)

@@ -1,4 +1,4 @@
-"""The roll call before the start: who is missing is said in a sentence.
+"""Processes meet before the start: who is missing is said in a sentence.
 
 `jax.distributed.initialize` (0.10.2) aborts the process from C++, with a stack trace that names nobody, when a process
 does not come, two come with one number, or the address is wrong; that they disagree about their number it overlooks.
@@ -15,7 +15,7 @@ from pisco.errors import InputError
 GO = "go"
 
 
-def roll_call(coordinator: str, processes: int, process: int, seconds: float) -> None:
+def meet(coordinator: str, processes: int, process: int, seconds: float) -> None:
     """Wait until all processes are there, at the address where jax's coordinator will listen next."""
     host, _, port = coordinator.rpartition(":")
     if process == 0:

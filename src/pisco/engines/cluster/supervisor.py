@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 60.0
 
 PR_SET_PDEATHSIG = 1
 
-Command = Callable[[int, int, str], list[str]]
+CommandLine = Callable[[int, int, str], list[str]]
 """`command(start, process, coordinator)`: the command line of a process, at the first start (0) or a later one."""
 
 
@@ -52,7 +52,7 @@ class Supervisor:
 
     def __init__(
         self,
-        command: Command,
+        command: CommandLine,
         count: int,
         *,
         max_failures: int,

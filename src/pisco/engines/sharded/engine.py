@@ -21,7 +21,7 @@ from pisco.errors import InputError
 from pisco.networks.rounds import Links
 from pisco.seeds import seed_key, streams
 
-Form = tuple[Any, tuple[bool, ...]]
+CarryForm = tuple[Any, tuple[bool, ...]]
 """The structure of a carry, and which of its leaves lead with the agents."""
 
 
@@ -37,7 +37,7 @@ def _rounds(run: Run, held: Shard, here: Block, batch_size: int | None) -> Round
     return Rounds(run, held.problem, held.gossip, num_agents=count, batch_size=batch_size, here=here)
 
 
-def _carry_specs(form: Form) -> Any:
+def _carry_specs(form: CarryForm) -> Any:
     structure, leads = form
     return jax.tree.unflatten(structure, [SPLIT if lead else WHOLE for lead in leads])
 
@@ -183,7 +183,7 @@ def device_mesh(devices: int | None) -> Mesh:
     return Mesh(np.asarray(found), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
 
 
-def _form(job: Job) -> Form:
+def _form(job: Job) -> CarryForm:
     """A leaf leads with the agents when its shape follows their number."""
     some, more = carry_shapes(job), carry_shapes(job, job.problem.num_agents + 1)
     leads = jax.tree.map(lambda a, b: a.shape != b.shape, some, more)

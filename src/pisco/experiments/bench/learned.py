@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
-from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Score, Setting, by_setting, whole
+from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Case, Score, by_setting, whole
 from pisco.experiments.bench.store import bundled
 from pisco.networks.graph import Graph
 
@@ -36,7 +36,7 @@ ALONE = 0.1
 SHORT = 5
 """How many methods are worth a pilot."""
 
-Key = tuple[str, float | None]
+MethodAt = tuple[str, float | None]
 """A method and its p."""
 
 
@@ -61,7 +61,7 @@ class PriceTable(NamedTuple):
     """All scores of one task and network: what each seed had sent at the target, by row of method and p."""
 
     place: Spot
-    keys: Sequence[Key]
+    keys: Sequence[MethodAt]
     server: np.ndarray
     gossip: np.ndarray
     missed: np.ndarray
@@ -83,7 +83,7 @@ class PriceTable(NamedTuple):
         paid = np.where(missed, np.inf, ratio * self.server[:, seeds] + self.gossip[:, seeds])
         return np.where(missed.mean(axis=1) > MAY_MISS, np.inf, np.median(paid, axis=1))
 
-    def costs(self, ratio: float) -> dict[Key, float]:
+    def costs(self, ratio: float) -> dict[MethodAt, float]:
         """The logarithm of every price over the cheapest, at most that of `LATE`."""
         prices = self.prices(ratio)
         least = max(float(prices.min()), 1e-9)
@@ -91,10 +91,10 @@ class PriceTable(NamedTuple):
         return dict(zip(self.keys, np.log(over).tolist(), strict=True))
 
 
-PriceTables = Mapping[Setting, PriceTable]
+PriceTables = Mapping[Case, PriceTable]
 
 
-def tables_of(scores: Mapping[Setting, Sequence[Score]], currency: str = "bytes") -> dict[Setting, PriceTable]:
+def tables_of(scores: Mapping[Case, Sequence[Score]], currency: str = "bytes") -> dict[Case, PriceTable]:
     """One for every task and network."""
     return {at: PriceTable.of(some, currency) for at, some in scores.items()}
 
@@ -103,7 +103,7 @@ class Shortlist(NamedTuple):
     """Methods that are worth a pilot, the most promising first, and the p at which the first one is expected to win."""
 
     methods: list[str]
-    first: Key
+    first: MethodAt
 
 
 def rank(
@@ -157,7 +157,7 @@ class LeftOut(NamedTuple):
 
 
 def leave_one_out(
-    scores: Mapping[Setting, Sequence[Score]],
+    scores: Mapping[Case, Sequence[Score]],
     ratios: Sequence[float] = RATIOS,
     currency: str = "bytes",
     count: int = SHORT,

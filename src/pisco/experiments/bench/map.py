@@ -11,13 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pisco.experiments.bench.scores import KINDS, RATIOS, SERVER, Ranked, Score, Setting, Square, chart, ranking
+from pisco.experiments.bench.scores import KINDS, RATIOS, SERVER, Case, Ranked, Score, Square, chart, ranking
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.report.panels import Panel, Tiles
 from pisco.report.picture import draw
 from pisco.theory.orders import large_batch_rounds
 
-Scores = Mapping[Setting, Sequence[Score]]
+Scores = Mapping[Case, Sequence[Score]]
 
 
 def panels(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = "bytes") -> list[list[Panel]]:
@@ -91,7 +91,7 @@ def sentences(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = 
 
 def _until(scores: Scores, squares: Sequence[Square]) -> list[str]:
     """Up to which price the server alone is cheapest, where the network hangs together and where it does not."""
-    ends: dict[Setting, float] = {square.setting: 0.0 for square in squares}
+    ends: dict[Case, float] = {square.setting: 0.0 for square in squares}
     for square in squares:
         if square.first.score.kind == SERVER:
             ends[square.setting] = max(ends[square.setting], square.ratio)
@@ -127,7 +127,7 @@ def stretches(squares: Sequence[Square]) -> str:
 class Predicted(NamedTuple):
     """How the p that theory recommends for a method does in one square."""
 
-    setting: Setting
+    setting: Case
     ratio: float
     theory: float
     measured: float

@@ -90,13 +90,13 @@ def middle(sample: Sample) -> float:
     return float(medians(sample, np.ones((1, len(sample.values)), int))[0])
 
 
-Setting = tuple[str, str]
+Case = tuple[str, str]
 """A task and a network."""
 
 
-def by_setting(cells: Iterable[Mapping[str, Any]]) -> dict[Setting, list[Score]]:
+def by_setting(cells: Iterable[Mapping[str, Any]]) -> dict[Case, list[Score]]:
     """Every score by task and network; networks of a task from the quickest mixing to none."""
-    found: dict[Setting, list[Score]] = {}
+    found: dict[Case, list[Score]] = {}
     for cell in cells:
         for entry in cell["entries"]:
             found.setdefault((cell["task"], cell["network"]), []).append(score_of(cell, entry))
@@ -105,7 +105,7 @@ def by_setting(cells: Iterable[Mapping[str, Any]]) -> dict[Setting, list[Score]]
     return {at: found[at] for at in order}
 
 
-def whole(scores: Mapping[Setting, Sequence[Score]]) -> dict[Setting, Sequence[Score]]:
+def whole(scores: Mapping[Case, Sequence[Score]]) -> dict[Case, Sequence[Score]]:
     """Tasks and networks on which at least two fifths as many methods ran as on the one with the most.
 
     Among a few methods the cheapest says little about the field; `few` compares some by themselves. (Where a network
@@ -116,7 +116,7 @@ def whole(scores: Mapping[Setting, Sequence[Score]]) -> dict[Setting, Sequence[S
     return {at: some for at, some in scores.items() if 5 * methods[at] >= 2 * most}
 
 
-def few(scores: Mapping[Setting, Sequence[Score]], methods: Collection[str]) -> dict[Setting, Sequence[Score]]:
+def few(scores: Mapping[Case, Sequence[Score]], methods: Collection[str]) -> dict[Case, Sequence[Score]]:
     """Some methods alone, on the tasks and networks where more than one of them ran."""
     found = {at: [score for score in some if score.method in methods] for at, some in scores.items()}
     return {at: some for at, some in found.items() if len({score.method for score in some}) > 1}
@@ -161,7 +161,7 @@ def ranking(scores: Sequence[Score], ratio: float, currency: str = "bytes") -> l
 class Square(NamedTuple):
     """One square of the map: who is cheapest, and by how much."""
 
-    setting: Setting
+    setting: Case
     ratio: float
     first: Ranked
     second: Ranked | None
@@ -169,9 +169,9 @@ class Square(NamedTuple):
     """The second's price over the first's."""
 
 
-def chart(scores: Mapping[Setting, Sequence[Score]], ratios: Sequence[float] = RATIOS, currency: str = "bytes"):
+def chart(scores: Mapping[Case, Sequence[Score]], ratios: Sequence[float] = RATIOS, currency: str = "bytes"):
     """The squares of the map by task and network."""
-    squares: dict[Setting, list[Square]] = {}
+    squares: dict[Case, list[Square]] = {}
     for at, some in scores.items():
         for ratio in ratios:
             ranked = [each for each in ranking(some, ratio, currency) if math.isfinite(each.price)]

@@ -19,10 +19,10 @@ from pisco.problems.logistic import logistic
 from pisco.report.panels import COLOURS, Bars, Level, Panel
 
 KINDS = {"agent-to-agent rounds": "gossip_rounds", "agent-to-server rounds": "server_rounds"}
-Found = dict[str, Study]
+Studies = dict[str, Study]
 
 
-def _compute(forms: Sequence[str], local_steps: int, labels: Sequence[str], quick: bool, work: Work) -> Found:
+def _compute(forms: Sequence[str], local_steps: int, labels: Sequence[str], quick: bool, work: Work) -> Studies:
     """Some forms with T_o local steps, 1000 rounds, twenty seeds (fewer, and fewer step sizes, when quick)."""
     few: dict[str, Any] = {"grid": QUICK_GRID[local_steps], "seeds": (0, 1), "tuning_seeds": (100,)}
     how: dict[str, Any] = few if quick else {}
@@ -50,12 +50,12 @@ QUICK_GRID = {1: (0.01, 0.04, 0.16), 10: (0.0025, 0.01, 0.04)}
 ALL, SOME = tuple(PROBABILITIES), ("0", "10^-1.25", "0.1", "10^-0.5", "1")
 
 
-def compute_iter_p(quick: bool = False, work: Work = QUIET) -> Found:
+def compute_iter_p(quick: bool = False, work: Work = QUIET) -> Studies:
     """Every form with T_o = 1 and nine values of p; the paper's and Metropolis, and five p, when quick."""
     return _compute(list(a9a.FORMS)[: 2 if quick else 3], 1, SOME if quick else ALL, quick, work)
 
 
-def present_iter_p(found: Found) -> Shown:
+def present_iter_p(found: Studies) -> Shown:
     """A row of panels per form: bars of gossip and server rounds for every p, both targets, both protocols."""
     rows, table = [], []
     for form, each in found.items():
@@ -102,13 +102,13 @@ def _bars(cells: Sequence[Cell], column: str, target: float) -> Bars:
     return Bars([cell.label for cell in cells], parts, interval=interval, capped=capped)
 
 
-def compute_different_p(quick: bool = False, work: Work = QUIET) -> dict[int, Found]:
+def compute_different_p(quick: bool = False, work: Work = QUIET) -> dict[int, Studies]:
     """Every form with T_o = 1, which `iter-p` has computed as well, and with T_o = 10 for four p."""
     labels, forms = {1: SOME if quick else ALL, 10: FEW}, list(a9a.FORMS)[: 1 if quick else 3]
     return {steps: _compute(forms, steps, labels[steps], quick, work) for steps in labels}
 
 
-def present_different_p(found: dict[int, Found]) -> Shown:
+def present_different_p(found: dict[int, Studies]) -> Shown:
     """Curves of four p in the paper's form, a row per T_o, the protocols side by side; verdicts for every form."""
     rows, table = [], []
     for steps, forms in found.items():

@@ -38,7 +38,7 @@ NETWORKS = {
 }
 
 
-class Found(NamedTuple):
+class Measured(NamedTuple):
     """Rounds on paths: (seeds,) per (n, p = 1/n?); contraction: (seeds, p) per network; noise floors: (seeds,)."""
 
     paths: dict[tuple[int, bool], tuple[float, np.ndarray]]
@@ -106,7 +106,7 @@ def _contraction(network: Network, probabilities: np.ndarray, draws: int, seeds:
     return out
 
 
-def compute(quick: bool = False, work: Work = QUIET) -> Found:
+def compute(quick: bool = False, work: Work = QUIET) -> Measured:
     """Everything in float64; quick takes shorter paths and fewer rounds."""
     sizes, seeds = ((8, 12, 16), (0, 1)) if quick else ((8, 12, 16, 24, 32, 48, 64), SEEDS)
     length, floor_rounds = (1500, 2000) if quick else (20000, 6000)
@@ -131,7 +131,7 @@ def compute(quick: bool = False, work: Work = QUIET) -> Found:
             for value in values[: 3 if quick else 4]:
                 with work.stage(f"rate with {name} = {value}", USUAL["K"] if name != "K" else value) as progress:
                     rates.setdefault(name, {})[value] = mean_gradient(seeds, progress, **{name: value})
-    return Found(paths, contraction, probabilities, by_agents, by_steps, rates)
+    return Measured(paths, contraction, probabilities, by_agents, by_steps, rates)
 
 
 def _record(part: str, x: Any, values: np.ndarray, *, local_lr: str = "", predicted: str = "") -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _record(part: str, x: Any, values: np.ndarray, *, local_lr: str = "", predic
     return record
 
 
-def present(found: Found) -> Shown:
+def present(found: Measured) -> Shown:
     """Four panels: rounds on paths, contraction, noise, rate."""
     verdicts, lines, table = [], [], []
     sizes = np.array(sorted({n for n, _ in found.paths}))

@@ -33,14 +33,14 @@ from pisco.results import Result
 from pisco.seeds import seed_key, streams
 
 Mean = Callable[[Mapping[int, Sequence[np.ndarray]], ServerHop], list[np.ndarray]]
-Watch = Callable[[int, dict[str, Any]], None]
+AfterRound = Callable[[int, dict[str, Any]], None]
 
 
 def replay(
     plan: Federation,
     problems: Mapping[str, Problem],
     rolls: Sequence[Roll],
-    watch: Watch | None = None,
+    watch: AfterRound | None = None,
     mean_samples: float | None = None,
 ) -> dict[str, Any]:
     """The state of every agent after the rounds that count.

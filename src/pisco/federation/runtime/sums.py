@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pisco.federation.runtime.agent import Agent
     from pisco.federation.runtime.server import Server
 
-Arrays = Mapping[int, Sequence[np.ndarray]]
+ByPlace = Mapping[int, Sequence[np.ndarray]]
 
 
 class Reporting(NamedTuple):
@@ -59,7 +59,7 @@ class ServerSum(Protocol):
         """What members may ask for besides."""
         ...
 
-    def combine(self, arrays: Arrays, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
+    def combine(self, arrays: ByPlace, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
         """What everybody is handed, from what the reporters sent, which had one layout."""
         ...
 
@@ -69,7 +69,7 @@ class SumWay(NamedTuple):
 
     agent: Callable[[Agent], AgentSum]
     server: Callable[[Server], ServerSum]
-    mean: Callable[[Arrays, ServerHop], list[np.ndarray]]
+    mean: Callable[[ByPlace, ServerHop], list[np.ndarray]]
 
 
 class PlainSum:
@@ -90,7 +90,7 @@ class PlainSum:
         layout = MessageLayout.of(arrays)
         return layout, layout.join(arrays)
 
-    def combine(self, arrays: Arrays, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
+    def combine(self, arrays: ByPlace, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
         if layout != layout.plain:
             raise Stopped("members mask their vectors, but this plan has no masks; give everybody the same plan")
         return layout, routes.average(arrays, hop)
@@ -138,7 +138,7 @@ class MaskedSum:
     def __init__(self, server: Server):
         self.methods = KeyBoard(server, server.store.folder).methods
 
-    def combine(self, arrays: Arrays, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
+    def combine(self, arrays: ByPlace, layout: MessageLayout, hop: ServerHop) -> tuple[MessageLayout, list[np.ndarray]]:
         if layout != layout.masked:
             raise Stopped("members send vectors without masks, which this plan has; give everybody the same plan")
         sent = [arrays[place] for place in hop.reporters]
