@@ -5,9 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 
 from pisco.cli.completion import listed
@@ -155,7 +154,7 @@ def compare(
         held = {
             name: bound for name, bound in goals.items() if targets or any(name in e.result.history for e in entries)
         }
-        _print(entries, held, prices)
+        _print(entries, records, held, prices)
         say(f"step sizes from {', '.join(f'{lr:g}' for lr in chosen)} by the rule: {RULE}")
         say(f"picture: {picture}   table: {folder / 'compare.csv'}")
     if interrupted:
@@ -172,7 +171,7 @@ def _numbers(text: str | None) -> tuple[float, ...]:
         raise InputError(f"the grid {text!r} is not a list of numbers; write 0.01,0.05,0.2") from None
 
 
-def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
+def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: Targets, prices: Prices) -> None:
     from pisco.metrics import AGENTS
     from pisco.results import measured
     from pisco.targets import SHOWN, reached
@@ -183,7 +182,7 @@ def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
     writing = {"rounds": "{:.0f}".format, "bytes": size, "price": "{:.0f}".format, "seconds": "{:.3g}".format}
     agents = {name: f"final {metric.title}" for name, metric in measured([first]).items() if metric.of == AGENTS}
     rows = []
-    for entry, found in zip(entries, reached([entry.result for entry in entries], goals), strict=True):
+    for entry, record, found in zip(entries, records, reached([e.result for e in entries], goals), strict=True):
         cells = [entry.method + (" (diverged)" if entry.result.diverged else ""), f"{entry.tuned.local_lr:g}"]
         paid = {each.target.column: each.paid(prices) for each in found}
         for goal in goals:
@@ -191,8 +190,8 @@ def _print(entries: Sequence[Entry], goals: Targets, prices: Prices) -> None:
             # One interval is enough to see what chance does.
             known = {what: each if what == "rounds" else each.alone() for what, each in known.items()}
             cells += [known[what].words(writing[what]) if what in known else "–" for what in shown]
-        ends = [cell(float(np.median(entry.result.final("grad_norm_sq"))), ".2g")]
-        rows.append([*cells, *ends, *(cell(float(np.median(entry.result.final(name))), ".3g") for name in agents)])
+        ends = [cell(record["final grad_norm_sq"], ".2g"), *(cell(record[f"final {name}"], ".3g") for name in agents)]
+        rows.append([*cells, *ends])
         if entry.tuned.failed:
             note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
     title = f"Medians of {len(first.seeds)} seeds (95% intervals); seeds that did not get there count as more than that"
