@@ -139,13 +139,15 @@ def test_one_description_is_drawn_to_a_picture_and_to_a_page(tmp_path):
         Panel("flat", bars=bars._replace(notes=(), horizontal=True), legend="right"),
         Panel("heat", heat=Heat(["a", "b", "c"], np.eye(3), "samples")),
         Panel("graph", links=[links], agents=Agents(square, "blue", numbered=True), legend="below"),
+        Panel("image", image=np.eye(4)),
     ]
     figure = draw([panels[:3], panels[3:]], tmp_path / "new" / "x.html", title="All of them")
-    assert [ax.get_title() for ax in figure.axes[:5]] == ["curves", "bars", "flat", "heat", "graph"]
+    assert [ax.get_title() for ax in figure.axes[:6]] == ["curves", "bars", "flat", "heat", "graph", "image"]
+    assert figure.axes[5].images[0].get_array().shape == (4, 4)
     assert figure.axes[0].lines[0].get_xdata().tolist() == [1.0, 10.0]  # 0 has no place on a log axis
     named = [text.get_text() for text in figure.legends[0].get_texts()]
     assert sorted(named) == ["gossip", "in the legend", "p = $10^{-1.25}$", "server"]
     page = (tmp_path / "new" / "x.html").read_text()
     assert 'src="http' not in page and "All of them" in page
-    for words in ("10\\u003csup\\u003e-1.25", "heatmap", "weight", "in the legend", "u003cb\\u003e"):
+    for words in ("10\\u003csup\\u003e-1.25", "heatmap", "weight", "in the legend", "u003cb\\u003e", '"rgb(0, 0, 0)"'):
         assert words in page

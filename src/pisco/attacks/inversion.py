@@ -6,6 +6,8 @@ labels are given to the attacker, who can read them off the last layer's gradien
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,8 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.attacks.observed import Observed
+from pisco.errors import InputError
 from pisco.privacy.gradients import clipped
 from pisco.problems.problem import Problem
+from pisco.report.panels import Panel
+from pisco.report.picture import draw
 from pisco.tree import squared_norm
 from pisco.types import Params
 
@@ -88,6 +93,18 @@ def attack(seen: Observed, *, steps: int = 500) -> Inversion:
     norms = np.linalg.norm(true.reshape(len(true), -1), axis=1)
     apart = np.linalg.norm((found - true).reshape(len(true), -1), axis=1)
     return Inversion(true, found, apart / np.maximum(norms, 1e-12))
+
+
+def draw_found(found: Inversion | None, path: Path) -> None:
+    """A picture of square images: the true ones above, those found below."""
+    side = 0 if found is None else math.isqrt(found.true[0].size)
+    if found is None or side * side != found.true[0].size or side < 4:
+        raise InputError("there are no square images to draw; leave out --figure")
+    rows = [
+        [Panel(title if at == 0 else "", image=np.reshape(image, (side, side))) for at, image in enumerate(images[:8])]
+        for title, images in (("sample", found.true), ("found", found.found))
+    ]
+    draw(rows, path, size=(1.2, 1.3))
 
 
 def _mean_gradient(problem: Problem, params: Params, batch: Any, clip: float | None) -> Params:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from pisco.cli.console import note, print_table, say, say_json
-
-if TYPE_CHECKING:
-    from pisco.attacks.inversion import Inversion
 
 MOST = 64
 """Samples that an inversion looks for."""
@@ -55,7 +52,7 @@ def attack(
     for name, ranking in (("membership_from_message", message), ("membership_from_model", model)):
         told[name] = None if ranking is None else ranking._asdict()
     if figure is not None:
-        _draw(found, figure)
+        inversion.draw_found(found, figure)
         told["figure"] = str(figure)
     if as_json:
         say_json(told)
@@ -70,27 +67,3 @@ def attack(
     print_table(f"attacks on agent {agent} of {folder}", ("", ""), rows)
     if figure is not None:
         say(f"drawn in {figure}")
-
-
-def _draw(found: Inversion | None, path: Path) -> None:
-    """True images above, found ones below."""
-    import math
-
-    from pisco.errors import InputError, writing
-
-    side = 0 if found is None else math.isqrt(found.true[0].size)
-    if found is None or side * side != found.true[0].size or side < 4:
-        raise InputError("there are no square images to draw; leave out --figure")
-    from matplotlib.figure import Figure
-
-    shown = min(len(found.true), 8)
-    made = Figure(figsize=(1.2 * shown, 2.6), layout="constrained")
-    for row, (title, images) in enumerate((("sample", found.true), ("found", found.found))):
-        for at in range(shown):
-            axes = made.add_subplot(2, shown, row * shown + at + 1)
-            axes.imshow(images[at].reshape(side, side), cmap="gray", vmin=0, vmax=1)
-            axes.set_axis_off()
-            if at == 0:
-                axes.set_title(title, fontsize=9, loc="left")
-    with writing(path):
-        made.savefig(path, dpi=150)

@@ -50,7 +50,9 @@ def _axes(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
         (y if panel.bars.horizontal else x)["type"] = "category"
     if panel.heat is not None or panel.tiles is not None or (panel.bars is not None and panel.bars.horizontal):
         y["autorange"] = "reversed"  # the first agent on top
-    if panel.agents is not None:
+    if panel.image is not None:
+        y["autorange"] = "reversed"
+    if panel.agents is not None or panel.image is not None:
         x["visible"] = y["visible"] = False
         y["scaleanchor"] = "x"
     return x, y
@@ -99,6 +101,8 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
             "colorscale": "Blues",
             "hoverinfo": "text",
         }
+    if panel.image is not None:
+        yield {"type": "heatmap", "z": panel.image, "colorscale": "gray", "zmin": 0, "zmax": 1, "showscale": False}
     gap = np.full((1, 2), np.nan)
     for links in panel.links:
         widths = np.round(links.widths, 1)

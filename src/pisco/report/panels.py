@@ -147,6 +147,8 @@ class Panel(NamedTuple):
     tiles: Tiles | None = None
     links: Sequence[LinkLines] = ()
     agents: Agents | None = None
+    image: np.ndarray | None = None
+    """Grey, from 0 to 1, row by row."""
     log_x: bool = False
     log_y: bool = False
     percent: bool = False

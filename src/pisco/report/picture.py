@@ -97,7 +97,10 @@ def draw_panel(ax: Axes, panel: Panel) -> None:
         _links(ax, links)
     if panel.agents is not None:
         _agents(ax, panel.agents)
-    if panel.bars is None and panel.heat is None and panel.agents is None and panel.tiles is None:
+    if panel.image is not None:
+        ax.imshow(panel.image, cmap="gray", vmin=0, vmax=1)
+        ax.set_axis_off()
+    if all(each is None for each in (panel.bars, panel.heat, panel.tiles, panel.agents, panel.image)):
         _curves(ax, panel)
     for level in panel.levels:
         _level(ax, level)
