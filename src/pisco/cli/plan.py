@@ -133,20 +133,13 @@ def plan(
 
 
 def _recommended(config: Config, prices: Prices | None) -> list[str]:
-    """Out of all methods those that measured cells recommend for such a network and such prices."""
+    """What measured cells recommend for such a network and such prices, and that they do."""
     from pisco.algorithms.registry import ALGORITHMS
     from pisco.costs import Prices
-    from pisco.experiments.bench.learned import Spot, fits, shortlist
-    from pisco.planning.settings import can_plan
+    from pisco.experiments.bench.learned import recommended
 
-    paid, network = prices or Prices(), config.network.build()
-    rate = max(network.mixing_rate, 0.0)
-    place = Spot(rate, network.num_agents, network.graph.num_edges)
-
-    def usable(method: str) -> bool:
-        return fits(method, network.graph) and can_plan(method, network)
-
-    found = shortlist(place, paid.server / max(paid.gossip, 1e-9), usable=usable)
+    network = config.network.build()
+    found, rate = recommended(network, prices or Prices()), max(network.mixing_rate, 0.0)
     note(
         f"measured cells of {len(ALGORITHMS)} methods (`pisco bench`) recommend {', '.join(found)} at λ_w = {rate:.3g}"
     )

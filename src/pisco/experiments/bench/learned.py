@@ -14,9 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco.algorithms.registry import ALGORITHMS
+from pisco.costs import Prices
 from pisco.experiments.bench.scores import MAY_MISS, RATIOS, Case, Score, by_setting, whole
 from pisco.experiments.bench.store import bundled
 from pisco.networks.graph import Graph
+from pisco.networks.network import Network
+from pisco.planning.settings import can_plan
 
 NEAR = 0.5
 """Mixing rates whose logarithms are this far apart count e times less."""
@@ -216,6 +219,16 @@ def shortlist(
 ) -> list[str]:
     """The methods that the package's cells recommend for a network, the most promising first, out of `usable` ones."""
     return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=usable).methods
+
+
+def recommended(network: Network, prices: Prices) -> list[str]:
+    """Out of all methods those that the package's cells recommend for a network at some prices."""
+    place = Spot(max(network.mixing_rate, 0.0), network.num_agents, network.graph.num_edges)
+
+    def usable(method: str) -> bool:
+        return fits(method, network.graph) and can_plan(method, network)
+
+    return shortlist(place, prices.server / max(prices.gossip, 1e-9), usable=usable)
 
 
 def fits(method: str, graph: Graph | None = None) -> bool:
