@@ -181,7 +181,7 @@ def test_a_table_in_an_experiment_file(tmp_path):
 
 
 def test_members_of_a_federation_number_their_labels_themselves(tmp_path):
-    from pisco.cli.agent import read_problem
+    from pisco.federation.shared_problem import read_problem
 
     with pytest.raises(InputError, match=r"has texts as labels \(bird, cat, dog, …\)"):
         read_problem(None, write(tmp_path, PETS), None)

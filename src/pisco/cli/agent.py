@@ -78,10 +78,11 @@ def agent(
       pisco agent --kit kits/agent-0 --data my.npz
     """
     from pisco.federation.contract import BadData
+    from pisco.federation.shared_problem import read_problem
 
     opened = open_kit(kit, proxy)
     try:
-        problem = read_problem(opened, data, module)
+        problem = read_problem(opened.federation, data, module)
     except BadData as bad:
         from pisco.federation.runtime.asking import tell_trouble
 
@@ -167,29 +168,6 @@ def _privacy(given: str) -> Any:
         if name not in known:
             raise InputError(f"--privacy has no setting {name!r}; {suggest(name, known)}")
     return Privacy(**{"clip": None} | told)
-
-
-def read_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
-    from pisco.errors import InputError
-
-    if module is not None:
-        from pisco.interop.modules import load_problem
-
-        if kit.federation.data is not None:
-            kit.federation.data.check_file(data)
-        return load_problem(module, data)
-    if data is None:
-        raise InputError("an agent needs its data; give --data my.npz, or a model of your own with --module")
-    from pisco.data.registry import load
-    from pisco.data.tables import SUFFIXES
-
-    loaded = load(str(data))
-    if loaded.classes is not None and set(data.suffixes) & set(SUFFIXES):  # one member cannot know the others' texts
-        raise InputError(
-            f"{data} has texts as labels ({', '.join(loaded.classes[:3])}, …), which every member would number on its "
-            "own; give numbers, the same for all members"
-        )
-    return kit.federation.build_problem(loaded)
 
 
 def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None) -> Result:

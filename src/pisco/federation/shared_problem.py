@@ -15,7 +15,10 @@ from pisco.problems.registry import PROBLEMS
 from pisco.settings.tables import Choices, Count
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pisco.data import Dataset
+    from pisco.federation.plan import Federation
     from pisco.problems.problem import Problem
 
 
@@ -64,3 +67,25 @@ def one_agent(table: SharedProblemTable, dataset: Dataset, dtype: str) -> Proble
     made = factory(**{key: each for key, each in data.items() if key in takes}, **table.taken_by("name"))
     measured = [] if dataset.test_features is None else table.metrics or []
     return made.with_metrics(*(NAMED[name] for name in measured))
+
+
+def read_problem(plan: Federation, data: Path | None, module: Path | None) -> Problem:
+    """An agent's problem: its samples under the plan's loss, or what its own file of Python makes of them."""
+    if module is not None:
+        from pisco.interop.modules import load_problem
+
+        if plan.data is not None:
+            plan.data.check_file(data)
+        return load_problem(module, data)
+    if data is None:
+        raise InputError("an agent needs its data; give --data my.npz, or a model of your own with --module")
+    from pisco.data.registry import load
+    from pisco.data.tables import SUFFIXES
+
+    loaded = load(str(data))
+    if loaded.classes is not None and set(data.suffixes) & set(SUFFIXES):  # one member cannot know the others' texts
+        raise InputError(
+            f"{data} has texts as labels ({', '.join(loaded.classes[:3])}, …), which every member would number on its "
+            "own; give numbers, the same for all members"
+        )
+    return plan.build_problem(loaded)

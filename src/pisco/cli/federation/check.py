@@ -23,12 +23,13 @@ def check(
 
       pisco federation check --kit kits/north --data my.npz
     """
-    from pisco.cli.agent import open_kit, read_problem
+    from pisco.cli.agent import open_kit
     from pisco.federation.runtime.agent import check_problem
+    from pisco.federation.shared_problem import read_problem
 
     opened = open_kit(kit)
     plan = opened.federation
-    problem = read_problem(opened, data, module)
+    problem = read_problem(plan, data, module)
     check_problem(problem, plan.batch_size)
     agreed = "its shape and labels" if plan.data is None else f"{len(plan.data.features)} features"
     say(f"fits: {problem.num_samples} samples, checked against {agreed} of {plan.name}")

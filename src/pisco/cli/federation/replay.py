@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -41,11 +41,11 @@ def replay(
 
       pisco federation replay kits/server/state/rolls.jsonl --kit kits/server --data north=north.npz --data south=s.npz
     """
-
-    from pisco.cli.agent import open_kit, read_problem
+    from pisco.cli.agent import open_kit
     from pisco.errors import InputError
     from pisco.federation.rolls import counted, read
     from pisco.federation.runtime import replay as again
+    from pisco.federation.shared_problem import read_problem
     from pisco.results import Result
 
     opened = open_kit(kit)
@@ -54,11 +54,11 @@ def replay(
         fix = "leave out the log" if log else "give the server's rolls.jsonl"
         raise InputError(f"{plan.name!r} has presence = {plan.presence!r}; {fix}")
     rolls = again.everybody(plan) if log is None else read(log, plan, opened.authority)
-    mean = _mean_samples(log, plan)
+    mean = again.mean_told(log, plan)
     unknown = [name for name in files if name not in plan.names]
     if unknown:
         raise InputError(f"there is no agent {unknown[0]!r}; the agents are {', '.join(plan.names)}")
-    problems = {name: read_problem(opened, Path(file), module) for name, file in files.items()}
+    problems = {name: read_problem(plan, Path(file), module) for name, file in files.items()}
     states = again.replay(plan, problems, rolls, mean_samples=mean)
     params = {name: state.params for name, state in states.items()}
     rounds = len(counted(rolls))
@@ -67,35 +67,16 @@ def replay(
     if objection is None:
         simulated = again.scan(plan, problems, rolls, mean, eval_every=rounds)
         own = [params[name] for name in plan.names]
-        say(f"engine scan differs by {_furthest(simulated.params, own):.1e} at most")
+        say(f"engine scan differs by {again.furthest(simulated.params, own):.1e} at most")
         with private_files():  # everybody's parameters tell of their data
             simulated.save(out)
         say(f"saved in {out}")
     differ = False
     for name, folder in pairs(compare, "member with its result", "NAME=FOLDER", "north=north/result").items():
         found = Result.load(Path(folder)).params
-        same = _furthest(found, [params[name]])
+        same = again.furthest(found, [params[name]])
         differ |= same != 0
         say(f"{name}: {'the same to the bit' if same == 0 else f'differs by {same:.1e}'}")
     if differ:
         note("a result was not made by these rolls, plan and data, or on another kind of machine")
         raise typer.Exit(1)
-
-
-def _mean_samples(log: Path | None, plan: Any) -> float | None:
-    """What the server told founders: one who never told its own count is not in it."""
-    from pisco.files import read_json
-
-    file = log.with_name("reports.json") if log else None
-    if plan.weigh_by != "samples" or file is None or not file.exists():
-        return None
-    return read_json(file, "bring it back from a copy").get("mean_samples")
-
-
-def _furthest(stacked: Any, own: list[Any]) -> float:
-    import jax
-    import numpy as np
-
-    joined = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *own)
-    gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - b).max(initial=0.0)), stacked, joined)
-    return max(jax.tree.leaves(gaps))

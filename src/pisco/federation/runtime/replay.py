@@ -8,6 +8,7 @@ the programs and the sums of the federation itself, so that the parameters are t
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,11 +22,13 @@ from pisco.federation.rolls import Roll, counted, plan_mark
 from pisco.federation.roster import Epoch
 from pisco.federation.runtime.cut import Steps
 from pisco.federation.runtime.guarding import guarded_gossip, guarded_mean, moves
+from pisco.federation.runtime.ledger import FILE
 from pisco.federation.runtime.programs import START_SERVER, Mixing, Programs, sent_of
 from pisco.federation.runtime.rolled import crossings, rolled_hops, rolled_told
 from pisco.federation.runtime.routes import GossipHop, Hop, Routes, ServerHop, gossip, pushing
 from pisco.federation.runtime.sums import SUMS
 from pisco.federation.runtime.updates import Compressing, compress
+from pisco.files import read_json
 from pisco.networks.guards import Guard
 from pisco.networks.presence import Masks
 from pisco.problems.problem import Problem
@@ -139,6 +142,21 @@ def together(problems: Sequence[Problem]) -> Problem:
         eval_batch=first.eval_batch,
         name=first.name,
     )
+
+
+def mean_told(log: Path | None, plan: Federation) -> float | None:
+    """The mean samples that the server told founders, beside its log: one who never told its own is not in it."""
+    file = log.with_name(FILE) if log else None
+    if plan.weigh_by != "samples" or file is None or not file.exists():
+        return None
+    return read_json(file, "bring it back from a copy").get("mean_samples")
+
+
+def furthest(stacked: Any, own: Sequence[Any]) -> float:
+    """How far the parameters of some agents, each with its own, are at most from those where all lead."""
+    joined = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *own)
+    gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - b).max(initial=0.0)), stacked, joined)
+    return max(jax.tree.leaves(gaps))
 
 
 class _Again:
