@@ -85,7 +85,7 @@ ORDER = {
         {"codec"},
         REST,
         {"member", "asking"},
-        {"parting"},
+        {"parting", "timely"},
         {"membership"},
         {"agent", "server"},
         {"rolled", "roll_call"},

@@ -8,11 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 import pisco
-from pisco.cli.federation import changes
 from pisco.cli.main import app
 from pisco.federation import kits
 from pisco.federation.authority import Authority
-from pisco.federation.runtime import asking, news, peers
+from pisco.federation.runtime import news, peers, timely
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.wire_pb2 import Overview, Standing
@@ -181,8 +180,8 @@ def test_the_command_takes_nobody_for_gone_who_is_there(tmp_path, monkeypatch):
         rounds[0] += pace[0]
         return Overview(agents=[Standing(name=n, round=rounds[0], last_contact=s) for n, s in heard.items()])
 
-    monkeypatch.setattr(asking, "overview", overview)
-    monkeypatch.setattr(changes, "LOOK", 0.1)
+    monkeypatch.setattr(timely, "overview", overview)
+    monkeypatch.setattr(timely, "LOOK", 0.1)
 
     def remove(name, *words):
         found = CliRunner().invoke(app, ["federation", "change", "remove", name, *words, "--dir", str(tmp_path)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,13 +13,8 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, pa
 
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
-    from pisco.federation.runtime.wire_pb2 import Overview
 
 _TABLES = ("algorithm", "network", "problem", "data")
-SILENT, GONE = 30.0, 10.0
-"""Seconds without a word after which a member is named, and after which it may be taken for gone."""
-LOOK, TAKEN = 2.0, 10.0
-"""Seconds for which the pace of the rounds is looked at, and in which members take a new plan from the server."""
 
 
 def init(
@@ -190,21 +183,22 @@ def change(
     from pisco.engines.job import check_needs
     from pisco.errors import choose
     from pisco.federation import signed
+    from pisco.federation.runtime import timely
 
     choose("action", action, dict.fromkeys(("add", "remove", "move", "cancel")))
     plan = open_plan(home)
     if action == "cancel":
         _cancel(home, plan, name)
         return
+    server, pace = home / KITS / "server", None
     if now:
-        _check_gone(home, name)
-    pace = None
+        timely.check_gone(server, name)
     if at is None:
-        pace = _pace(home)
-        at = _soon(pace, plan, now=now)
+        pace = timely.pace(server)
+        at = timely.soon(pace, plan, now=now)
     changed = plan.change(at, action, name, address, weight, certificate, now=now)
     if at < plan.rounds:  # after the last round nothing is begun
-        _not_past(home, plan, at, pace, now=now)
+        _warn(timely.check_round(server, plan, at, pace, now=now))
     check_needs(changed.build_algorithm(), changed.network_of(changed.epochs[-1]))
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
@@ -225,10 +219,11 @@ def change(
 
 def _cancel(home: Path, plan: Federation, name: str) -> None:
     from pisco.federation import signed
+    from pisco.federation.runtime import timely
 
     changed = plan.cancel(name)
     at = plan.changes[-1].round
-    _not_past(home, plan, at)
+    _warn(timely.check_round(home / KITS / "server", plan, at))
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
     say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
@@ -236,88 +231,9 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
     note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
 
 
-def _standing(home: Path) -> Overview | None:
-    """Where everybody stands, as far as the server can be asked."""
-    from pisco.errors import InputError
-    from pisco.federation.kits import Kit
-    from pisco.federation.runtime.asking import overview
-
-    try:
-        return overview(Kit.load(home / KITS / "server"), timeout=3.0)
-    except InputError:
-        return None
-
-
-class _Pace(NamedTuple):
-    """The furthest round that somebody has begun, and how many more there are in the next `TAKEN` seconds."""
-
-    front: int
-    more: int
-
-
-def _pace(home: Path) -> _Pace | None:
-    before = _standing(home)
-    if before is None:
-        return None
-    time.sleep(LOOK)
-    found = _standing(home) or before
-    first, then = (max(agent.round for agent in each.agents) for each in (before, found))
-    return _Pace(then, math.ceil((then - first) * TAKEN / LOOK))
-
-
-def _check_gone(home: Path, name: str) -> None:
-    """Refuse to do without somebody who is there: its neighbours would go on without each other's last messages."""
-    from pisco.errors import InputError
-
-    found = _standing(home)
-    for agent in found.agents if found else ():
-        if agent.name == name and 0 <= agent.last_contact < GONE:
-            raise InputError(
-                f"{name!r} was heard {agent.last_contact:.0f} s ago, so it is not gone; leave out --now, or end its "
-                f"process and wait {GONE:g} s"
-            )
-
-
-def _soon(pace: _Pace | None, plan: Federation, *, now: bool) -> int:
-    """A round a few seconds ahead, so that everybody has the plan by then.
-
-    Where everybody waits for who is gone, nobody can be further ahead of the others than there are members.
-    """
-    from pisco.errors import InputError
-
-    if pace is None:
-        raise InputError(
-            "the server does not answer, so it is not known which round is next; start it, or give --round"
-        )
-    soon = pace.front + max(10, len(plan.epochs[-1].members) + 1, pace.more)
-    return max(min(soon, plan.rounds) if now else soon, plan.epochs[-1].start)
-
-
-def _not_past(home: Path, plan: Federation, at: int, pace: _Pace | None = None, *, now: bool = False) -> None:
-    """Refuse a round that somebody has begun, or begins before everybody has the plan: those two would not agree."""
-    from pisco.errors import InputError
-
-    found = _standing(home)
-    if found is None:
-        note("the server does not answer, so it is not known which rounds are over; members ignore changes to those")
-        return
-    front = max(agent.round for agent in found.agents)
-    if at <= front:
-        raise InputError(f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files")
-    if now or plan.presence == "deadline":  # nobody goes on before all have it, or who has not is absent
-        return
-    pace = pace or _pace(home) or _Pace(front, 0)
-    if at < pace.front + pace.more:
-        raise InputError(
-            f"round {at} comes before everybody has the new plan, which takes {TAKEN:g} s; take round "
-            f"{pace.front + 2 * pace.more} or a later one"
-        )
-    silent = [agent.name for agent in found.agents if agent.last_contact > SILENT]
-    if silent:
-        note(
-            f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before they '
-            "are back, or removed or moved with --now"
-        )
+def _warn(words: str | None) -> None:
+    if words:
+        note(words)
 
 
 def _members(
