@@ -23,7 +23,6 @@ class Prices(NamedTuple):
     server: float = 10.0
     gossip: float = 1.0
     gradient: float = 0.0
-    unit = "price"
 
     def check(self) -> None:
         """Refuse prices that are negative or not finite."""
