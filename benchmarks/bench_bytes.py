@@ -21,7 +21,7 @@ import jax
 from processes import in_processes, member, needed_rows, rounds_of
 
 import pisco
-from pisco.engines.sharded.exchange import Blocks
+from pisco.engines.sharded.transfers import Blocks
 from pisco.networks import graphs
 
 GRAPHS = {

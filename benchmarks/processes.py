@@ -37,13 +37,13 @@ def member(told: str, work) -> None:
     """The other side: join, work, and let process 0 answer."""
     import jax
 
-    from pisco.engines.cluster.processes import Membership, join
+    from pisco.engines.cluster.processes import Rank, join
 
     told = json.loads(told)
     place = told["place"]
     jax.config.update("jax_num_cpu_devices", place["devices"])
     if place["count"] > 1:
-        join(Membership(place["coordinator"], place["count"], place["process"]))
+        join(Rank(place["coordinator"], place["count"], place["process"]))
     rows = work(**told["options"])
     if place["process"] == 0:
         Path(told["answer"]).write_text(json.dumps(rows))

@@ -13,7 +13,7 @@ import numpy as np
 
 import pisco
 from pisco.algorithms import ALGORITHMS
-from pisco.engines.cluster.processes import Membership, join
+from pisco.engines.cluster.processes import Rank, join
 from pisco.engines.sharded import ShardedEngine
 from pisco.networks import graphs
 from pisco.networks.varying import cycle
@@ -200,7 +200,7 @@ def main(told):
     jax.config.update("jax_num_cpu_devices", max(told["devices"]))
     jax.config.update("jax_enable_x64", True)
     if place:
-        join(Membership(*place))
+        join(Rank(*place))
     found = {case: compare(case, told["devices"]) for case in told["cases"]}
     if not place or place[2] == 0:
         print(json.dumps(found), flush=True)

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 import pisco
 from pisco.engines import checkpoint
-from pisco.engines.cluster.processes import Membership, join, membership
+from pisco.engines.cluster.processes import Rank, join, rank_here
 from pisco.engines.cluster.rendezvous import meet
 from pisco.engines.cluster.supervisor import free_port
 from pisco.engines.sharded import ShardedEngine
-from pisco.engines.sharded.exchange import FULLNESS, Blocks, _transfers, plan_block_gossip
+from pisco.engines.sharded.transfers import FULLNESS, Blocks, _transfers, block_gossip
 from pisco.networks import graphs
 from pisco.problems.problem import Problem
 
@@ -183,10 +183,10 @@ def test_transfers_deliver_what_is_needed_once_and_hardly_more(agents, devices, 
 
 
 def test_a_ring_sends_two_rows_a_device_and_a_complete_graph_is_gathered():
-    ring = plan_block_gossip(pisco.Network.ring(12), Blocks(12, 4))
+    ring = block_gossip(pisco.Network.ring(12), Blocks(12, 4))
     assert [rows.shape for rows in ring.sent] == [(4, 1), (4, 1)] and not ring.gathers
-    assert plan_block_gossip(pisco.Network.complete(12), Blocks(12, 4)).gathers
-    split = plan_block_gossip(pisco.Network(graphs.clusters(4, 3, inner="ring")), Blocks(12, 4))
+    assert block_gossip(pisco.Network.complete(12), Blocks(12, 4)).gathers
+    split = block_gossip(pisco.Network(graphs.clusters(4, 3, inner="ring")), Blocks(12, 4))
     assert not split.sent and not split.gathers  # every cluster on a device of its own: nothing travels
 
 
@@ -198,22 +198,22 @@ def test_a_ring_sends_two_rows_a_device_and_a_complete_graph_is_gathered():
     [
         ((None, None, None), {}, None),
         (("h:1", 1, 0), {}, None),
-        (("h:1", 3, 2), {}, Membership("h:1", 3, 2)),
+        (("h:1", 3, 2), {}, Rank("h:1", 3, 2)),
         (
             (None, None, None),
             {"PISCO_COORDINATOR": "a:7", "PISCO_PROCESSES": "2", "PISCO_PROCESS_ID": "1"},
-            Membership("a:7", 2, 1),
+            Rank("a:7", 2, 1),
         ),
         (
             (None, None, None),
             {"SLURM_NTASKS": "8", "SLURM_PROCID": "3", "SLURM_STEP_NODELIST": "n[1-8]"},
-            Membership(None, 8, 3),
+            Rank(None, 8, 3),
         ),
         ((None, None, None), {"SLURM_NTASKS": "8"}, None),  # an allocation, not a step
     ],
 )
-def test_membership(options, environ, expected):
-    assert membership(*options, environ) == expected
+def test_rank(options, environ, expected):
+    assert rank_here(*options, environ) == expected
 
 
 @pytest.mark.parametrize(
@@ -228,12 +228,12 @@ def test_membership(options, environ, expected):
 )
 def test_bad_membership_is_refused(options, sentence):
     with pytest.raises(pisco.InputError, match=sentence):
-        membership(*options, {})
+        rank_here(*options, {})
 
 
 def test_a_coordinator_that_does_not_answer():
     with pytest.raises(pisco.InputError, match=r"does not answer \(waited 0.5 s.*start process 0 there"):
-        join(Membership(f"127.0.0.1:{free_port()}", 2, 1), seconds=0.5)
+        join(Rank(f"127.0.0.1:{free_port()}", 2, 1), seconds=0.5)
 
 
 def call_roll(*members, seconds=10):

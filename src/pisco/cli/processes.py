@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pisco.cli.console import answers, note, wants_traceback
 
 if TYPE_CHECKING:
-    from pisco.engines.cluster.processes import Membership, Processes
+    from pisco.engines.cluster.processes import Processes, Rank
     from pisco.engines.job import Engine
     from pisco.experiments import Config
 
@@ -22,14 +22,14 @@ LOST_TOUCH = 75
 class Together:
     """The processes of a run; alone, all of this is plain."""
 
-    def __init__(self, member: Membership | None):
-        self.member = member
+    def __init__(self, rank: Rank | None):
+        self.rank = rank
         self.group: Processes | None = None
 
     @property
     def leads(self) -> bool:
         """Whether this process writes the result and talks to the user."""
-        return self.member is None or self.member.process == 0
+        return self.rank is None or self.rank.process == 0
 
     def engine(self, config: Config, devices: int | None) -> Engine | str:
         """The engine of the configuration; joins the others when it is spread over processes."""
@@ -38,15 +38,15 @@ class Together:
         from pisco.errors import InputError
 
         if config.run.engine != ShardedEngine.name:
-            if self.member is not None or devices is not None:
+            if self.rank is not None or devices is not None:
                 raise InputError(
                     f"the engine {config.run.engine} runs on one device in one process; add --engine sharded"
                 )
             return config.run.engine
         _make_devices(devices)
-        if self.member is not None:
+        if self.rank is not None:
             _silence_libraries()
-            self.group = join(self.member)
+            self.group = join(self.rank)
             self.group.check_same(lambda: _facts(config))
         return ShardedEngine(devices)
 
@@ -74,7 +74,7 @@ class Together:
         try:
             yield
         except InputError as error:
-            if self.member is None or self.group is None:
+            if self.rank is None or self.group is None:
                 raise
             note(f"error: {error}")
             self.group.part()
@@ -92,9 +92,9 @@ class Together:
 
 def together(engine: str, coordinator: str | None, processes: int | None, process: int | None) -> Together:
     """Who takes part, from options and environment; an engine of one process does not look at the environment."""
-    from pisco.engines.cluster.processes import membership
+    from pisco.engines.cluster.processes import rank_here
 
-    return Together(membership(coordinator, processes, process, os.environ if engine == "sharded" else {}))
+    return Together(rank_here(coordinator, processes, process, os.environ if engine == "sharded" else {}))
 
 
 def _silence_libraries() -> None:

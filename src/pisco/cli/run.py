@@ -94,7 +94,7 @@ def run(
         warn = (lambda words: note(f"warning: {words}")) if check and resume is None and group.leads else None
         try:
             if config.algorithm.is_auto:
-                config = _pick_step(config, folder, alone=group.member is None)
+                config = _pick_step(config, folder, alone=group.rank is None)
             watched = watching(config, folder, live=live, port=port, log=log) if group.leads else nullcontext()
             with watched as watchers:
                 bar = progress_bar(config.run.rounds, config.name) if group.leads else nullcontext()

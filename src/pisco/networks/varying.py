@@ -30,7 +30,11 @@ __all__ = ["VARYING", "cycle", "edge_dropout", "function_of_round", "one_peer_ex
 
 
 class Gossiping(Protocol):
-    """Round k's operator and its number of directed edges."""
+    """Round k's operator and its number of directed edges.
+
+    One that draws `Edges` with the same ends in every round may say so with `same_ends = True`: where agents are spread
+    over devices only what is needed travels then.
+    """
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]: ...
 
@@ -53,6 +57,7 @@ class EdgeDropout(NamedTuple):
     weights: jax.Array  # of the edges
     failing: jax.Array  # the probability
     agents: jax.Array  # 0 … n−1
+    same_ends = True
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         uniform = jax.random.uniform(jax.random.fold_in(key, round_index), self.first.shape, jnp.float32)
@@ -67,6 +72,7 @@ class RandomMatching(NamedTuple):
     first: jax.Array
     second: jax.Array
     agents: jax.Array
+    same_ends = True
 
     def draw(self, key: jax.Array, round_index: Any) -> tuple[Operator, jax.Array]:
         n = self.agents.shape[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.networks.graph import Graph
-from pisco.report.drawing import layout, segments
+from pisco.report.drawing import places_of, segments
 from pisco.report.panels import HUGE, failures_last
 from pisco.report.plots import labels_of
 from pisco.results import measured
@@ -103,7 +103,7 @@ def _network(result: Result, budget: int) -> dict[str, Any]:
         return {"absent": "this result does not describe its agents: there were too many, or it is an older result"}
     edges = known.get("edges", np.zeros((0, 2), int))
     graph = Graph(int(known["num_agents"]), edges, positions=known.get("positions"))
-    places = layout(graph)
+    places = places_of(graph)
     lines: list[list[float | None]] = [[], []]
     for segment in segments(graph, places):
         for axis in (0, 1):

@@ -7,7 +7,7 @@ import numpy as np
 from pisco.networks.graph import Graph
 
 
-def layout(graph: Graph) -> np.ndarray:
+def places_of(graph: Graph) -> np.ndarray:
     """Where to draw every agent: the family's own places, or those of a spring model; within [−1, 1]."""
     places = graph.positions if graph.positions is not None else _sprung(graph)
     places = places - places.mean(axis=0)
@@ -26,10 +26,10 @@ def _sprung(graph: Graph) -> np.ndarray:
     for number, part in enumerate(parts):
         members = sorted(part)
         size = np.sqrt(len(members) / graph.num_agents)
-        layout = nx.spring_layout(drawn.subgraph(members), seed=0, scale=size if len(members) > 1 else 1)
+        sprung = nx.spring_layout(drawn.subgraph(members), seed=0, scale=size if len(members) > 1 else 1)
         angle = 2 * np.pi * number / max(len(parts) - 1, 1)
         centre = np.array([np.cos(angle), np.sin(angle)]) * (reach + 1.2 * size) if number else np.zeros(2)
-        places[members] = centre + np.array([layout[agent] for agent in members])
+        places[members] = centre + np.array([sprung[agent] for agent in members])
     return places
 
 

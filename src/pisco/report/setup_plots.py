@@ -11,7 +11,7 @@ import numpy as np
 from pisco.data.partition import label_counts
 from pisco.errors import InputError
 from pisco.networks.graph import Graph
-from pisco.report.drawing import layout, segments
+from pisco.report.drawing import places_of, segments
 from pisco.report.panels import Agents, Bars, Heat, LinkLines, Panel
 from pisco.report.picture import draw, draw_panel, save
 
@@ -91,7 +91,7 @@ def plot_network(
     colours = AGENT if agent_colours is None else agent_colours
     if not isinstance(colours, str) and len(colours) != n:
         raise InputError(f"agent_colours has {len(colours)} entries, expected one per agent, {n}")
-    places = layout(graph)
+    places = places_of(graph)
     agents = Agents(places, colours, numbered=n <= NUMBER_UP_TO)
     panel = Panel(graph.name, links=_links(graph, places, weights), agents=agents, legend="below")
     return _one(panel, path, ax, (5.2, 5.2))

@@ -29,7 +29,7 @@ HEARTBEAT_SECONDS = 100
 """A process that is silent for so long is given up. Longer than any pause that should be waited for."""
 
 
-class Membership(NamedTuple):
+class Rank(NamedTuple):
     """One of several processes; no coordinator leaves it to jax to find one (SLURM, Open MPI)."""
 
     coordinator: str | None
@@ -45,14 +45,14 @@ _CLUSTERS = (("SLURM_NTASKS", "SLURM_PROCID", "SLURM_STEP_NODELIST"),)
 _CLUSTERS += (("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "OMPI_MCA_orte_hnp_uri"),)
 
 
-def membership(
+def rank_here(
     coordinator: str | None, processes: int | None, process: int | None, environ: Mapping[str, str]
-) -> Membership | None:
+) -> Rank | None:
     """Which process this is: as told, or as the environment says; None when it is the only one.
 
-    >>> membership(None, None, None, {"MASTER_ADDR": "h1", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"})
-    Membership(coordinator='h1:29500', processes=4, process=2)
-    >>> membership("h1:29500", 4, None, {})
+    >>> rank_here(None, None, None, {"MASTER_ADDR": "h1", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"})
+    Rank(coordinator='h1:29500', processes=4, process=2)
+    >>> rank_here("h1:29500", 4, None, {})
     Traceback (most recent call last):
     ...
     pisco.errors.InputError: --coordinator, --processes and --process-id belong together; --process-id is missing
@@ -71,7 +71,7 @@ def membership(
         return _checked(address, _number(environ, "WORLD_SIZE"), _number(environ, "RANK"))
     for count, which, sign in _CLUSTERS:
         if all(name in environ for name in (count, which, sign)) and _number(environ, count) > 1:
-            return Membership(None, _number(environ, count), _number(environ, which))
+            return Rank(None, _number(environ, count), _number(environ, which))
     return None
 
 
@@ -81,7 +81,7 @@ def _number(environ: Mapping[str, str], name: str) -> int:
     return int(environ[name])
 
 
-def _checked(coordinator: str, processes: int, process: int) -> Membership | None:
+def _checked(coordinator: str, processes: int, process: int) -> Rank | None:
     host, colon, port = coordinator.rpartition(":")
     if not host or not colon or not port.isdecimal() or not 0 < int(port) < 65536:
         raise InputError(f"the coordinator is {coordinator!r}, expected HOST:PORT, as in 10.0.0.1:29500")
@@ -89,23 +89,23 @@ def _checked(coordinator: str, processes: int, process: int) -> Membership | Non
         raise InputError(f"--processes is {processes}, expected at least 1")
     if not 0 <= process < processes:
         raise InputError(f"--process-id is {process}, expected 0 to {processes - 1} for {processes} processes")
-    return Membership(coordinator, processes, process) if processes > 1 else None
+    return Rank(coordinator, processes, process) if processes > 1 else None
 
 
-def join(member: Membership, seconds: float = JOIN_SECONDS) -> Processes:
+def join(rank: Rank, seconds: float = JOIN_SECONDS) -> Processes:
     """Meet the other processes, before anything else is asked of jax; returns when all are there."""
     limits: Any = {"initialization_timeout": int(seconds), "heartbeat_timeout_seconds": HEARTBEAT_SECONDS}
-    if member.coordinator is not None:
-        meet(member.coordinator, member.processes, member.process, seconds)
+    if rank.coordinator is not None:
+        meet(rank.coordinator, rank.processes, rank.process, seconds)
     try:
-        if member.coordinator is None:
+        if rank.coordinator is None:
             jax.distributed.initialize(**limits)
         else:
-            jax.distributed.initialize(member.coordinator, member.processes, member.process, **limits)
+            jax.distributed.initialize(rank.coordinator, rank.processes, rank.process, **limits)
     except (RuntimeError, ValueError) as error:
-        where = member.coordinator or "the address that the cluster gives"
+        where = rank.coordinator or "the address that the cluster gives"
         raise InputError(
-            f"process {member.process} of {member.processes} could not join at {where} within {seconds:g} s "
+            f"process {rank.process} of {rank.processes} could not join at {where} within {seconds:g} s "
             f"({str(error).splitlines()[0]}); start all processes, with the same coordinator"
         ) from error
     group = Processes()

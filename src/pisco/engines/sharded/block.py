@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, packed
+from pisco.engines.sharded.transfers import AXIS, BlockGossip, Blocks, packed
 from pisco.networks.mixing import Operator
 from pisco.tree import squared_norm
 

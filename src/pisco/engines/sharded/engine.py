@@ -15,8 +15,8 @@ from pisco.engines.job import Job, Run, Segment, carry_shapes
 from pisco.engines.process_group import Alone, ProcessGroup
 from pisco.engines.round import Rounds
 from pisco.engines.sharded.block import Block
-from pisco.engines.sharded.exchange import AXIS, Blocks
 from pisco.engines.sharded.shard import SPLIT, WHOLE, Shard, shard, split_rows, whole
+from pisco.engines.sharded.transfers import AXIS, Blocks
 from pisco.errors import InputError
 from pisco.networks.rounds import Links
 from pisco.seeds import seed_key, streams

@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from pisco.engines.job import Job
-from pisco.engines.sharded.exchange import AXIS, BlockGossip, Blocks, plan_block_gossip
+from pisco.engines.sharded.transfers import AXIS, BlockGossip, Blocks, block_gossip
 from pisco.networks.rounds import Gossip
 from pisco.networks.varying import Fixed
 from pisco.problems.blocks import weighted_total
@@ -122,7 +122,7 @@ def shard(job: Job, blocks: Blocks, mesh: Mesh) -> Shard:
     placed.frozen = whole(mesh, problem.frozen)
     placed.test = _split_test(problem, blocks, mesh)
     measured, weights = _measured(problem, blocks, cuts, longest)
-    exchange = plan_block_gossip(job.network, blocks)
+    exchange = block_gossip(job.network, blocks)
     gossip = job.network.gossip
     if exchange.operator is not None and gossip.guard is None:  # a device needs its own links only
         gossip = replace(gossip, rule=Fixed(None, gossip.rule.num_edges))  # type: ignore[arg-type, union-attr]

@@ -17,7 +17,6 @@ from jax import lax
 
 from pisco.networks.mixing import GATHER_DEGREE, Dense, Edges, Gather, Operator
 from pisco.networks.network import Network
-from pisco.networks.varying import EdgeDropout, Fixed, RandomMatching
 
 AXIS = "agents"
 """The name of the mesh axis that agents are spread over."""
@@ -109,7 +108,7 @@ def packed(send: Any, tree: Any) -> Any:
     return jax.tree.unflatten(structure, out)
 
 
-def plan_block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
+def block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
     """The exchange of a network's gossip on this blocks, as NumPy arrays that lead with the devices."""
     rule, gossip = network.gossip.rule, network.gossip
     values = None
@@ -118,11 +117,11 @@ def plan_block_gossip(network: Network, blocks: Blocks) -> BlockGossip:
         assert gossip.sources is not None and gossip.targets is not None
         sources = np.concatenate([agents, np.asarray(gossip.sources)])
         targets = np.concatenate([agents, np.asarray(gossip.targets)])
-    elif isinstance(rule, Fixed) and gossip.push is None:
+    elif network.varying is None and network.push is None:
         incoming = network.weights.T.tocoo()
         targets, sources, values = incoming.row, incoming.col, incoming.data
-    elif isinstance(rule, EdgeDropout | RandomMatching):
-        operator, _ = rule.draw(jax.random.key(0), 0)  # every round lists the same edges
+    elif getattr(rule, "same_ends", False):
+        operator, _ = rule.draw(jax.random.key(0), 0)
         assert isinstance(operator, Edges)
         sources, targets = np.asarray(operator.sources), np.asarray(operator.targets)
     else:
