@@ -20,7 +20,8 @@ from pisco.engines.cluster.rendezvous import meet
 from pisco.engines.cluster.supervisor import free_port
 from pisco.engines.sharded import ShardedEngine
 from pisco.engines.sharded.transfers import FULLNESS, Blocks, _transfers, block_gossip
-from pisco.networks import graphs
+from pisco.networks import graphs, weights
+from pisco.networks.varying import fixed
 from pisco.problems.problem import Problem
 
 from sharded_cases import CASES, NETWORKS, ROWS
@@ -188,6 +189,9 @@ def test_a_ring_sends_two_rows_a_device_and_a_complete_graph_is_gathered():
     assert block_gossip(pisco.Network.complete(12), Blocks(12, 4)).gathers
     split = block_gossip(pisco.Network(graphs.clusters(4, 3, inner="ring")), Blocks(12, 4))
     assert not split.sent and not split.gathers  # every cluster on a device of its own: nothing travels
+    own = pisco.Network.ring(12, varying=lambda graph, _: fixed(weights.metropolis(graph, lazy=True)))
+    assert block_gossip(own, Blocks(12, 4)).gathers  # its weights are not those of the network
+    assert block_gossip(pisco.Network.ring(12, varying=pisco.edge_dropout(0.5)), Blocks(12, 4)).edges is not None
 
 
 # Who takes part.

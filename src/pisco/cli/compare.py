@@ -190,7 +190,10 @@ def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: T
             # One interval is enough to see what chance does.
             known = {what: each if what == "rounds" else each.alone() for what, each in known.items()}
             cells += [known[what].words(writing[what]) if what in known else "–" for what in shown]
-        ends = [cell(record["final grad_norm_sq"], ".2g"), *(cell(record[f"final {name}"], ".3g") for name in agents)]
+        ends = [
+            cell(record.get("final grad_norm_sq"), ".2g"),
+            *(cell(record.get(f"final {name}"), ".3g") for name in agents),
+        ]
         rows.append([*cells, *ends])
         if entry.tuned.failed:
             note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
