@@ -192,6 +192,13 @@ class Epoch:
         }
         return tuple(each for each in self.names if each in linked)
 
+    def shares(self, samples: Mapping[str, int] | None = None) -> dict[str, float]:
+        """q_i of every member, by weight or by these samples; nothing while somebody's are not known."""
+        if samples is not None and not all(name in samples for name in self.names):
+            return {}
+        counts = {m.name: (m.weight or 1.0) if samples is None else samples[m.name] for m in self.members}
+        return {name: each / sum(counts.values()) for name, each in counts.items()}
+
     def matrix(self) -> Any:
         """W as SciPy CSR, rows in the order of the members; where links are one-way, the pair to pull and push with."""
         pull = self._matrix(self.weights)

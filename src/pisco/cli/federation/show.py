@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from cryptography import x509
 
     from pisco.federation.plan import Federation
-    from pisco.federation.roster import Epoch
 
 
 def show(
@@ -33,6 +32,7 @@ def show(
     from pisco.federation.authority import Authority, common_name, now, read_certificate
     from pisco.federation.kits import Kit
     from pisco.federation.naming import Refused, member_of, number
+    from pisco.federation.runtime.asking import samples_told
 
     plan, at, revoked = Kit.load(kit).federation if kit else open_plan(home), now(), {}
     if kit:
@@ -64,13 +64,13 @@ def show(
         }
         for each in certificates
     ]
-    told = _told(kit or home / KITS / "server") if plan.weigh_by == "samples" else None
+    told = samples_told(kit or home / KITS / "server") if plan.weigh_by == "samples" else None
     epochs = [
         {
             "round": epoch.start,
             "agents": {member.name: member.at for member in epoch.members},
             "mixing_rate": plan.network_of(epoch).mixing_rate,
-            "counts": _counts(epoch, told),
+            "counts": epoch.shares(told),
         }
         for epoch in plan.epochs
     ]
@@ -79,29 +79,6 @@ def show(
         say_json({"name": plan.name, "hash": plan.hash, **trust, "epochs": epochs, "certificates": signed})
         return
     _print(plan, epochs, signed)
-
-
-def _told(kit: Path) -> dict[str, int]:
-    """The samples that agents told the server of: asked there, else as its kit has them on this machine's disk."""
-    from pisco.errors import InputError
-    from pisco.federation.kits import Kit
-    from pisco.federation.runtime.asking import overview
-    from pisco.federation.runtime.ledger import FILE
-    from pisco.files import read_json
-
-    try:
-        return {agent.name: agent.samples for agent in overview(Kit.load(kit), timeout=3.0).agents if agent.samples}
-    except InputError:
-        kept = kit / "state" / FILE
-        return read_json(kept, "bring it back from a copy").get("samples", {}) if kept.is_file() else {}
-
-
-def _counts(epoch: Epoch, told: dict[str, int] | None) -> dict[str, float]:
-    """q_i of every agent, by the samples `told` or as the plan has it; nothing while somebody's is not known."""
-    if told is not None and not all(name in told for name in epoch.names):
-        return {}
-    counts = {m.name: (m.weight or 1.0) if told is None else told[m.name] for m in epoch.members}
-    return {name: each / sum(counts.values()) for name, each in counts.items()}
 
 
 def _percent(counts: dict[str, float], name: str) -> str:

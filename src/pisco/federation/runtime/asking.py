@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.roster import NAME, SERVER
+from pisco.federation.runtime.ledger import FILE
 from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.peers import Peer
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Overview, Question, Report
+from pisco.files import read_json
 
 
 def overview(kit: Kit, timeout: float = 5.0) -> Overview:
@@ -36,6 +40,15 @@ def _plain(found: Overview, federation: str) -> Overview:
     found.held_by = found.held_by if NAME.fullmatch(found.held_by) else "?" * bool(found.held_by)
     found.held_why = printable(found.held_why)
     return found
+
+
+def samples_told(kit: Path) -> dict[str, int]:
+    """The samples that agents told the server of: asked there, else as its kit has them on this machine's disk."""
+    try:
+        return {agent.name: agent.samples for agent in overview(Kit.load(kit), timeout=3.0).agents if agent.samples}
+    except InputError:
+        kept = kit / "state" / FILE
+        return read_json(kept, "bring it back from a copy").get("samples", {}) if kept.is_file() else {}
 
 
 def tell_trouble(kit: Kit, why: str, timeout: float = 5.0) -> bool:
