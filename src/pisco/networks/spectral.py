@@ -73,7 +73,7 @@ def least_real_part(weights: Any) -> float:
     steps = circulant_steps(matrix, 1e-14)
     if steps is not None:
         return 1 - float(_circulant_gaps(matrix.shape[0], *steps)[0].max(initial=0.0))
-    return float(_one_way_values(matrix, 1, "SR").real.min())
+    return float(np.real(_one_way_values(matrix, 1, "SR")).min())
 
 
 def _one_way_values(matrix: csr_array, count: int, which: str) -> np.ndarray:
