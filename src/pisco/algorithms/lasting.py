@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from pisco.tree import zeros_like
 from pisco.types import Params
 
 MEMORY = 0.9
@@ -25,7 +26,7 @@ class Lasting(NamedTuple):
         """Before anything was seen; leaves lead with the agents."""
         agents = jax.tree.leaves(vector)[0].shape[:1]
         squares = jax.tree.map(lambda x: jnp.zeros(agents, x.dtype), vector)
-        return cls(jax.tree.map(jnp.zeros_like, vector), squares, jnp.ones(agents))
+        return cls(zeros_like(vector), squares, jnp.ones(agents))
 
     def seen(self, vector: Params) -> Lasting:
         """After one more round."""

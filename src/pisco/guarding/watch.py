@@ -24,7 +24,7 @@ from pisco.guarding.apart import (
     squares,
     weighted,
 )
-from pisco.tree import where_agents, widened
+from pisco.tree import where_agents, widened, zeros_like
 
 if TYPE_CHECKING:
     from pisco.networks.guards import Guard
@@ -206,7 +206,7 @@ class Watch:
         own = self.here.everyone(tree)
         sent = self.guard.sent(own, self.key, self.round_index)
         fine = jnp.isfinite(sum(squares(leaf) for leaf in jax.tree.leaves(sent)))
-        return own, where_agents(fine, sent, jax.tree.map(jnp.zeros_like, sent)), jnp.where(fine, 0.0, jnp.inf)
+        return own, where_agents(fine, sent, zeros_like(sent)), jnp.where(fine, 0.0, jnp.inf)
 
     def _vectors(self, tree: Any) -> list[list[jax.Array]]:
         """The vectors of a message: as many as the parameters fit into it, or all of it as one."""

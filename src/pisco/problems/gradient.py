@@ -23,7 +23,7 @@ from pisco.privacy.gradients import NOISE_STREAM, clipped, with_noise
 from pisco.problems.blocks import kept_bytes
 from pisco.problems.problem import Problem, WeightedLoss
 from pisco.problems.sampling import batch_indices
-from pisco.tree import like_one, num_bytes
+from pisco.tree import like_one, num_bytes, zeros_like
 from pisco.types import Grad, Key, Params
 
 BUFFERS_STREAM = 2**32 - 1
@@ -252,8 +252,7 @@ def _total(each: Callable[..., Any], samples: Any, block: int) -> Any:
         return summed(samples)
     whole = length // block * block
     blocks = jax.tree.map(lambda leaf: leaf[:whole].reshape(-1, block, *leaf.shape[1:]), samples)
-    like = jax.eval_shape(summed, samples)
-    start = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like)
+    start = zeros_like(jax.eval_shape(summed, samples))
     total, _ = lax.scan(lambda so_far, some: (jax.tree.map(jnp.add, so_far, summed(some)), None), start, blocks)
     if whole == length:
         return total
