@@ -91,10 +91,14 @@ def whole(tree: Any) -> Any:
     return jax.tree.map(lambda part: part.whole if _parted(part) else part, tree, is_leaf=_parted)
 
 
+def name_of(path: Any) -> str:
+    """The path of a leaf as its name, as in "encoder/0/kernel"."""
+    return jax.tree_util.keystr(path, simple=True, separator="/") or "."
+
+
 def names_of(tree: Any) -> list[str]:
-    """The path of every leaf, as in "encoder/0/kernel"."""
-    found = jax.tree_util.tree_leaves_with_path(tree)
-    return [jax.tree_util.keystr(path, simple=True, separator="/") or "." for path, _ in found]
+    """The names of all leaves."""
+    return [name_of(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
 
 
 def sent_names(tree: Any) -> list[str]:
@@ -178,7 +182,7 @@ class Kinds:
             )
 
         def leaf(path: Any, old: Any) -> Any:
-            name = jax.tree_util.keystr(path, simple=True, separator="/") or "."
+            name = name_of(path)
             made = jnp.asarray(given[name])
             if made.shape != old.shape or made.dtype != old.dtype:
                 raise InputError(

@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.tree_util import keystr, tree_map_with_path
+from jax.tree_util import tree_map_with_path
 
 from pisco.algorithms.optimizers import Optimizer
 from pisco.engines.job import check_kinds
 from pisco.errors import InputError, check_counts
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
-from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, names_of, whole
+from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, name_of, names_of, whole
 from pisco.planning.settings import PROBABILITIES
 from pisco.problems.problem import Problem
 from pisco.theory.estimates import agent_curvatures, coordinates, unlike_curvature
@@ -178,7 +178,7 @@ def _everybodys(problem: Problem, params: Any) -> Parted:
     like = problem.params_like
 
     def leaf(path: Any, one: Any) -> Any:
-        name, shape = keystr(path[1:], simple=True, separator="/") or ".", (problem.num_agents, *one.shape)
+        name, shape = name_of(path[1:]), (problem.num_agents, *one.shape)
         found = held.get(name)
         if found is None or jnp.shape(found) != shape:
             given = "is missing" if found is None else f"has shape {jnp.shape(found)}"
