@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.attacks.observed import Observed
+from pisco.attacks.observed import Observed, sample_gradient
 from pisco.errors import InputError
-from pisco.privacy.gradients import clipped
 from pisco.problems.problem import Problem
 from pisco.report.panels import Panel
 from pisco.report.picture import draw
@@ -108,16 +107,11 @@ def draw_found(found: Inversion | None, path: Path) -> None:
 
 
 def _mean_gradient(problem: Problem, params: Params, batch: Any, clip: float | None) -> Params:
-    """The mean gradient of a batch, clipped as the agent does it, which is no secret."""
+    """The mean gradient of a batch, its samples' clipped."""
     if clip is None or problem.privacy is None:
         return jax.grad(problem.batch_loss)(params, batch)
-    smooth = problem.privacy.smooth
-
-    def one(sample: Any) -> Params:
-        alone = jax.tree.map(lambda leaf: leaf[None], sample)
-        return clipped(jax.grad(problem.batch_loss)(params, alone), jnp.asarray(clip), smooth)
-
-    return jax.tree.map(lambda leaf: leaf.mean(axis=0), jax.vmap(one)(batch))
+    found = jax.vmap(lambda sample: sample_gradient(problem, params, sample, clip))(batch)
+    return jax.tree.map(lambda leaf: leaf.mean(axis=0), found)
 
 
 def _floats(features: Any) -> np.ndarray:

@@ -14,9 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.attacks.observed import Observed
+from pisco.attacks.observed import Observed, sample_gradient
 from pisco.data.stream import everything
-from pisco.privacy.gradients import clipped
 
 CANDIDATES, FEWEST = 400, 50
 """Members of a batch that are looked for, at most, and others among them, at least."""
@@ -53,10 +52,7 @@ def from_message(seen: Observed, trials: int = 20, seed: int = 0) -> Ranking | N
     @jax.jit
     def gradients(batch: Any) -> jax.Array:
         def one(sample: Any) -> jax.Array:
-            alone = jax.tree.map(lambda leaf: leaf[None], sample)
-            found = jax.grad(problem.batch_loss)(seen.start, alone)
-            if clip is not None and problem.privacy is not None:  # no secret: the attacker clips as well
-                found = clipped(found, jnp.asarray(clip), problem.privacy.smooth)
+            found = sample_gradient(problem, seen.start, sample, clip)
             return jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(found)])
 
         return jax.lax.map(one, batch)

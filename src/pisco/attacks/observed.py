@@ -15,6 +15,7 @@ from pisco.engines.feeder import drawn_keys
 from pisco.errors import InputError, check_number
 from pisco.experiments.folders import CONFIG_FILE
 from pisco.experiments.loading import load
+from pisco.privacy.gradients import clipped
 from pisco.problems.gradient import agent_gradient
 from pisco.problems.problem import Problem
 from pisco.problems.sampling import batch_indices
@@ -49,6 +50,14 @@ class Observed(NamedTuple):
         """The largest norm of a sample's gradient; None where nothing is clipped."""
         protection = self.problem.protection
         return None if protection is None else float(protection.clip[self.agent])
+
+
+def sample_gradient(problem: Problem, params: Params, sample: Any, clip: float | None) -> Params:
+    """The gradient of one sample, clipped as the agent does it, which is no secret."""
+    found = jax.grad(problem.batch_loss)(params, jax.tree.map(lambda leaf: leaf[None], sample))
+    if clip is None or problem.privacy is None:
+        return found
+    return clipped(found, jnp.asarray(clip), problem.privacy.smooth)
 
 
 def observe(folder: Path, *, agent: int = 0, batch_size: int | None = None) -> Observed:

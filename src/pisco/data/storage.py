@@ -82,20 +82,13 @@ def check_sha256(what: str | Path, content: bytes, sha256: str) -> None:
         )
 
 
-def read_bytes(path: str | Path, sha256: str | None = None) -> bytes:
-    """The content of a file, decompressed when its name ends in .gz, .bz2 or .xz.
-
-    Args:
-        path: the file.
-        sha256: checksum of the file as it is stored, verified before decompressing.
-    """
+def read_bytes(path: str | Path) -> bytes:
+    """The content of a file, decompressed when its name ends in .gz, .bz2 or .xz."""
     path = Path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
         raise InputError(f"cannot read {path} ({error.strerror or error}); check the path") from error
-    if sha256 is not None:
-        check_sha256(path, content, sha256)
     method = {".gz": gzip, ".bz2": bz2, ".xz": lzma}.get(path.suffix)
     if method is None:
         return content

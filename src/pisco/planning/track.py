@@ -65,7 +65,6 @@ class Track:
         meters: Metering,
         rounds: int,
         eval_every: int = 1,
-        deadline: float = math.inf,
         tell: Callable[[str], None] = lambda words: None,
     ):
         self.problem, self.networks, self.batch_size = problem, networks, batch_size
@@ -75,7 +74,7 @@ class Track:
         self.segment = Segment(max(1, chunk // self.stride), self.stride, measured=True)
         self.rounds = max(1, rounds // self.segment.rounds) * self.segment.rounds
         self.engine = ScanEngine(batched=False)
-        self.deadline = deadline
+        self.deadline = math.inf
         self.finished: list[Pilot] = []
         # Kept: a network made anew would put its links on the device again.
         self._network = cache(lambda weights, method: first_setting(method).on(networks[weights]))

@@ -193,9 +193,9 @@ def _how(code: int) -> str:
     return f"failed with exit code {code}"
 
 
-def _tail(log: IO[bytes] | None, lines: int = 3) -> str:
+def _tail(log: IO[bytes] | None) -> str:
     if log is None:
         return ""
     log.seek(0)
     printed = [line for line in log.read().decode(errors="replace").splitlines() if line.strip()]
-    return "\n".join(printed[-lines:])
+    return "\n".join(printed[-3:])

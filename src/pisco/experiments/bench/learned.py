@@ -160,10 +160,7 @@ class LeftOut(NamedTuple):
 
 
 def leave_one_out(
-    scores: Mapping[Case, Sequence[Score]],
-    ratios: Sequence[float] = RATIOS,
-    currency: str = "bytes",
-    count: int = SHORT,
+    scores: Mapping[Case, Sequence[Score]], ratios: Sequence[float] = RATIOS, currency: str = "bytes"
 ) -> LeftOut:
     """For every cell, the price of what the other cells propose over the best price that was measured in it."""
     tables = tables_of(scores, currency)
@@ -181,7 +178,7 @@ def leave_one_out(
             for seen, task, new in ((others, at[0], ""), (strangers, None, "new_")):
                 if not seen:
                     continue
-                made = rank(seen, table.place, ratio, task=task, count=count, usable=usable.__contains__)
+                made = rank(seen, table.place, ratio, task=task, usable=usable.__contains__)
                 listed = [row for row, key in enumerate(table.keys) if key[0] in made.methods]
                 chosen = min(listed, key=lambda row: pilots[row])
                 first = judged[table.keys.index(made.first)] if made.first in table.keys else math.inf
@@ -210,15 +207,9 @@ def summary(found: LeftOut) -> list[dict[str, Any]]:
     return rows
 
 
-def shortlist(
-    place: Spot,
-    ratio: float,
-    count: int = SHORT,
-    currency: str = "messages",
-    usable: Callable[[str], bool] = lambda method: fits(method),
-) -> list[str]:
+def shortlist(place: Spot, ratio: float, usable: Callable[[str], bool] = lambda method: fits(method)) -> list[str]:
     """The methods that the package's cells recommend for a network, the most promising first, out of `usable` ones."""
-    return rank(tables_of(whole(by_setting(bundled())), currency), place, ratio, count=count, usable=usable).methods
+    return rank(tables_of(whole(by_setting(bundled())), "messages"), place, ratio, usable=usable).methods
 
 
 def recommended(network: Network, prices: Prices) -> list[str]:

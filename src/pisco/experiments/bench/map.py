@@ -135,13 +135,11 @@ class Predicted(NamedTuple):
     """The price at theory's p over that at the best one."""
 
 
-def predictions(
-    scores: Scores, ratios: Sequence[float] = RATIOS, method: str = "pisco", currency: str = "bytes"
-) -> list[Predicted]:
+def predictions(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = "bytes") -> list[Predicted]:
     """Corollary 2's rounds, ∝ 1/((1+p)·λ_p²) + 1/n, times what a round costs: its best p against the measured one."""
     found = []
     for at, some in scores.items():
-        mine = [score for score in some if score.method == method and score.server_prob is not None]
+        mine = [score for score in some if score.method == "pisco" and score.server_prob is not None]
         for ratio in ratios:
             prices = {score.server_prob: score.price(ratio, currency) for score in mine}
             finite = {p: price for p, price in prices.items() if math.isfinite(price)}
@@ -163,9 +161,9 @@ def _expected(score: Score, ratio: float) -> float:
     return large_batch_rounds(1.0, rate, p, 1.0, int(cell["agents"])) * ((1 - p) * gossip + p * server)
 
 
-def theory_sentences(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = "bytes") -> list[str]:
+def theory_sentences(scores: Scores, currency: str = "bytes") -> list[str]:
     """How theory's p compares with the measured best one, and whether p falls as the server gets dearer."""
-    found = predictions(scores, ratios, currency=currency)
+    found = predictions(scores, currency=currency)
     if not found:
         return ["theory's p cannot be checked: pisco was measured at fewer than two p that reached the target"]
     losses = np.array([each.loss for each in found])

@@ -51,12 +51,12 @@ def samples_told(kit: Path) -> dict[str, int]:
         return read_json(kept, "bring it back from a copy").get("samples", {}) if kept.is_file() else {}
 
 
-def tell_trouble(kit: Kit, why: str, timeout: float = 5.0) -> bool:
+def tell_trouble(kit: Kit, why: str) -> bool:
     """Tell the server why we cannot take part, so that the others hear of it; whether it took it."""
     plan = kit.federation
     peer = Peer(kit, SERVER, plan.server_address)
     try:
-        peer.report(Report(federation=bytes.fromhex(plan.hash_at(0)), trouble=why), timeout)
+        peer.report(Report(federation=bytes.fromhex(plan.hash_at(0)), trouble=why), 5.0)
         return True
     except (OSError, Refused, grpc.RpcError):
         return False

@@ -101,10 +101,10 @@ class Peer:
         self.check()
         return self._roll.future(ready, timeout=timeout)
 
-    def news(self, have: Notice, timeout: float = 10.0) -> Notice:
+    def news(self, have: Notice) -> Notice:
         """What the server has that is newer."""
         self.check()
-        return self._news(have, timeout=timeout)
+        return self._news(have, timeout=10.0)
 
     def keys(self, own: MaskKey, timeout: float) -> MaskKeys:
         """Tell our key for masks, and hear those of others."""

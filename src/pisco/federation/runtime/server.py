@@ -46,15 +46,13 @@ class Server(MemberProcess):
       folder: where its averages and the reported measurements are kept.
       listen: the address to listen at, where it is another than the plan's.
       durable: wait for the disk after every average, to survive a loss of power.
-      limit: the most bytes of one message.
     """
 
-    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True, limit: int = LIMIT):
+    def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True):
         if kit.name != SERVER:
             raise InputError(f"{kit.folder} is the kit of {kit.name!r}; start it with `pisco agent --kit {kit.folder}`")
         membership.check(kit.federation)
         super().__init__(kit, folder, listen=listen, durable=durable)
-        self.limit = limit
         self._check_past()
         self.keys = streams(seed_key(self.plan.seed))
         # Whatever the model, the method makes so many exchanges: for others nobody is asked, and nothing is held.
@@ -262,7 +260,7 @@ class Server(MemberProcess):
             if all(each.arrays and each.layout == self._layouts[at] for each in found.values()):
                 return found
             peers, pushed = {place: peers[place] for place in found}, ()  # what a line brought is taken
-        return self.gather(peers, where, layout=self._layouts[at], limit=self.limit, pushed=pushed, **how)
+        return self.gather(peers, where, layout=self._layouts[at], limit=LIMIT, pushed=pushed, **how)
 
     def _agreed(self, told: Mapping[str, MessageLayout]) -> MessageLayout:
         """What most would send. Who differs ends the run, or is left behind where nobody waits."""
