@@ -18,7 +18,7 @@ from pisco.experiments.bench import learned, map, scores, store
 from pisco.experiments.bench.page import write_page
 from pisco.experiments.bench.runner import CELLS, run_suite
 from pisco.experiments.bench.suite import load, parse_part, suites
-from pisco.experiments.bench.tasks import graph_of, least_squares, problem_of, thinned, worlds
+from pisco.experiments.bench.tasks import graph_of, least_squares, problem_of, reduced, variants
 
 TINY = """
 methods = ["pisco", "dsgt", "fedavg"]
@@ -123,7 +123,7 @@ def test_a_method_keeps_what_it_says_about_the_server():
     suite = load("full")
     for method, sampled, silent in (("sampled-to-sampled", True, False), ("proxskip", False, True)):
         (place,) = suite.places(f"least-squares/ring-10/{method}")
-        found, _ = worlds(place, graph_of(place.table))
+        found, _ = variants(place, graph_of(place.table))
         assert found and all(world.network.to_sampled == sampled for world in found)
         assert all((world.network.gossip_steps == 0) == silent for world in found)
 
@@ -296,10 +296,10 @@ def test_least_squares_knows_its_optimum():
     assert result.history["grad_norm_sq"][-1] < 1e-6
 
 
-def test_thinned_data_keeps_labels_that_can_be_learnt():
+def test_reduced_data_keeps_labels_that_can_be_learnt():
     labels = np.arange(40) % 10
     data = pisco.data.Dataset("t", np.zeros((40, 4, 4)), labels, np.zeros((20, 4, 4)), labels[:20], groups=labels)
-    few = thinned(data, 8, pixels=2)
+    few = reduced(data, 8, pixels=2)
     assert few.features.shape == (8, 2, 2) and len(few.groups) == 8
     assert set(few.test_labels) <= set(few.labels)
 

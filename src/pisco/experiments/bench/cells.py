@@ -23,7 +23,7 @@ from pisco.engines.job import Job, Run, carry_shapes
 from pisco.engines.run import sweep
 from pisco.errors import InputError
 from pisco.experiments.bench.suite import Place
-from pisco.experiments.bench.tasks import World, worlds
+from pisco.experiments.bench.tasks import Variant, variants
 from pisco.experiments.tune import TUNING_SEEDS, Tuned, pick
 from pisco.files import atomic_write
 from pisco.networks.network import Network
@@ -89,7 +89,7 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
     facts: dict[str, Any] = {"task": task.name, "network": place.network, "method": label(place.method)}
     facts |= {"key": key_of(place), "setting": setting_key(place), "target": list(task.target)}
     try:
-        found, refused = worlds(place, graph)
+        found, refused = variants(place, graph)
     except InputError as error:
         found, refused = [], [str(error)]
     entries: list[dict[str, Any]] = []
@@ -97,8 +97,10 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
         network = found[0].network
         facts |= {"agents": network.num_agents, "edges": network.graph.num_edges, "rounds": task.rounds}
         facts |= {"mixing_rate": float(f"{max(network.mixing_rate, 0.0):.6g}")}
-        tuned = [_tune(place, world, problem, progress) for world in found]
-        points = [(world.build(each.local_lr), world.network.server) for world, each in zip(found, tuned, strict=True)]
+        tuned = [_tune(place, variant, problem, progress) for variant in found]
+        points = [
+            (variant.build(each.local_lr), variant.network.server) for variant, each in zip(found, tuned, strict=True)
+        ]
         # What a schedule decides that watches the loss is known to the run alone, so that one is timed as it runs.
         timed = watches_loss(network.server) and not network.splits_rounds
         clock = judging.clock if timed else None
@@ -113,25 +115,25 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
     return facts | {"refused": refused, "entries": entries, "seeds": judging.seeds, "device": device}
 
 
-def _tune(place: Place, world: World, problem: Problem, progress: Follow) -> Tuned:
+def _tune(place: Place, variant: Variant, problem: Problem, progress: Follow) -> Tuned:
     """The step size that `tune.RULE` picks."""
     judging = place.task.judging
     seeds = range(TUNING_SEEDS[0], TUNING_SEEDS[0] + judging.tuning_seeds)
-    points = [(world.build(lr), world.network.server) for lr in judging.grid]
-    results = _sweep(points, place, world, problem, seeds, progress)
+    points = [(variant.build(lr), variant.network.server) for lr in judging.grid]
+    results = _sweep(points, place, variant, problem, seeds, progress)
     return pick(judging.grid, results, dict([place.task.target]))
 
 
-def _sizes(world: World, problem: Problem) -> Any:
-    run = Run(world.build(1.0), world.network.server, 0)
-    job = Job(problem, world.network, (run,), None)
+def _sizes(variant: Variant, problem: Problem) -> Any:
+    run = Run(variant.build(1.0), variant.network.server, 0)
+    job = Job(problem, variant.network, (run,), None)
     return message_sizes(run.algorithm, carry_shapes(job).state.params, problem.num_agents)
 
 
 def _sweep(
     points: Sequence[Any],
     place: Place,
-    world: World,
+    variant: Variant,
     problem: Problem,
     seeds: Sequence[int],
     progress: Follow,
@@ -151,7 +153,7 @@ def _sweep(
         full = some + some[-1:] * (batch - len(some))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # cautions for whoever picks a method by hand
-            results = sweep(full, problem, world.network, **how)
+            results = sweep(full, problem, variant.network, **how)
         if any(result.interrupted for result in results):
             raise KeyboardInterrupt
         found += results[: len(some)]
@@ -171,7 +173,7 @@ def _add_seconds(result: Result, point: Any, network: Network, sizes: Any, clock
     result.history["seconds"] = watch.at(result.column("round")[0].tolist())
 
 
-def _entry(world: World, tuned: Tuned, result: Result, place: Place) -> dict[str, Any]:
+def _entry(variant: Variant, tuned: Tuned, result: Result, place: Place) -> dict[str, Any]:
     """What the judged seeds had spent when they met the target, or by the end."""
     column, bound = place.task.target
     met = ~np.isnan(result.at_target(column, "round", bound=bound))
@@ -188,8 +190,8 @@ def _entry(world: World, tuned: Tuned, result: Result, place: Place) -> dict[str
             laws[name] = _law(result, name) or [round(value) for value in spent(name).tolist()]
     grid = [trial.local_lr for trial in tuned.trials]
     return {
-        "server_prob": world.server_prob,
-        "schedule": repr(world.network.server),
+        "server_prob": variant.server_prob,
+        "schedule": repr(variant.network.server),
         "local_lr": tuned.local_lr,
         "tuning_failed": tuned.failed,
         "at_edge": tuned.local_lr in (grid[0], grid[-1]) and len(grid) > 1,

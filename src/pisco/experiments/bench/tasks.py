@@ -111,13 +111,13 @@ def problem_of(task: Task, agents: int) -> Problem:
     if "dataset" in takes:
         if task.dataset is None:
             raise InputError(f"tasks.{task.name} lacks dataset; {task.problem} needs one, as in dataset = 'a9a'")
-        given["dataset"] = thinned(load_dataset(task.dataset, **task.dataset_options), task.samples, task.pixels)
+        given["dataset"] = reduced(load_dataset(task.dataset, **task.dataset_options), task.samples, task.pixels)
         given |= {} if task.partition is None else {"partition": task.partition}
         given |= {"partition_options": dict(task.partition_options)} if task.partition_options else {}
     return factory(**fit(f"problem {label(task.problem)!r}", takes, given))
 
 
-def thinned(dataset: Dataset, samples: int | None, pixels: int = 1) -> Dataset:
+def reduced(dataset: Dataset, samples: int | None, pixels: int = 1) -> Dataset:
     """Some samples, drawn once and for all, half as many for testing, and every so many-th row and column of images."""
     changes: dict[str, Any] = {}
     for part, most in (("", samples), ("test_", None if samples is None else samples // 2)):
@@ -153,7 +153,7 @@ def graph_of(table: Mapping[str, Any]) -> Any:
     return GRAPHS[str(table.get("graph"))](**given)
 
 
-class World(NamedTuple):
+class Variant(NamedTuple):
     """One way to run a method on a network: the network with its server's schedule, and p where there is a coin."""
 
     network: Network
@@ -162,7 +162,7 @@ class World(NamedTuple):
     """The algorithm, by its step size."""
 
 
-def worlds(place: Place, graph: Any) -> tuple[list[World], list[str]]:
+def variants(place: Place, graph: Any) -> tuple[list[Variant], list[str]]:
     """Every p at which a method can run there, or the schedule it is published with; and what was refused, and why.
 
     The graph is the suite's; what a method says of the server, of its weights and of who reports is its own.
@@ -189,7 +189,7 @@ def worlds(place: Place, graph: Any) -> tuple[list[World], list[str]]:
                 raise InputError(f"{label(place.method)} at p = 0 sends nothing; let it reach the server")
             if network.problem_with_reach:
                 raise InputError(network.problem_with_reach)
-            found.append(World(network, p, rule))
+            found.append(Variant(network, p, rule))
         except InputError as error:
             refused.append(str(error))
     return found, list(dict.fromkeys(refused))
