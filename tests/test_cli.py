@@ -143,6 +143,8 @@ def test_a_loss_that_grew_is_pointed_out(tiny):
     assert "algorithm.local_lr, algorithm.name=pisco-one-exchange or a larger network.server_prob" in done.stderr
     done = pisco(*far, "y", "--set", "algorithm.name=pisco-one-exchange", "--set", "network.weights=fdla")
     assert "algorithm.local_lr, network.weights=metropolis or a larger network.server_prob" in done.stderr
+    done = pisco(*far, "z", "--set", "network.server=never")  # which takes no server_prob
+    assert "pisco-one-exchange or a network.server that is reached more often\n" in done.stderr
 
 
 def test_disconnected_network_warns_in_one_line(tiny):
