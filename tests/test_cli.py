@@ -372,6 +372,7 @@ def test_data(tiny):
     fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")
     fails("data", "mnits", saying="did you mean 'mnist'?")
     fails("data", "points.npz", "--out", "labels.png", saying="name one as well, as in --partition sorted")
+    fails("data", "--partition", "sorted", saying="there is no dataset to split; name one")
     misspelt = pisco("data", "points.npz", "--partition", "dirichlet", "--option", "alhpa=1")
     assert misspelt.exit_code == 2 and "has no option 'alhpa'; did you mean 'alpha'?" in misspelt.stderr
     crowded = pisco("data", "points.npz", "--partition", "iid", "--agents", "41")
