@@ -123,7 +123,7 @@ def test_a_method_keeps_what_it_says_about_the_server():
     suite = load("full")
     for method, sampled, silent in (("sampled-to-sampled", True, False), ("proxskip", False, True)):
         (place,) = suite.places(f"least-squares/ring-10/{method}")
-        found, _ = variants(place, graph_of(place.table))
+        found, _ = variants(place, graph_of(place.table), least_squares(agents=10))
         assert found and all(world.network.to_sampled == sampled for world in found)
         assert all((world.network.gossip_steps == 0) == silent for world in found)
 

@@ -143,6 +143,8 @@ def test_a_loss_that_grew_is_pointed_out(tiny):
     assert "algorithm.local_lr, algorithm.name=pisco-one-exchange or a larger network.server_prob" in done.stderr
     done = pisco(*far, "y", "--set", "algorithm.name=pisco-one-exchange", "--set", "network.weights=fdla")
     assert "algorithm.local_lr, network.weights=metropolis or a larger network.server_prob" in done.stderr
+    done = pisco(*far, "z", "--set", "network.server=never")  # which takes no server_prob
+    assert "pisco-one-exchange or a network.server that is reached more often\n" in done.stderr
 
 
 def test_disconnected_network_warns_in_one_line(tiny):
@@ -370,6 +372,7 @@ def test_data(tiny):
     fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")
     fails("data", "mnits", saying="did you mean 'mnist'?")
     fails("data", "points.npz", "--out", "labels.png", saying="name one as well, as in --partition sorted")
+    fails("data", "--partition", "sorted", saying="there is no dataset to split; name one")
     misspelt = pisco("data", "points.npz", "--partition", "dirichlet", "--option", "alhpa=1")
     assert misspelt.exit_code == 2 and "has no option 'alhpa'; did you mean 'alpha'?" in misspelt.stderr
     crowded = pisco("data", "points.npz", "--partition", "iid", "--agents", "41")

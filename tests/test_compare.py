@@ -18,7 +18,7 @@ from pisco.algorithms import ALGORITHMS
 from pisco.cli import compare as command
 from pisco.cli.main import app
 from pisco.experiments import compare as comparing
-from pisco.experiments import load, presets
+from pisco.experiments import load, planned, presets
 from pisco.experiments import tune as tuning
 from pisco.experiments.paper import study
 from pisco.report import picture
@@ -169,6 +169,18 @@ def test_an_experiment_whose_own_step_is_called_otherwise_can_be_compared_with(t
     )
     config = comparing.method_config(load(tmp_path / "mine.toml"), "pisco")
     assert config.algorithm.taken_by("name")["local_steps"] == 2
+
+
+def test_an_optimizer_that_fits_one_model_alone_can_be_compared_with(tiny):
+    Path("mine.py").write_text(
+        "import optax\n"
+        "def masked():\n"
+        "    return optax.masked(optax.scale_by_adam(), {'c1': True, 'c2': True, 'w1': True, 'w2': False})\n"
+    )
+    base = load("tiny.toml", ["problem.name=mlp", "algorithm.direction=mine.py:masked"])
+    for method, steps in (("pisco", 1), ("kgt", 2)):
+        assert comparing.method_config(base, method).algorithm.taken_by("name")["local_steps"] == steps
+    assert planned.diagnose_config(base).local_steps == 2
 
 
 # ------------------------------------------------------------------------------------- what is kept

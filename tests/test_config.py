@@ -187,6 +187,7 @@ def test_every_graph_weight_and_schedule_can_be_configured():
 
 
 def test_full_batch_and_partition_options(tiny):
+    assert load("a9a", ['run.batch_size="32"']).run.batch_size == 32  # as other numbers in quotes
     for full in ("full", "0"):
         assert load(tiny, [f"run.batch_size={full}"]).run.batch_size is None
     split = ["problem.partition=dirichlet", "problem.partition_options.alpha=0.5"]

@@ -249,7 +249,12 @@ def test_what_cannot_be_judged_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("method", "given", "extra"), [("dsgt-full-atc", {}, 0), ("pisco-compressed", {"local_steps": 1}, 1)]
+    ("method", "given", "extra"),
+    [
+        ("dsgt-full-atc", {}, 0),
+        ("pisco-compressed", {"local_steps": 1}, 1),
+        ("pisco-compressed", {"local_steps": 1, "compressor": {"name": "top-k", "count": 10}}, 1),  # of enough entries
+    ],
 )
 def test_gradients_between_exchanges_are_counted_in_a_round(method, given, extra):
-    assert uncounted(build(method, local_lr=0.1, **given), 1) == extra
+    assert uncounted(build(method, local_lr=0.1, **given), np.zeros(20), 1) == extra

@@ -201,6 +201,8 @@ def test_the_others_hear_whose_mistake_it_is(tmp_path, caplog):
         own = ("--data", tmp_path / "mine.npz", "--module", "never-read.py")
         said = invoke("agent", "--kit", tmp_path / "kits" / "agent-1", *own, code=2)
         assert "told the others: expects 30 features, has 31" in said
+        lines = invoke("agent", "--kit", tmp_path / "kits" / "agent-1", *own, "--log-json", code=2)
+        assert [told["level"] for told in json.loads(f"[{lines.replace('} {', '}, {')}]")] == ["info", "error"]
         ran.wait(lambda: ran.errors or "agent-1 says that it cannot take part: expects 30" in caplog.text)
         assert tell_trouble(ran.kits["agent-1"], "expects 30 features, has 31\x1b[2J")
         wanted = "agent-1 says that it cannot take part: expects 30 features, has 31 [2J"

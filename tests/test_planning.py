@@ -394,7 +394,7 @@ def test_a_step_beyond_stability_is_doubted_with_remedies_that_work():
     rule = pisco.algorithms.pisco(local_lr=0.3, local_steps=1)
     doubt = check_step(rule, IDENTICAL, pisco.Network.ring(10, weights="fdla"), rounds=200)
     assert doubt is not None and doubt.growth > 1 and "one-exchange" in str(doubt) and "pisco-step" not in str(doubt)
-    assert "metropolis (stable up to" in str(doubt) and "larger network.server_prob" in str(doubt)
+    assert "metropolis (stable up to" in str(doubt) and "a network.server that is reached" in str(doubt)
     for better, network in (
         (pisco.algorithms.pisco(local_lr=0.9 * doubt.limit, local_steps=1), pisco.Network.ring(10, weights="fdla")),
         (rule, pisco.Network.ring(10)),

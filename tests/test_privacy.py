@@ -1,5 +1,6 @@
 """Private gradients: clipped sample by sample, noised, counted; the same in every engine."""
 
+import json
 import math
 from functools import partial
 
@@ -241,6 +242,7 @@ def test_what_cannot_be_private_is_refused():
 @pytest.mark.parametrize("array", [np.array, jnp.array])
 def test_numbers_of_every_agent_may_be_an_array(array):
     assert pisco.Privacy(clip=array([1.0, 2.0]), noise=array(1.0)) == pisco.Privacy(clip=[1.0, 2.0], noise=1.0)
+    assert json.dumps(pisco.Privacy(clip=np.float32(1), noise=1.0).facts())  # as a site's state holds them
 
 
 def test_all_methods_but_one_give_every_gradient_a_key_of_its_own():

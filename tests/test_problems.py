@@ -247,6 +247,19 @@ def test_one_small_agent_does_not_keep_a_problem_from_being_thinned():
     assert subsample(problem, 3 * 90).num_measured == 1 + 60 + 90
 
 
+def test_a_loss_that_compares_samples_is_measured_on_all_of_them():
+    def loss(p, b, k):
+        return jax.nn.logsumexp(b["y"] * p) - (b["y"] * p).mean()
+
+    data = [{"y": np.arange(30.0) + agent} for agent in range(2)]
+    problem = pisco.Problem(loss, jnp.ones(()), data)
+    assert subsample(problem, 10).objective(1.0) == problem.objective(1.0)  # not the 0 of samples alone
+    mean = pisco.Problem(lambda p, b, k: ((b["y"] - p) ** 2).mean(), jnp.ones(()), data)
+    assert subsample(mean, 10).num_measured == 10
+    pairs = pisco.Problem(lambda p, b, k: (b["y"][1:] - p * b["y"][:-1]).var() / (len(b["y"]) > 1), jnp.ones(()), data)
+    assert subsample(pairs, 10).num_measured == 60
+
+
 def bad_problem(**changes):
     given = {"loss": lambda p, b, k: (b @ p) ** 2, "init": jnp.zeros(2), "data": np.ones((3, 4, 2))} | changes
     return pisco.Problem(given.pop("loss"), given.pop("init"), given.pop("data"), **given)

@@ -95,7 +95,7 @@ def test_gradient_tracking_is_exact_on_varying_graphs(kind, x64):
 def test_bad_varying_networks_are_refused():
     with pytest.raises(pisco.InputError, match="drop_prob is 1.5"):
         pisco.edge_dropout(1.5)
-    for matrices in ([], 3):
+    for matrices in ([], iter([]), 3):
         with pytest.raises(pisco.InputError, match="expected a list of at least one matrix"):
             cycle(matrices)
     for rule, sentence in (

@@ -144,10 +144,13 @@ def message_sizes(algorithm: Algorithm, params: Params, num_agents: int, *, mask
     return sizes._replace(**found, shares_key=shares)
 
 
-def uncounted(algorithm: Algorithm, local_steps: int) -> int:
-    """1 where a round takes one gradient more than the `local_steps` that it counts, as PISCO's does; else 0."""
-    made = message_sizes(algorithm, jax.ShapeDtypeStruct((1, 1), np.float32), 1)
-    return int(made.gradients == local_steps + 1)
+def uncounted(algorithm: Algorithm, params: Params, local_steps: int) -> int:
+    """1 where a round takes one gradient more than the `local_steps` that it counts, as PISCO's does; else 0.
+
+    `params` are one agent's, or their shapes: optimizers and compressors may fit one model alone.
+    """
+    stacked = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((1, *leaf.shape), leaf.dtype), params)
+    return int(message_sizes(algorithm, stacked, 1).gradients == local_steps + 1)
 
 
 def _check_round(name: str, before: Any, after: Any) -> None:

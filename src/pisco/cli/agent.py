@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from pisco.cli.console import note, private_files, say, use_compilation_cache
+from pisco.cli.console import private_files, say, use_compilation_cache
 
 if TYPE_CHECKING:
     from pisco.federation.kits import Kit
@@ -77,21 +77,7 @@ def agent(
 
       pisco agent --kit kits/agent-0 --data my.npz
     """
-    from pisco.federation.contract import BadData
-    from pisco.federation.shared_problem import read_problem
-
     opened = open_kit(kit, proxy)
-    try:
-        problem = read_problem(opened.federation, data, module)
-    except BadData as bad:
-        from pisco.federation.runtime.asking import tell_trouble
-
-        if opened.name in opened.federation.names and tell_trouble(opened, bad.told):
-            note(f"told the others: {bad.told}")
-        raise
-
-    if privacy is not None:
-        problem = problem.private(_privacy(privacy))
 
     from pisco.federation.runtime.rolled_agent import AGENTS
 
@@ -105,6 +91,9 @@ def agent(
             log.info("round %d of %d%s", done, rounds, news)
 
     with speaking(opened, log_json), _room(folder):
+        problem = _checked_problem(opened, data, module)
+        if privacy is not None:
+            problem = problem.private(_privacy(privacy))
         kind = AGENTS[opened.federation.presence]
         made = kind(opened, problem, folder, listen=listen, durable=durable, progress=progress)
         if made.found is not None:
@@ -168,6 +157,21 @@ def _privacy(given: str) -> Any:
         if name not in known:
             raise InputError(f"--privacy has no setting {name!r}; {suggest(name, known)}")
     return Privacy(**{"clip": None} | told)
+
+
+def _checked_problem(kit: Kit, data: Path | None, module: Path | None) -> Any:
+    """The member's own problem; of data that are not what was agreed on the others hear."""
+    from pisco.federation.contract import BadData
+    from pisco.federation.shared_problem import read_problem
+
+    try:
+        return read_problem(kit.federation, data, module)
+    except BadData as bad:
+        from pisco.federation.runtime.asking import tell_trouble
+
+        if kit.name in kit.federation.names and tell_trouble(kit, bad.told):
+            log.info("told the others: %s", bad.told)
+        raise
 
 
 def _run(member: MemberProcess, work: Callable[[], Result], metrics: str | None) -> Result:

@@ -133,6 +133,8 @@ def data(
 
     if partition is None and (options or picture):
         raise InputError("--option and --out are about a split; name one as well, as in --partition sorted")
+    if partition is not None and name is None:
+        raise InputError(f"there is no dataset to split; name one, as in `pisco data a9a --partition {partition}`")
     if name is None:
         _where()
         return

@@ -170,10 +170,13 @@ def _trouble(result: Result, config: Config) -> str | None:
         what = f"the loss ended above its start ({loss[:, -1].max():.4g} after {loss[:, 0].max():.4g})"
     else:
         return None
+    coin = config.network.server == "bernoulli"  # other schedules take no chance
     others = {
         "network.weights=metropolis": config.network.weights != "metropolis",
         "algorithm.name=pisco-one-exchange": result.settings["algorithm"].get("one_exchange") is False,
-        "a larger network.server_prob": config.network.schedule().probability != 1,
+        f"a {'larger network.server_prob' if coin else 'network.server that is reached more often'}": (
+            config.network.schedule().probability != 1
+        ),
     }
     advice = ["a smaller algorithm.local_lr", *(name for name, helps in others.items() if helps)]
     return f"{what}; try {' or '.join(filter(None, [', '.join(advice[:-1]), advice[-1]]))}"

@@ -90,7 +90,7 @@ def diagnose_config(config: Config, *, samples: int = 5_000) -> Diagnosis:
     problem, network = config.problem_and_network()
     algorithm = (config.algorithm.with_step(1.0) if config.algorithm.is_auto else config.algorithm).build()
     steps = _local_steps(config)
-    steps += uncounted(algorithm, steps)
+    steps += uncounted(algorithm, problem.params_like, steps)
     sizes: Any = {"rounds": config.run.rounds, "batch_size": config.run.batch_size, "samples": samples}
     direction = algorithm.hyperparameters.get("direction")
     return diagnose(problem, network, **sizes, local_steps=steps, direction=direction)

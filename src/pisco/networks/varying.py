@@ -159,7 +159,7 @@ def one_peer_exponential() -> Varying:
 
 def cycle(matrices: Sequence[Any]) -> Varying:
     """Your own doubly stochastic matrices, repeated in order."""
-    if not np.iterable(matrices) or not len(matrices):
+    if not np.iterable(matrices) or not (matrices := list(matrices)):
         raise InputError(f"cycle is given {matrices!r}, expected a list of at least one matrix")
     checked = [weighting.check(W) for W in matrices]
 

@@ -51,7 +51,7 @@ class Privacy:
     def __post_init__(self) -> None:
         for name, low, high in (("clip", 0, np.inf), ("noise", -1, np.inf), ("epsilon", 0, np.inf), ("delta", 0, 1)):
             value = getattr(self, name)
-            value = value.tolist() if isinstance(value, np.ndarray | jax.Array) else value
+            value = value.tolist() if isinstance(value, np.ndarray | np.generic | jax.Array) else value
             if isinstance(value, Sequence) and not isinstance(value, str):
                 value = tuple(float(each) if isinstance(each, int | float | np.number) else each for each in value)
             object.__setattr__(self, name, value)

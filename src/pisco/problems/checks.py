@@ -141,6 +141,12 @@ def _some(problem: Problem) -> tuple[Any, int]:
 
 def check_alone(problem: Problem) -> None:
     """Warn where a mean loss is asked of one sample at a time, and is not the mean of what it says then."""
+    if objection := why_not_alone(problem):
+        warnings.warn(objection, stacklevel=3)
+
+
+def why_not_alone(problem: Problem) -> str | None:
+    """Why a mean loss is not to be asked of one sample at a time, if so; where it fails then, that is refused."""
     some, count = _some(problem)
     both = jax.jit(lambda params, batch: (problem.batch_loss(params, batch), problem.sample_losses(params, batch)))
     taken = "measured" if problem.min_size == problem.max_size else "measured, and full batches are taken,"
@@ -153,12 +159,12 @@ def check_alone(problem: Problem) -> None:
         except Exception as error:
             raise InputError(f"the loss fails on one sample alone ({brief(error)}), and {mend}") from error
     same = abs(together - alone.mean()) <= 0.05 * (abs(together) + abs(alone).mean())
-    if np.isfinite(together) and not same:
-        warnings.warn(
-            f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
-            f"it compares samples, or they count unlike in its mean, and {mend}",
-            stacklevel=3,
-        )
+    if same or not np.isfinite(together):
+        return None
+    return (
+        f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
+        f"it compares samples, or they count unlike in its mean, and {mend}"
+    )
 
 
 def check_metrics(problem: Problem) -> None:

@@ -131,7 +131,7 @@ class Problem:
         self.eval_batch = samples_at_once(self) if eval_batch is None else eval_batch
         if stream is not None:
             self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
-        if not (self.per_sample or self._together or isinstance(self.loss, WeightedLoss)):
+        if not (self.per_sample or self.together or isinstance(self.loss, WeightedLoss)):
             check_alone(self)
         check_transform(self)
         check_metrics(self)
@@ -267,7 +267,7 @@ class Problem:
             weights = jnp.where(slots < held, 1.0 / (self.num_agents * jnp.asarray(held, float)), 0.0)
             weights = weights if self.scales is None else weights * self.scales[:, None]
             return weighted_total(self.weighted_loss, params, some, weights.reshape(-1), self.eval_batch)
-        if self._together:
+        if self.together:
             return self.batch_loss(params, everything(self._all()))
 
         agent_of = jnp.repeat(jnp.arange(self.num_agents), self.sizes, total_repeat_length=self.num_samples)
@@ -276,7 +276,7 @@ class Problem:
         return weighted_total(self.weighted_loss, params, self._all(), weights, self.eval_batch)
 
     @property
-    def _together(self) -> bool:
+    def together(self) -> bool:
         """Whether f is the loss of all samples as one batch."""
         alike = self.min_size == self.max_size and self.scales is None and not self.personal
         return alike and self.eval_samples is None and self.num_samples <= self.eval_batch

@@ -35,7 +35,7 @@ def _seed(number: int) -> int:
 
 
 def _full_batch(value: Any) -> Any:
-    if isinstance(value, str) and value != "full":
+    if isinstance(value, str) and value != "full" and not value.isdigit():
         raise ValueError('expected a whole number or "full"')
     return None if value == "full" or (value == 0 and not isinstance(value, bool)) else value
 

@@ -89,7 +89,7 @@ def measure(place: Place, graph: Any, problem: Problem, progress: Follow = None)
     facts: dict[str, Any] = {"task": task.name, "network": place.network, "method": label(place.method)}
     facts |= {"key": key_of(place), "setting": setting_key(place), "target": list(task.target)}
     try:
-        found, refused = variants(place, graph)
+        found, refused = variants(place, graph, problem)
     except InputError as error:
         found, refused = [], [str(error)]
     entries: list[dict[str, Any]] = []

@@ -162,7 +162,7 @@ class Variant(NamedTuple):
     """The algorithm, by its step size."""
 
 
-def variants(place: Place, graph: Any) -> tuple[list[Variant], list[str]]:
+def variants(place: Place, graph: Any, problem: Problem) -> tuple[list[Variant], list[str]]:
     """Every p at which a method can run there, or the schedule it is published with; and what was refused, and why.
 
     The graph is the suite's; what a method says of the server, of its weights and of who reports is its own.
@@ -175,7 +175,7 @@ def variants(place: Place, graph: Any) -> tuple[list[Variant], list[str]]:
         coins: list[tuple[Any, float | None]] = [(schedule(**taken), None)]
     else:
         coins = [(bernoulli(p), p) for p in judging.server_probs]
-    fixed, found, refused = _fixed(place), [], []
+    fixed, found, refused = _fixed(place, problem), [], []
     for schedule, p in coins:
         own = {"server_prob": p} if p and "server_prob" in row.hyperparameters else {}
 
@@ -195,13 +195,13 @@ def variants(place: Place, graph: Any) -> tuple[list[Variant], list[str]]:
     return found, list(dict.fromkeys(refused))
 
 
-def _fixed(place: Place) -> dict[str, Any]:
+def _fixed(place: Place, problem: Problem) -> dict[str, Any]:
     """Hyperparameters beside the step size; as many local steps as give the suite's number of gradients a round."""
     known, wanted = ALGORITHMS[place.method].hyperparameters, place.task.judging.gradient_steps
     given = dict(place.options)
     if "local_steps" in known and "local_steps" not in given:
         trial = build(place.method, local_lr=1.0, **given, local_steps=wanted)
-        given["local_steps"] = wanted - uncounted(trial, wanted)
+        given["local_steps"] = wanted - uncounted(trial, problem.params_like, wanted)
     return given
 
 
