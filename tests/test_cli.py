@@ -433,7 +433,7 @@ def test_a_damaged_result_is_made_again_from_whole_checkpoints(tiny):
     assert "compiling" not in again.stderr  # all was there
     assert_same_result("cut", "whole")
     summary = Path("cut/result.json").rename("aside.json")
-    fails("show", "cut", saying="result.json is missing; `pisco run --resume cut` goes on to it")
+    fails("show", "cut", saying="result.json is missing; `pisco run --resume cut` finishes the run")
     summary.rename("cut/result.json")
     for checkpoint in Path("cut/checkpoints").iterdir():
         checkpoint.unlink()

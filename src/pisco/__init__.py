@@ -8,7 +8,7 @@ An *algorithm* trains a *problem* over a *network*, run by an *engine*:
     >>> result = pisco.run(pisco.algorithms.pisco(local_lr=0.03, local_steps=1), problem, net,
     ...                    rounds=20, batch_size=256, seed=0)
     >>> result
-    Result(finished after 20 rounds, 1 seed(s), loss 0...)
+    Result(finished after 20 rounds, 1 seed, loss 0...)
 """
 
 from pisco import algorithms, data, metrics, networks, problems, testing, theory

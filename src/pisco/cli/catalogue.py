@@ -14,7 +14,10 @@ from pisco.cli.console import print_table, say, say_json, size
 
 
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, … (default: all kinds).")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="algorithms, graphs, … (default: all kinds).", autocompletion=lambda: list(KINDS)),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List what experiments can name: algorithms, graphs, weights, schedules, partitions, problems, …

@@ -11,7 +11,6 @@ import typer
 
 from pisco.cli.completion import experiments, listed
 from pisco.cli.console import note, print_table, progress_bar, say, say_json, use_compilation_cache
-from pisco.cli.results import endings
 
 if TYPE_CHECKING:
     from pisco.experiments import Config
@@ -145,6 +144,8 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
 
 
 def _report(result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None) -> None:
+    from pisco.report.numbers import endings
+
     if note_first:
         note(note_first)
     for warning in (_trouble(result, config), _poison(result)):
