@@ -26,7 +26,7 @@ def network(
     ] = "metropolis",
     prob: Annotated[float | None, typer.Option(help="Chance of an edge (erdos-renyi).")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows (grid, torus).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of a random graph.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a random graph.")] = None,
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights.")
     ] = None,

@@ -22,8 +22,7 @@ def run(
         str | None, typer.Argument(help="A TOML file, or the name of a preset.", autocompletion=experiments)
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be given often."),
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be repeated.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Run this many seeds.")] = None,
     folder: Annotated[
@@ -41,10 +40,10 @@ def run(
     ] = None,
     processes: Annotated[int | None, typer.Option(help="Engine sharded: how many processes.")] = None,
     process_id: Annotated[int | None, typer.Option(help="Engine sharded: which this is, from 0.")] = None,
-    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine meanwhile.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine during the run.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")] = 0,
     log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well.")] = None,
-    check: Annotated[bool, typer.Option(help="Look first whether the step size is stable, and warn if not.")] = True,
+    check: Annotated[bool, typer.Option(help="Check first whether the step size is stable, and warn if not.")] = True,
 ) -> None:
     """Run an experiment and keep its result.
 

@@ -38,7 +38,7 @@ class Guard(Protocol):
     """How much of every message is taken. A class of your own subclasses this."""
 
     strikes: int
-    """Rounds on end with a message left out, after which its sender is named."""
+    """Rounds in a row with a message left out, after which its sender is named."""
     reports: int
     """Different members who must name somebody before it is left off; the server's word is enough. 0: never."""
     guard_server: bool
@@ -87,7 +87,7 @@ def clip(
     Args:
       clip_at: the factor from which a message is shortened.
       leave_out_at: the factor from which it is not taken at all, which is a strike.
-      strikes: strikes of one sender with one receiver, in rounds on end, after which the receiver names it.
+      strikes: strikes of one sender with one receiver, in rounds in a row, after which the receiver names it.
       reports: members who must name somebody before it is left off for good, or the server alone; then everybody's
         tracker starts again, as when a member leaves. 0 never leaves anybody off.
       guard_server: whether the server's averages are guarded too. Where it sees only masked sums it cannot, and False

@@ -156,7 +156,7 @@ def check_alone(problem: Problem) -> None:
     if np.isfinite(together) and not same:
         warnings.warn(
             f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
-            f"it compares samples, or they count unlike in its mean, and {mend}",
+            f"it compares samples, or weighs them differently, and {mend}",
             stacklevel=3,
         )
 

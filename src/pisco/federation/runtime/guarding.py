@@ -199,7 +199,7 @@ class Watcher:
         if self._strikes[name] >= self.guard.strikes and name not in self.named:
             self.named[name] = min(self._factors[name], 1e300)
             log.warning(
-                "%s sends vectors up to %.3g times as far off as usual, in %d rounds on end: they are left out",
+                "%s sends vectors up to %.3g times as far off as usual, in %d rounds in a row: they are left out",
                 name,
                 self._factors[name],
                 self._strikes[name],
