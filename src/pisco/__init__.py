@@ -11,6 +11,12 @@ An *algorithm* trains a *problem* over a *network*, run by an *engine*:
     Result(finished after 20 rounds, 1 seed, loss 0...)
 """
 
+# ruff: noqa: E402
+import gc
+
+_collecting = gc.isenabled()
+gc.disable()  # else a Ctrl-C meanwhile could be lost in the callback by which jax follows the collector
+
 from pisco import algorithms, data, metrics, networks, problems, testing, theory
 from pisco._version import __version__
 from pisco.clock import Clock
@@ -28,6 +34,9 @@ from pisco.privacy import Privacy
 from pisco.problems import Problem
 from pisco.results import Result, compare
 from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
+
+if _collecting:
+    gc.enable()
 
 __all__ = [
     "Algorithm",
