@@ -136,7 +136,7 @@ def try_(
     title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder / 'result'}")
-    say(f"next: pisco plot {folder / 'result'}")
+    say(f"next: pisco report {folder / 'result'}")
 
 
 def _records(found: Any) -> list[dict[str, Any]]:
