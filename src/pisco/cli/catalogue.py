@@ -44,7 +44,7 @@ def _first_line(thing: Any) -> str:
 
 
 def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str]]:
-    """The rows of a registry with their settings, but for those that are `taken` by others."""
+    """The rows of a registry with their settings, except those that are `taken` by others."""
 
     def rows() -> dict[str, str]:
         from pisco.errors import InputError

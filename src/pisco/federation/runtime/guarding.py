@@ -158,7 +158,7 @@ class Watcher:
         return f"{worst} sent vectors {factor:.3g} times as far off as usual" if worst and too_far else ""
 
     def forget(self) -> None:
-        """Somebody was expelled, and trackers start anew: sums over rounds do too."""
+        """Somebody was expelled, and trackers start again: sums over rounds do too."""
         with self._lock:
             self._sums.clear()
 
