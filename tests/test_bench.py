@@ -366,11 +366,11 @@ def test_the_map_is_a_picture_and_words(ours, tmp_path):
     path = map.write_map(some, tmp_path / "map.png", (1.0, 100.0))
     assert path.stat().st_size > 5000
     told = map.sentences(some, (1.0, 100.0))
-    assert told[0].startswith("4 squares") and any(word.startswith("whom the cheapest talks to") for word in told)
+    assert told[0].startswith("4 squares") and any(word.startswith("what the cheapest method uses") for word in told)
     firsts = [square for each in scores.chart(some, (1.0, 100.0)).values() for square in each]
     until = [max([s.ratio for s in firsts if s.setting == at and s.first.score.kind == scores.SERVER]) for at in some]
     assert until == [1.0, 1.0]  # complete-10 and random-10 of least squares
-    assert told[-1].endswith("up to a price of 1 on 2 of the 2 tasks and networks that hang together")
+    assert told[-1].endswith("up to a price of 1 on 2 of the 2 tasks and networks that are connected")
     squares = scores.chart(some, (1.0, 100.0))
     words = map.stretches(next(iter(squares.values())))
     assert "at every price" in words or "from 100 on" in words

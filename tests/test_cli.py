@@ -316,6 +316,20 @@ def test_a_ctrl_c_is_not_lost_while_garbage_is_collected():
     assert done.stdout == "interrupted\n", done.stderr
 
 
+IMPORTED = """
+import gc
+seen = []
+gc.callbacks.append(lambda *_: seen.append(1))
+import pisco
+print(len(seen) < 50 and gc.isenabled())  # some who are imported collect on purpose
+"""
+
+
+def test_nor_while_pisco_is_imported_when_nobody_looks_after_it_yet():
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, timeout=50)
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_plot_show_and_export(tiny):
     for folder, step in (("a", 0.1), ("b", 0.2)):
         assert pisco("run", "tiny.toml", "--out", folder, "--set", f"algorithm.local_lr={step}").exit_code == 0
@@ -436,7 +450,7 @@ def test_a_damaged_result_is_made_again_from_whole_checkpoints(tiny):
     assert "compiling" not in again.stderr  # all was there
     assert_same_result("cut", "whole")
     summary = Path("cut/result.json").rename("aside.json")
-    fails("show", "cut", saying="result.json is missing; `pisco run --resume cut` goes on to it")
+    fails("show", "cut", saying="result.json is missing; `pisco run --resume cut` finishes the run")
     summary.rename("cut/result.json")
     for checkpoint in Path("cut/checkpoints").iterdir():
         checkpoint.unlink()

@@ -74,7 +74,11 @@ def test_notebooks_show_small_tables_in_which_text_stays_text():
         shown = thing._repr_html_()
         assert shown.startswith("<table>") and "<script>" not in shown and "&lt;script&gt;" in shown
         assert "http" not in shown and len(shown) < 3000
-    assert "mixing rate" in RING._repr_html_() and "<th>loss</th>" in result._repr_html_()
+    assert "mixing rate" in RING._repr_html_() and "<th>loss f(x̄)</th>" in result._repr_html_()
+    several = run(seed=[0, 1])._repr_html_()
+    assert "2 seeds, loss" in several and "<td>0, 1</td>" in several and "dsgd(local_lr=0.1, " in several
+    assert "gossip rounds</th><td>20</td>" in several  # medians, written as everywhere
+    assert "<th>degrees</th><td>2</td>" in RING._repr_html_()
 
 
 def completed(words):
@@ -93,7 +97,8 @@ def test_the_tab_key(tmp_path, monkeypatch):
     assert {"a9a", "mnist", "cifar10"} <= set(completed("tune "))
     assert completed("run quick --engine s") == ["scan", "sharded"]
     assert completed("compare a9a --algorithms pisco,scaf") == ["pisco,scaffold"]
-    assert completed("network er") == ["erdos-renyi"]
+    assert completed("network er") == ["erdos-renyi"] and completed("network ring --weights fd") == ["fdla"]
+    assert completed("list alg") == ["algorithms"]
     assert completed("check scaf") == completed("federation init x --algorithm scaf") == ["scaffold"]
     assert completed("federation try --graph er") == ["erdos-renyi"]
 

@@ -106,7 +106,7 @@ def test_samples_ask_for_the_next_character_and_tests_come_later(small):
     ("options", "words"),
     [
         ({"length": 0}, "length is 0"),
-        ({"length": 5000}, "nobody in shakespeare says enough for samples of 5000 tokens"),
+        ({"length": 5000}, "no author in shakespeare has enough text for samples of 5000 tokens"),
         ({"stride": 0}, "stride is 0"),
         ({"length": 10, "roles": 9}, "roles is 9, expected a number at least 1 and at most 3"),
         ({"roles": 0}, "roles is 0, expected a number at least 1"),

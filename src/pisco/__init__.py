@@ -8,8 +8,14 @@ An *algorithm* trains a *problem* over a *network*, run by an *engine*:
     >>> result = pisco.run(pisco.algorithms.pisco(local_lr=0.03, local_steps=1), problem, net,
     ...                    rounds=20, batch_size=256, seed=0)
     >>> result
-    Result(finished after 20 rounds, 1 seed(s), loss 0...)
+    Result(finished after 20 rounds, 1 seed, loss 0...)
 """
+
+# ruff: noqa: E402
+import gc
+
+_collecting = gc.isenabled()
+gc.disable()  # else a Ctrl-C meanwhile could be lost in the callback by which jax follows the collector
 
 from pisco import algorithms, data, metrics, networks, problems, testing, theory
 from pisco._version import __version__
@@ -28,6 +34,9 @@ from pisco.privacy import Privacy
 from pisco.problems import Problem
 from pisco.results import Result, compare
 from pisco.types import Algorithm, Grad, Mix, Pair, algorithm
+
+if _collecting:
+    gc.enable()
 
 __all__ = [
     "Algorithm",

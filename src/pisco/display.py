@@ -15,3 +15,12 @@ def card(title: str, rows: Mapping[str, Any]) -> str:
     """
     cells = (f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>" for name, value in rows.items())
     return f"<table><caption>{escape(title)}</caption>{''.join(cells)}</table>"
+
+
+def span(least: int, most: int) -> str:
+    """Two whole numbers, or one where they are the same.
+
+    >>> span(1, 2000), span(3, 3)
+    ('1 to 2,000', '3')
+    """
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -195,7 +195,7 @@ class Result:
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
             begun = any((folder / "checkpoints").glob("*"))  # a run that was cut short
-            fix = f"`pisco run --resume {folder}` goes on to it" if begun else "`pisco run … --out` writes one"
+            fix = f"`pisco run --resume {folder}` finishes the run" if begun else "`pisco run … --out` writes one"
             raise InputError(f"{folder} holds no result: {name} is missing; {fix}") from error
         except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
@@ -232,15 +232,20 @@ class Result:
         return table | {name: self.column(name).reshape(-1) for name in self.history}
 
     def _repr_html_(self) -> str:
+        from pisco.report.numbers import endings
+
         what = {name: self.settings[name] for name in ("algorithm", "problem", "network") if name in self.settings}
-        ends = {name: f"{np.mean(self.final(name)):.5g}" for name in self.history if name != "round"}
-        return card(repr(self), what | {"seeds": list(self.seeds)} | ends)
+        if isinstance(rule := what.get("algorithm"), dict):
+            chosen = (f"{name}={value}" for name, value in rule.items() if name != "name" and str(value) != "None")
+            what["algorithm"] = f"{rule.get('name')}({', '.join(chosen)})"
+        return card(repr(self), what | {"seeds": ", ".join(map(str, self.seeds))} | dict(endings(self)))
 
     def __repr__(self) -> str:
         state = "interrupted" if self.interrupted else "diverged" if self.diverged else "finished"
         loss = ", ".join(f"{value:.4g}" for value in self.final("loss")[:3])
         more = ", …" if len(self.seeds) > 3 else ""
-        return f"Result({state} after {self.rounds} rounds, {len(self.seeds)} seed(s), loss {loss}{more})"
+        seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
+        return f"Result({state} after {self.rounds} rounds, {seeds}, loss {loss}{more})"
 
 
 def compare(

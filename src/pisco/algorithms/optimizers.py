@@ -167,9 +167,9 @@ class Optimizer:
                 "out, and let noise be that of pisco.Privacy"
             )
         if _forms(moves, dtypes=False) != _forms(params, dtypes=False):
-            raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; mend it")
+            raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; fix it")
         if _forms(memory) != _forms(after):
-            raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; mend it")
+            raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; fix it")
         return memory
 
     def update(self, direction: Params, memory: Any, params: Params) -> tuple[Params, Any]:

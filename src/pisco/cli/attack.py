@@ -15,17 +15,17 @@ MOST = 64
 
 def attack(
     folder: Annotated[Path, typer.Argument(help="The folder of a run (`pisco run … --out`).")],
-    agent: Annotated[int, typer.Option(min=0, help="Whose samples are looked for.")] = 0,
+    agent: Annotated[int, typer.Option(min=0, help="The agent to attack.")] = 0,
     batch_size: Annotated[
-        int | None, typer.Option(min=1, help="As if the gradient were of so many samples (default: the run's).")
+        int | None, typer.Option(min=1, help="Samples in the attacked gradient (default: the run's batch).")
     ] = None,
     steps: Annotated[int, typer.Option(min=1, help="Steps of the inversion.")] = 500,
     figure: Annotated[
-        Path | None, typer.Option(help="Draw what was found beside what it should be (square images).")
+        Path | None, typer.Option(help="Picture of what was found beside the true samples (square images).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Try to recover an agent's samples from its first gradient, and to tell who was trained on.
+    """Try to recover an agent's samples from its first gradient, and to tell which were trained on.
 
     Against a run of yours, with the data at hand to see how well it went.
 

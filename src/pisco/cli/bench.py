@@ -32,7 +32,9 @@ def bench(
     folder: Annotated[
         Path | None, typer.Option("--out", "-o", help="Folder of cells to write, or file of a view.")
     ] = None,
-    part: Annotated[str, typer.Option(help="Which of how many parts, as in 1/4: parts run apart and travel.")] = "1/1",
+    part: Annotated[
+        str, typer.Option(help="Which of how many parts, as in 1/4; they may run on different machines.")
+    ] = "1/1",
     only: Annotated[
         str | None, typer.Option(help="Cells by pattern, in this order, as in 'a9a/ring-10/*,*/*/pisco*'.")
     ] = None,
@@ -41,7 +43,9 @@ def bench(
         typer.Option(help="Other methods than the suite's, as in my.py:method,dsgt; of a view, those to compare."),
     ] = None,
     by: Annotated[str, typer.Option(help="What is paid for: bytes or messages.")] = "bytes",
-    ratio: Annotated[float, typer.Option(min=0, help="Price of the server over a neighbour's, of `show`.")] = 10.0,
+    ratio: Annotated[
+        float, typer.Option(min=0, help="Price of a server message over a neighbour's, for `show`.")
+    ] = 10.0,
     as_json: Json = False,
 ) -> None:
     """Measure methods on tasks and networks, each tuned by one rule; or look at what was measured.

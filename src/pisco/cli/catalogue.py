@@ -14,7 +14,10 @@ from pisco.cli.console import print_table, say, say_json, size
 
 
 def list_names(
-    kind: Annotated[str | None, typer.Argument(help="algorithms, graphs, … (default: all kinds).")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Argument(help="algorithms, graphs, … (default: all kinds).", autocompletion=lambda: list(KINDS)),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List what experiments can name: algorithms, graphs, weights, schedules, partitions, problems, …
@@ -41,7 +44,7 @@ def _first_line(thing: Any) -> str:
 
 
 def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str]]:
-    """The rows of a registry with their settings, but for those that are `taken` by others."""
+    """The rows of a registry with their settings, except those that are `taken` by others."""
 
     def rows() -> dict[str, str]:
         from pisco.errors import InputError

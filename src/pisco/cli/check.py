@@ -20,7 +20,7 @@ def check(
         ),
     ],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A hyperparameter; may be given often.")
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="A hyperparameter; may be repeated.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:

@@ -97,7 +97,7 @@ def compare(
     price_gossip: PriceGossip = 1.0,
     price_gradient: PriceGradient = 0.0,
     folder: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder for what is done (default: compare-NAME).")
+        Path | None, typer.Option("--out", "-o", help="Folder for the results (default: compare-NAME).")
     ] = None,
     as_json: Json = False,
 ) -> None:

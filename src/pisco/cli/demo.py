@@ -46,7 +46,7 @@ def demo(
     else:
         _print(records, experiment)
         say(experiment.point_of(records))
-        say(f"picture: {picture}   next: pisco plot {folder}/p-*")
+        say(f"picture: {picture}   next: pisco report {folder}/p-*")
     if results[0].interrupted:
         raise typer.Exit(130)
 

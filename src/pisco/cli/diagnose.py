@@ -17,7 +17,7 @@ def diagnose(
     samples: Annotated[int, typer.Option(min=1, help="Samples, of all agents together, to measure on.")] = 5_000,
     as_json: Json = False,
 ) -> None:
-    """Measure noise, unlikeness, curvature and mixing, and say what will pay.
+    """Measure noise, how agents differ, curvature and mixing, and say what will pay.
 
     Tracking, local steps, more server rounds or compression: theory compares them; nothing is trained.
 
@@ -39,7 +39,7 @@ def diagnose(
     facts = found.facts
     measured = {
         "noise of a batch's gradient, σ²/b": facts.spread.noise,
-        "unlikeness of agents, ζ² = mean of ‖∇f_i − ∇f‖²": facts.spread.heterogeneity,
+        "how agents differ, ζ² = mean of ‖∇f_i − ∇f‖²": facts.spread.heterogeneity,
         "… and how it moves ∇f, ‖mean of H_i(∇f_i − ∇f)‖²": facts.spread.drift,
         "largest curvature of any agent, L": facts.curvature,
         **({} if found.through else {"… and by how much agents' curvatures differ, δ": facts.unlike_curvature}),

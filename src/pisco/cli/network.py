@@ -21,10 +21,12 @@ def network(
     agents: Annotated[
         int | None, typer.Option("--agents", "-n", help="How many agents (default: 10, or as a file has).")
     ] = None,
-    weights: Annotated[str, typer.Option("--weights", "-w", help="See `pisco list weights`.")] = "metropolis",
+    weights: Annotated[
+        str, typer.Option("--weights", "-w", help="See `pisco list weights`.", autocompletion=listed("weights"))
+    ] = "metropolis",
     prob: Annotated[float | None, typer.Option(help="Chance of an edge (erdos-renyi).")] = None,
     rows: Annotated[int | None, typer.Option(help="Rows (grid, torus).")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of a random graph.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of a random graph.")] = None,
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights.")
     ] = None,

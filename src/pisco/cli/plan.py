@@ -48,7 +48,7 @@ def plan(
         float | None, typer.Option(min=0, help="Price of a gradient of one agent.", show_default="0")
     ] = None,
     rounds: NumRounds = None,
-    seconds: Annotated[float, typer.Option(help="Time that the plan may take.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Seconds that the plan may take.")] = 60.0,
     theory: Annotated[bool, typer.Option("--theory", help="Only what the theory says; no pilot runs.")] = False,
     toml: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the planned experiment there, ready to run.")

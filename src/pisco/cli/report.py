@@ -21,7 +21,7 @@ def report(
     price_gradient: PriceGradient = 0.0,
     title: Annotated[str | None, typer.Option(help="The page's title.")] = None,
 ) -> None:
-    """Write one page about results: curves, the network playing back, labels, targets, settings, and words.
+    """Write one page about results: curves, a playback of the network, labels, targets, settings and a summary.
 
     It opens from disk without a network.
 

@@ -101,19 +101,6 @@ def export(
     say(f"written: {file}")
 
 
-def endings(result: Result) -> list[tuple[str, str]]:
-    """A row for every usual column: its last value, the median over seeds and its interval."""
-    from pisco.report.numbers import spread
-    from pisco.results import measured
-
-    words = {"%": "{:.2%}".format, "B": size}
-    return [
-        (metric.title, spread(result.final(name), words.get(metric.unit, "{:.4g}".format)))
-        for name, metric in measured([result], costs=True).items()
-        if metric.usual
-    ]
-
-
 def _stride(result: Result) -> str:
     """How far apart measurements are: a target is seen to be met at the next one."""
     steps = result.column("round")[0]

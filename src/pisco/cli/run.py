@@ -11,7 +11,6 @@ import typer
 
 from pisco.cli.completion import experiments, listed
 from pisco.cli.console import note, print_table, progress_bar, say, say_json, use_compilation_cache
-from pisco.cli.results import endings
 
 if TYPE_CHECKING:
     from pisco.experiments import Config
@@ -23,8 +22,7 @@ def run(
         str | None, typer.Argument(help="A TOML file, or the name of a preset.", autocompletion=experiments)
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be given often."),
+        list[str] | None, typer.Option("--set", "-s", metavar="KEY=VALUE", help="Replace a setting; may be repeated.")
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Run this many seeds.")] = None,
     folder: Annotated[
@@ -42,10 +40,10 @@ def run(
     ] = None,
     processes: Annotated[int | None, typer.Option(help="Engine sharded: how many processes.")] = None,
     process_id: Annotated[int | None, typer.Option(help="Engine sharded: which this is, from 0.")] = None,
-    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine meanwhile.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Serve the report on this machine during the run.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the live page; 0 takes a free one.")] = 0,
     log: Annotated[str | None, typer.Option(help="Log to tensorboard, mlflow or wandb as well.")] = None,
-    check: Annotated[bool, typer.Option(help="Look first whether the step size is stable, and warn if not.")] = True,
+    check: Annotated[bool, typer.Option(help="Check first whether the step size is stable, and warn if not.")] = True,
 ) -> None:
     """Run an experiment and keep its result.
 
@@ -145,6 +143,8 @@ def _pick_step(config: Config, folder: Path, alone: bool) -> Config:
 
 
 def _report(result: Result, folder: Path, config: Config, as_json: bool, note_first: str | None = None) -> None:
+    from pisco.report.numbers import endings
+
     if note_first:
         note(note_first)
     for warning in (_trouble(result, config), _poison(result)):

@@ -227,7 +227,7 @@ def _canonical(array: np.ndarray) -> np.ndarray:
         raise InputError(f"samples hold {array.dtype}, expected numbers")
     kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     if array.dtype.kind in "iu" and kept.dtype != array.dtype and (kept != array).any():
-        raise InputError(f"samples hold {array[kept != array].flat[0]}, which {kept.dtype} cannot; number them anew")
+        raise InputError(f"samples hold {array[kept != array].flat[0]}, which {kept.dtype} cannot; renumber them")
     return kept
 
 

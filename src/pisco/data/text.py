@@ -160,7 +160,7 @@ def by_author(
     found = [tuple(_windows(part, length + 1, stride) for part in pair) for pair in pairs]
     found = [pair for pair in found if min(map(len, pair)) > 0]
     if not found:
-        raise InputError(f"nobody in {name} says enough for samples of {length} tokens; make length smaller")
+        raise InputError(f"no author in {name} has enough text for samples of {length} tokens; make length smaller")
     samples, tests = (np.concatenate([pair[part] for pair in found]) for part in (0, 1))
     tests = tests[np.isin(tests[:, -1], samples[:, -1])]
     return Dataset(

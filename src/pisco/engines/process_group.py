@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ProcessGroup(Protocol):
-    """Every process calls these in the same order with the same arguments, but for the flags and facts of its own.
+    """Every process calls these in the same order with the same arguments, except the flags and facts of its own.
 
     As it stands there is one.
     """

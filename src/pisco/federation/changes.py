@@ -63,7 +63,7 @@ def changed(
         )
     if action == "add":
         if now:
-            raise InputError(f"to add {name!r} takes time: it starts with the others' mean; leave out `now`")
+            raise InputError(f"adding {name!r} takes time: it starts with the others' mean; leave out `now`")
         if name in plan.names:
             raise InputError(f"{name!r} is or was an agent of {plan.name!r}; add it under a name not used before")
         known = [member.index for member in plan.roster] + [change.index for change in plan.changes]
@@ -104,7 +104,7 @@ def without_last(plan: Federation, name: str) -> dict[str, Any]:
             f"the last change is to {last.action} {last.name!r} at round {last.round}; cancel that one first"
         )
     if last.now:
-        raise InputError(f"to {last.action} {name!r} was heeded at once, and cannot be cancelled any more")
+        raise InputError(f"the change to {last.action} {name!r} took effect at once, and cannot be cancelled any more")
     tables = plan.model_dump(exclude_none=True)
     return tables | {"changes": tables["changes"][:-1]}
 

@@ -50,7 +50,7 @@ class Evidence(NamedTuple):
 
 
 class Names(NamedTuple):
-    """What goes from round to round: strikes on end, who is left off from which round on, and the largest factors."""
+    """What goes from round to round: strikes in a row, who is left off from which round on, and the largest factors."""
 
     strikes: Any  # (n + 1, n); who has been named stays named
     left: Any  # (n,) the first round without it; -1: it is there

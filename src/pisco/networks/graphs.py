@@ -1,4 +1,4 @@
-"""Who can talk to whom: graphs over agents 0, …, n−1, undirected but for those that are named otherwise.
+"""Who can talk to whom: graphs over agents 0, …, n−1, undirected except those that are named otherwise.
 
 A `Graph` holds edges and nothing else: weights, server schedule and mixing are separate. The families below
 are built from index arithmetic, so a million agents take about a second.

@@ -1,7 +1,7 @@
 """Guards: what a receiver does with messages that lie too far from its own vector, and who is named for them.
 
 A message is judged by its *factor*: its distance from the receiver's own vector z, over the larger of two usual ones.
-One is the largest distance that this receiver hears in the exchange, but for the farthest quarter of the messages (at
+One is the largest distance that this receiver hears in the exchange, except the farthest quarter of the messages (at
 least one). The other is how far its own vector moved since the round began, ‖z − x‖, or ‖z‖ where z is nothing like the
 parameters x (a tracker, say). So honest agents with unlike data, whose vectors differ as far as they move, stay within
 a few times.
@@ -38,7 +38,7 @@ class Guard(Protocol):
     """How much of every message is taken. A class of your own subclasses this."""
 
     strikes: int
-    """Rounds on end with a message left out, after which its sender is named."""
+    """Rounds in a row with a message left out, after which its sender is named."""
     reports: int
     """Different members who must name somebody before it is left off; the server's word is enough. 0: never."""
     guard_server: bool
@@ -78,7 +78,7 @@ class Clip(Guard):
 def clip(
     *, clip_at: float = 3.0, leave_out_at: float = 8.0, strikes: int = 3, reports: int = 2, guard_server: bool = True
 ) -> Guard:
-    """Clip messages that are far from one's own vector, leave out those that are farther, and name their senders.
+    """Clip messages that are far from the receiver's vector, leave out those that are farther, and name their senders.
 
     x_i ← x_i + Σ_j w_ij·clip(x_j − x_i), where clip shortens a difference to `clip_at` times what is usual (see above),
     and to nothing beyond `leave_out_at`. Both PISCO exchanges are guarded, and who is left out of one exchange is left
@@ -87,7 +87,7 @@ def clip(
     Args:
       clip_at: the factor from which a message is shortened.
       leave_out_at: the factor from which it is not taken at all, which is a strike.
-      strikes: strikes of one sender with one receiver, in rounds on end, after which the receiver names it.
+      strikes: strikes of one sender with one receiver, in rounds in a row, after which the receiver names it.
       reports: members who must name somebody before it is left off for good, or the server alone; then everybody's
         tracker starts again, as when a member leaves. 0 never leaves anybody off.
       guard_server: whether the server's averages are guarded too. Where it sees only masked sums it cannot, and False

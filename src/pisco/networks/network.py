@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.display import card
+from pisco.display import card, span
 from pisco.errors import InputError, check_number, choose
 from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
@@ -329,7 +329,7 @@ class Network:
 
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
-        facts |= {"degrees": f"{self.graph.degrees.min()} to {self.graph.degrees.max()}"}
+        facts |= {"degrees": span(self.graph.degrees.min(), self.graph.degrees.max())}
         facts |= {"weights": self.weights_name, "server": self.server}
         if self.num_agents <= 500:  # a large graph's takes a while
             facts["mixing rate λ_w"] = f"{self.mixing_rate:.4g}"

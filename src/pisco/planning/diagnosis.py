@@ -1,6 +1,6 @@
 """What will pay on a problem and a network: tracking, local steps, more server rounds, compression.
 
-Noise, unlikeness, curvature and mixing are measured, and the errors that theory expects of each choice are compared,
+Noise, how agents differ, curvature and mixing are measured. The errors that theory expects of each choice are compared,
 each at its own best step size. Nothing is trained.
 """
 
@@ -67,7 +67,7 @@ class Diagnosis(NamedTuple):
     through: str = ""
     """The optimizer in whose scale all was measured; none for plain steps."""
     kept: str = ""
-    """Leaves of an agent's own: noise and unlikeness are those of the others, which are averaged and tracked."""
+    """Leaves of an agent's own: noise and differences are those of the others, which are averaged and tracked."""
 
     @property
     def pays(self) -> dict[str, bool]:
@@ -87,7 +87,7 @@ def diagnose(
     seed: int = 0,
     direction: Any = None,
 ) -> Diagnosis:
-    """Measure noise, unlikeness, curvature and mixing, and say what will pay.
+    """Measure noise, how agents differ, curvature and mixing, and say what will pay.
 
     Args:
       problem: loss and data.

@@ -150,7 +150,7 @@ def plan(
     networks = networks_to_try(network)
     probabilities = [p for p in probabilities if p > 0 or network.graph.is_connected]
     if not probabilities:
-        raise InputError("the graph is disconnected, so p = 0 alone cannot agree; allow p > 0")
+        raise InputError("the graph is disconnected, so agents cannot agree at p = 0; allow p > 0")
     tell("estimating L, σ² and f(x⁰) − f*")
     estimates = estimate(problem, batch_size=batch_size)
     # Few samples add their own noise to a gradient's norm; it has to stay far below what is asked for.

@@ -76,7 +76,7 @@ class Track:
         self.engine = ScanEngine(batched=False)
         self.deadline = math.inf
         self.finished: list[Pilot] = []
-        # Kept: a network made anew would put its links on the device again.
+        # Kept: a network made again would put its links on the device again.
         self._network = cache(lambda weights, method: first_setting(method).on(networks[weights]))
         self._alike: dict[Setting, tuple[Any, ...]] = {}
         """What a setting's start depends on."""

@@ -157,6 +157,6 @@ def _library() -> Any:
         import dp_accounting
     except ImportError:
         raise InputError(
-            "what noise is worth is counted by the package dp-accounting; run pip install 'pisco-fl[privacy]'"
+            "counting epsilon needs the package dp-accounting; run pip install 'pisco-fl[privacy]'"
         ) from None
     return dp_accounting

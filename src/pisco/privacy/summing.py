@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class WordSize(NamedTuple):
     """How a number travels: modulo 2^(8·size), as a multiple of 2^-bits, in sums of at most 2^sum_bits.
 
-    The bits that are left, but for the sign, are three: a sum that uses them is none.
+    The bits that are left, except the sign, are three: a sum that uses them is none.
     """
 
     size: int

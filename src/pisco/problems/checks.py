@@ -163,7 +163,7 @@ def why_not_alone(problem: Problem) -> str | None:
         return None
     return (
         f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
-        f"it compares samples, or they count unlike in its mean, and {mend}"
+        f"it compares samples, or weighs them differently, and {mend}"
     )
 
 

@@ -98,7 +98,7 @@ def products(primitive: Any, *given: Any, **params: Any) -> Any:
 
 
 def _copies_of(params: Params) -> Keep:
-    """Keep parameters in the precision of the pass: they are small beside it, and made anew they are read anew."""
+    """Keep parameters in the precision of the pass: they are small beside it, and made again they are read anew."""
     shapes = {leaf.shape for leaf in jax.tree.leaves(params)}
     return lambda primitive, *given, **how: primitive.name == "convert_element_type" and given[0].shape in shapes
 

@@ -14,7 +14,7 @@ from jax import lax
 from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.data.arrays import as_arrays, common_length, flatten_agents
 from pisco.data.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
-from pisco.display import card
+from pisco.display import card, span
 from pisco.errors import InputError, check_counts, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
@@ -355,8 +355,8 @@ class Problem:
     def _repr_html_(self) -> str:
         shapes = jax.tree.leaves(self.params_like)
         facts: dict[str, Any] = {"agents": self.num_agents, "parameters": f"{sum(x.size for x in shapes):,}"}
-        facts |= {"samples": f"{self.num_samples:,}", "of an agent": f"{self.min_size:,} to {self.max_size:,}"}
-        return card(f"Problem: {self.name}", facts | {"looked at to measure": f"{self.num_measured:,}"})
+        facts |= {"samples": f"{self.num_samples:,}", "samples of an agent": span(self.min_size, self.max_size)}
+        return card(f"Problem: {self.name}", facts | {"samples in a measurement": f"{self.num_measured:,}"})
 
     def __repr__(self) -> str:
         return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from pisco.metrics import Metric
 from pisco.statistics import median_curve
+
+if TYPE_CHECKING:
+    from pisco.results import Result
 
 
 def number(value: float) -> str:
@@ -51,3 +55,19 @@ def spread(values: np.ndarray, words: Callable[[float], str] = number) -> str:
 def writing(metric: Metric) -> Callable[[float], str]:
     """How values of a metric are written."""
     return "{:.1%}".format if metric.unit == "%" else number
+
+
+def endings(result: Result) -> list[tuple[str, str]]:
+    """A row for every usual column: its last value, the median over seeds and its interval."""
+    from pisco.results import measured  # which knows jax
+
+    words = {"%": "{:.2%}".format, "B": size}
+    return [
+        (metric.title, spread(result.final(name), words.get(metric.unit, _four_digits)))
+        for name, metric in measured([result], costs=True).items()
+        if metric.usual
+    ]
+
+
+def _four_digits(value: float) -> str:
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"

@@ -59,7 +59,7 @@ def _panels(results: Sequence[Result], columns: Sequence[str] | None) -> list[Pa
             raise InputError(f"no result has a column {name!r}; {suggest(name, known)}")
     chosen = columns or [name for name, metric in measured(results).items() if metric.usual]
     if not chosen:
-        raise InputError(f"the results hold nothing usual; choose among {', '.join(sorted(known))}")
+        raise InputError(f"the results hold none of the usual columns; choose among {', '.join(sorted(known))}")
     panels = [_panel(results, known[name]) for name in chosen]
     for axis in list(AGAINST)[1:]:
         if columns is None and known.keys() >= set(AGAINST[axis]):

@@ -76,5 +76,5 @@ def _literal(value: Any) -> str:
         return "".join(["[\n", *(f"  {_literal(each)},\n" for each in value), "]"])  # a table or row a line
     if isinstance(value, list | tuple):
         return f"[{', '.join(_literal(each) for each in value)}]"
-    # JSON's escapes are TOML's, but for DEL, which TOML wants escaped.
+    # JSON's escapes are TOML's, except DEL, which TOML wants escaped.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -209,7 +209,7 @@ def best_step(
 
 
 def weight_modes(weights: Any) -> tuple[complex, ...]:
-    """The eigenvalues of W that matter, but for the mean's own 1.
+    """The eigenvalues of W that matter, except the mean's own 1.
 
     Of a symmetric W they are the smallest and the largest below 1. A disconnected graph has a 1 more. Of a W that is
     not symmetric all are kept, one of each conjugate pair.

@@ -30,11 +30,15 @@ def init(
     ] = None,
     relay: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=HOST:PORT", help="A relay for those, `server` or `pisco relay`; may be repeated."),
+        typer.Option(
+            metavar="NAME=HOST:PORT", help="A relay for outbound agents: `server` or a `pisco relay`; may be repeated."
+        ),
     ] = None,
     weight: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="How much an agent counts: its samples, say; all of them or none."),
+        typer.Option(
+            metavar="NAME=NUMBER", help="How much an agent counts, as by its samples; for all agents or none."
+        ),
     ] = None,
     by_samples: Annotated[
         bool, typer.Option("--by-samples", help="Agents count by their samples, which they tell the server.")
@@ -57,19 +61,20 @@ def init(
     ] = None,
     rounds: Annotated[int, typer.Option(help="Communication rounds.")] = 500,
     batch_size: Annotated[int, typer.Option(help="Samples per gradient; 0 takes all.")] = 32,
-    host: Annotated[str, typer.Option(help="Of agents without an address, and of the server.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The server's; agents without an address take the next.")] = 7400,
+    host: Annotated[str, typer.Option(help="Host of the server, and of agents without an address.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port of the server; agents without an address take the next.")] = 7400,
     name: Annotated[str | None, typer.Option(help="The federation's name (default: the folder's).")] = None,
     authority: Annotated[
         Path | None,
-        typer.Option(help="Certificates of an authority that members have theirs of: its root, and those between."),
+        typer.Option(help="The authority that members' certificates are from: its root, and those between."),
     ] = None,
     certificate: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=DNS", help="The DNS name in a member's certificate of that authority; for all."),
     ] = None,
     sign_with: Annotated[
-        str | None, typer.Option(metavar="COMMAND", help="Signs plans and revocations, with a key in a token, say.")
+        str | None,
+        typer.Option(metavar="COMMAND", help="Command that signs plans and revocations, for a key in a token."),
     ] = None,
     plan_key: Annotated[Path | None, typer.Option(help="The public part of the key that --sign-with has.")] = None,
     settings: Annotated[
@@ -163,7 +168,10 @@ def change(
         str | None, typer.Option(help="The DNS name in its certificate, where those are of another authority (add).")
     ] = None,
     now: Annotated[
-        bool, typer.Option("--now", help="It is gone: do without it until then (remove), or look for it there (move).")
+        bool,
+        typer.Option(
+            "--now", help="The agent is gone: go on without it (remove), or with its new address (move), at once."
+        ),
     ] = False,
     home: Home = Path(),
 ) -> None:

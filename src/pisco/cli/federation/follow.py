@@ -12,7 +12,6 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
-from pisco.cli.results import endings
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -97,6 +96,7 @@ def try_(
     from pisco.experiments.folders import unused
     from pisco.federation.kits import Kit
     from pisco.federation.runtime.asking import overview
+    from pisco.report.numbers import endings
 
     folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):
@@ -136,7 +136,7 @@ def try_(
     title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder / 'result'}")
-    say(f"next: pisco plot {folder / 'result'}")
+    say(f"next: pisco report {folder / 'result'}")
 
 
 def _records(found: Any) -> list[dict[str, Any]]:

@@ -25,8 +25,7 @@ def issue(
         Path | None, typer.Option(help="Sign the key of this request, which stays where it was made.")
     ] = None,
     renew: Annotated[
-        bool,
-        typer.Option("--renew", help="A new certificate for the key in the kit, or the one that it was asked for."),
+        bool, typer.Option("--renew", help="A new certificate for the key in the kit, or for that of its request.")
     ] = False,
     certificate: Certificate = None,
 ) -> None:
@@ -70,7 +69,7 @@ def issue(
 def request(
     name: Annotated[str, typer.Argument(help="The agent's name in the plan.")],
     federation: Annotated[str, typer.Option("--federation", "-f", help="The federation's name.")],
-    folder: Annotated[Path, typer.Option("--out", "-o", help="The kit to begin.")] = Path("kit"),
+    folder: Annotated[Path, typer.Option("--out", "-o", help="Folder for the new kit.")] = Path("kit"),
 ) -> None:
     """On the agent's machine: make a key of its own and a request to sign it, so that no one else ever has the key.
 

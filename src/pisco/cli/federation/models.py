@@ -13,7 +13,7 @@ from pisco.cli.federation.home import PLAN, Home, open_plan, refresh_kits
 
 def collect(
     results: Annotated[
-        list[Path] | None, typer.Argument(help="KIT/result of every agent; none: ask the agents.")
+        list[Path] | None, typer.Argument(help="KIT/result of every agent; without any, agents are asked.")
     ] = None,
     kit: Annotated[Path | None, typer.Option("--kit", "-k", help="Any member's kit, with the newest plan.")] = None,
     home: Home = Path(),

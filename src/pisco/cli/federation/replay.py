@@ -14,7 +14,7 @@ from pisco.cli.federation.home import pairs
 def replay(
     kit: Annotated[Path, typer.Option("--kit", "-k", help="Any member's kit, with the newest plan.")],
     log: Annotated[
-        Path | None, typer.Argument(help="The server's rolls.jsonl (in KIT/state); none where everybody is waited for.")
+        Path | None, typer.Argument(help="The server's rolls.jsonl (in KIT/state); leave it out with presence = 'all'.")
     ] = None,
     data: Annotated[
         list[str] | None,

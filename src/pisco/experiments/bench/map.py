@@ -74,7 +74,7 @@ def sentences(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = 
     told = [
         f"{len(squares)} squares (task × network × price); in {clear} of them the first is ahead of the second "
         f"beyond the 95% interval, in {even} both cost the same, and the first by name is shown",
-        "whom the cheapest talks to: " + _shares(squares, lambda score: score.kind),
+        "what the cheapest method uses: " + _shares(squares, lambda score: score.kind),
         "compressed messages: " + _shares(squares, lambda score: "yes" if score.compressed else "no"),
         "local steps: " + _shares(squares, lambda score: "yes" if score.local_steps else "no"),
         "who is cheapest most often: " + _shares(squares, lambda score: score.method, most=6),
@@ -90,13 +90,13 @@ def sentences(scores: Scores, ratios: Sequence[float] = RATIOS, currency: str = 
 
 
 def _until(scores: Scores, squares: Sequence[Square]) -> list[str]:
-    """Up to which price the server alone is cheapest, where the network hangs together and where it does not."""
+    """Up to which price the server alone is cheapest, where the network is connected and where it is not."""
     ends: dict[Case, float] = {square.setting: 0.0 for square in squares}
     for square in squares:
         if square.first.score.kind == SERVER:
             ends[square.setting] = max(ends[square.setting], square.ratio)
     told = []
-    for words, whole in (("hang together", True), ("fall apart", False)):
+    for words, whole in (("are connected", True), ("are disconnected", False)):
         mine = Counter(end for at, end in ends.items() if (scores[at][0].cell["mixing_rate"] > 0) == whole)
         if mine:
             parts = [f"{end:g} on {count}" if end else f"none on {count}" for end, count in sorted(mine.items())]
@@ -162,7 +162,7 @@ def _expected(score: Score, ratio: float) -> float:
 
 
 def theory_sentences(scores: Scores, currency: str = "bytes") -> list[str]:
-    """How theory's p compares with the measured best one, and whether p falls as the server gets dearer."""
+    """How theory's p compares with the measured best one, and whether p falls as the server gets more expensive."""
     found = predictions(scores, currency=currency)
     if not found:
         return ["theory's p cannot be checked: pisco was measured at fewer than two p that reached the target"]
@@ -175,7 +175,7 @@ def theory_sentences(scores: Scores, currency: str = "bytes") -> list[str]:
     told += f" ({np.quantile(losses, 0.9):.3g} at the 90th percentile); it is the best in {same:.0%} of the squares and"
     return [
         f"{told} smaller than it in {lower:.0%}",
-        f"as the server gets dearer the best p never rises: on {falls:.0%} of the networks",
+        f"as the server gets more expensive the best p never rises: on {falls:.0%} of the networks",
     ]
 
 

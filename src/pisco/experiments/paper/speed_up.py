@@ -18,7 +18,7 @@ MOVE = 0.1
 """η_l(T_o + 1) of the speed-up, kept so that noise is all that differs."""
 
 USUAL = {"n": 8, "T_o + 1": 2, "K": 4000}
-"""Of the rate, but for the one of them that is varied."""
+"""Of the rate, except the one of them that is varied."""
 
 
 def _noisy(n: int, init: float) -> Problem:

@@ -158,7 +158,7 @@ class Watcher:
         return f"{worst} sent vectors {factor:.3g} times as far off as usual" if worst and too_far else ""
 
     def forget(self) -> None:
-        """Somebody was expelled, and trackers start anew: sums over rounds do too."""
+        """Somebody was expelled, and trackers start again: sums over rounds do too."""
         with self._lock:
             self._sums.clear()
 
@@ -199,7 +199,7 @@ class Watcher:
         if self._strikes[name] >= self.guard.strikes and name not in self.named:
             self.named[name] = min(self._factors[name], 1e300)
             log.warning(
-                "%s sends vectors up to %.3g times as far off as usual, in %d rounds on end: they are left out",
+                "%s sends vectors up to %.3g times as far off as usual, in %d rounds in a row: they are left out",
                 name,
                 self._factors[name],
                 self._strikes[name],

@@ -96,7 +96,7 @@ class Seen:
             if self.keys.get(name, public.hex()) != public.hex():
                 raise BadKey(
                     f"{name!r} had the key {self.keys[name][:16]} before and now has {public.hex()[:16]}; bring back "
-                    "its state folder, or let everybody start anew with empty ones"
+                    "its state folder, or let everybody start over with empty ones"
                 )
         new = {name: public.hex() for name, public in found.items() if name not in self.keys}
         if new:

@@ -77,7 +77,7 @@ class Rows:
 class Reporter:
     """Tells the server every second where the agent stands, and the rows that it does not have yet.
 
-    What stays the same is told once, and again to a server that has started anew; times when they have moved.
+    What stays the same is told once, and again to a server that has started again; times when they have moved.
     """
 
     EVERY = 1.0

@@ -16,11 +16,11 @@ from pisco.federation.plan import Federation
 from pisco.federation.rolls import Chain, Roll, may_expel, plan_mark
 
 SLOW, ROUNDS, JITTER = 2.0, 3, 0.02
-"""A member is slow that computes so many times as long as the median, in so many rounds on end, by so many seconds."""
+"""A member is slow that computes so many times as long as the median, in so many rounds running, by so many seconds."""
 
 REST, LONGEST = 3.0, 32.0
 """How long a member rests, in units of the time for which it made the others wait. Who makes an attempt fail rests
-twice as long each time on end, up to so many times: it may be cut off from the others for long, and not from us."""
+twice as long each time in a row, up to so many times: it may be cut off from the others for long, and not from us."""
 
 
 class Word(NamedTuple):

@@ -159,7 +159,7 @@ class RolledServer(Server):
         signature = sign(self.kit, roll.hash(self.chain.hash))
         try:
             self.file.add(roll, signature)
-        except OSError as error:  # a full disk: nobody has heard of it, and it is decided anew in a moment
+        except OSError as error:  # a full disk: nobody has heard of it, and it is decided again in a moment
             self._say(now, f"cannot keep the roll of round {roll.round}: {error}; it is tried again")
             return
         self.signature = signature

@@ -24,7 +24,7 @@ BLOCK = 512
 """Coins are tossed for this many rounds at once: one by one would cost more than the rounds."""
 
 
-# Networks and keys are arguments: another network of the same kind compiles nothing anew.
+# Networks and keys are arguments: another network of the same kind compiles nothing again.
 
 
 @functools.partial(jax.jit, static_argnames="agents")

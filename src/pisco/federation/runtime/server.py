@@ -297,7 +297,7 @@ class Server(MemberProcess):
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
 
     def _check_past(self) -> None:
-        """Refuse a plan that tells rounds otherwise that are over: the result would be written anew with it."""
+        """Refuse a plan that tells rounds otherwise that are over: the result would be written again with it."""
         past = self.found.job if self.found else {}
         if "plan" in past and past["plan"] != self.plan.hash_at(past["reached"]):
             self.store.close()
@@ -368,6 +368,6 @@ class Server(MemberProcess):
         return False
 
     def result(self, seconds: float) -> Result:
-        """The federation's history; parameters stay with the agents, but for a mean that they end or close with."""
+        """The federation's history; parameters stay with the agents, except a mean that they end or close with."""
         model = self.model.load(self.last_round_sent(), self.ledger.model_part, self.ledger.leaves)
         return self.ledger.result(seconds, model)

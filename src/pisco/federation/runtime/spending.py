@@ -56,7 +56,9 @@ class Spending:
         self.path, self.batch_size, self.samples = folder / FILE, batch_size, problem.num_samples
         self.delta = float(np.max(privacy.delta))
         if self.delta >= 1 / self.samples:
-            raise InputError(f"delta is {self.delta:g} for {self.samples} samples; give one well below one in them")
+            raise InputError(
+                f"delta is {self.delta:g} for {self.samples} samples; give one well below 1/{self.samples}"
+            )
         like = jax.eval_shape(lambda key: stack_agents(problem.init(key), 1), jax.random.key(0))
         sizes = message_sizes(algorithm, like, 1)
         if sizes.shares_key:

@@ -53,7 +53,7 @@ class Store:
             # From round 0 it would be refused by everybody, or tell them other numbers than before.
             raise InputError(
                 f"every checkpoint in {self.folder} is damaged, and a member cannot start over; bring back the folder "
-                "from a copy, or move the files round-*.ckpt away where the whole federation starts anew"
+                "from a copy, or move the files round-*.ckpt away where the whole federation starts over"
             )
         if found is not None:
             mine = {name: found.job.get(name) for name in self.identity}
@@ -112,5 +112,5 @@ def kept_layout(text: str) -> MessageLayout:
     except BadMessage:
         raise InputError(
             f"the state on disk holds messages of the kind {text[:60]!r}, which this version does not know; go on with "
-            "the version of pisco that wrote it, or let everybody start anew with empty folders"
+            "the version of pisco that wrote it, or let everybody start over with empty folders"
         ) from None

@@ -52,7 +52,7 @@ class UsedMasks:
         if k < self.round or self.sums.get(str(phase)) not in (None, mark):
             raise Stopped(
                 f"another vector than this was masked in round {k} before, and the two together would tell the server "
-                "both; start again with the data and on the kind of machine of before, or everybody anew"
+                "both; start again with the data and on the kind of machine of before, or let everybody start over"
             )
         self.sums[str(phase)] = mark
         self._writes += 1
@@ -73,7 +73,7 @@ class UsedMasks:
         data = self.path.read_bytes()
         found = [_facts(data[at : at + PLACE]) for at in (0, PLACE)]
         if not any(found):
-            raise InputError(f"{self.path} is damaged; bring it back from a copy, or start the whole federation anew")
+            raise InputError(f"{self.path} is damaged; bring it back from a copy, or start the whole federation over")
         return max(facts for facts in found if facts)
 
 
