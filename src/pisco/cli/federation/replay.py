@@ -96,6 +96,10 @@ def _furthest(stacked: Any, own: list[Any]) -> float:
     import jax
     import numpy as np
 
-    joined = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *own)
-    gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - b).max(initial=0.0)), stacked, joined)
-    return max(jax.tree.leaves(gaps))
+    from pisco.parts import whole
+
+    joined = [np.concatenate(leaves) for leaves in zip(*(jax.tree.leaves(whole(tree)) for tree in own), strict=True)]
+    gaps = [
+        float(np.abs(np.asarray(a) - b).max(initial=0.0)) for a, b in zip(jax.tree.leaves(stacked), joined, strict=True)
+    ]
+    return max(gaps)

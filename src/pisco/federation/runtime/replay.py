@@ -7,7 +7,7 @@ the programs and the sums of the federation itself, so that the parameters are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -102,8 +102,10 @@ def scan(
     return run(plan.build_algorithm(), together(own), network, **settings)
 
 
-def why_not_scan(plan: Federation, rolls: Sequence[Roll], problems: Collection[str]) -> str | None:
+def why_not_scan(plan: Federation, rolls: Sequence[Roll], problems: Mapping[str, Problem]) -> str | None:
     """What happened in a run that `scan` cannot do again; None: nothing."""
+    if any(own.streams or own.trouble or own.kinds or own.transform for own in problems.values()):
+        return "agents bring models in parts, or what is computed or read outside of jax"  # `together` takes arrays
     if set(plan.names) - set(problems):
         return "somebody without data took part in no round"
     if len(plan.epochs) > 1:
