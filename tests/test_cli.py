@@ -330,6 +330,12 @@ def test_nor_while_pisco_is_imported_when_nobody_looks_after_it_yet():
     assert done.stdout == "True\n", done.stderr
 
 
+def test_a_ctrl_c_before_the_command_begins_is_one_line():
+    early = "from pisco.cli import main; main.app = lambda: (_ for _ in ()).throw(KeyboardInterrupt); main.main()"
+    done = subprocess.run([sys.executable, "-c", early], capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stderr) == (130, "interrupted; type the command again\n")
+
+
 def test_plot_show_and_export(tiny):
     for folder, step in (("a", 0.1), ("b", 0.2)):
         assert pisco("run", "tiny.toml", "--out", folder, "--set", f"algorithm.local_lr={step}").exit_code == 0

@@ -174,6 +174,8 @@ def test_an_agent_that_lacks_a_class_has_the_same_problem():
         make().build_problem(pisco.data.Dataset("mine", features, np.full(6, 3)))
     with pytest.raises(InputError, match="expects samples of shape \\[5\\], has"):
         make(problem=LOGISTIC | {"features": [5]}).build_problem(only_positive)
+    with pytest.raises(InputError, match=r"samples of mine have shape \[\], expected one row of numbers each"):
+        make().build_problem(pisco.data.Dataset("mine", features[:, 0], np.ones(6, int)))
     with pytest.raises(InputError, match="--module"):
         make(problem=None).build_problem(only_positive)
 
@@ -545,6 +547,14 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["init", "x", "--set", "algorithm.local_rl=0.1"], "local_rl is not a setting; did you mean 'local_lr'"),
         (["init", "x", "--set", "machine.colour=red"], "the tables here are"),
         (["init", "x", "--set", "patience=0"], "patience is 0"),
+        (["init", "x", "--set", "problem.rho=-1"], "rho is -1.0, expected a number at least 0"),
+        (["init", "x", "--classes", "0,1,2"], "the plan has 3; take softmax instead"),
+        (["init", "x", "--problem", "cnn", "--classes", "0,1", "--set", "problem.dropout=2"], "dropout is 2"),
+        (["init", "x", "--problem", "cnn", "--classes", "0,1", "--set", "problem.features=[4]"], "have shape [4]"),
+        (
+            ["init", "x", "--algorithm", "extra", "--set", "presence=deadline", "--set", "deadline=1"],
+            "; drop presence, or",
+        ),
         (["init", "x", "--agents", "-1"], "agents is -1"),
         (["init", "x", "--agents", "99999999"], "agents is 99999999, but a host has 65535 ports"),
         (["init", "x", "--agents", "3", "--agent", "north=h:1"], "--agents is 3, but 1 are named (north)"),

@@ -788,10 +788,11 @@ def test_who_vanishes_after_the_roll_leads_to_another_attempt_that_tells_no_seco
     for name in plan.names[:3]:
         kept = UsedMasks(tmp_path / "state" / name, durable=False)
         assert kept.round == max(k for k, c in enumerate(coins(pisco.bernoulli(0.5), 4, seed)) if c)
-    states = replay(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
+    problems = {name: problem_of(i) for i, name in enumerate(plan.names)}
+    states = replay(plan, problems, rolls)
     for name in plan.names[:3]:
         np.testing.assert_array_equal(ran.results[name].params, states[name].params)  # to the bit
-    assert why_not_scan(plan, rolls, plan.names) == "round 1 was attempted without the server"
+    assert why_not_scan(plan, rolls, problems) == "round 1 was attempted without the server"
     with pytest.raises(InputError, match="attempted without the server, which `scan` does not know"):
         scan(plan, {name: problem_of(i) for i, name in enumerate(plan.names)}, rolls)
     reached = sum(coins(pisco.bernoulli(0.5), 4, seed)) - 1

@@ -7,10 +7,11 @@ import pytest
 
 import pisco
 from pisco.algorithms import ALGORITHMS, build
+from pisco.cli.federation.replay import _furthest
 from pisco.costs import message_sizes
 from pisco.engines.job import Job, Run, carry_shapes
 from pisco.federation.runtime.member import BOUNDARY, CLOSING
-from pisco.federation.runtime.replay import everybody, replay
+from pisco.federation.runtime.replay import everybody, replay, why_not_scan
 from pisco.federation.runtime.sums import PlainSum
 from pisco.parts import Parted, whole
 
@@ -193,6 +194,17 @@ def test_a_federation_agrees_with_scan(tmp_path):
         found = running.results[name].params
         for own, all_ in zip(jax.tree.leaves(found), jax.tree.leaves(alone.params), strict=True):
             np.testing.assert_allclose(own[0], all_[index], atol=1e-5)
+    problems = {name: problem_of(index) for index, name in enumerate(plan.names)}
+    again = replay(plan, problems, everybody(plan))
+    for name in plan.names:
+        running.results[name].save(tmp_path / name)
+        assert _furthest(pisco.Result.load(tmp_path / name).params, [again[name].params]) == 0
+    local = pisco.interop.host.Local(
+        lambda seed: np.zeros(2, np.float32), lambda x, rows, seed: (0.0, x), lambda *_: 0.0, 3
+    )
+    augmented = pisco.Problem(lambda x, b, key: x * b, 0.0, np.ones((1, 3)), transform=lambda b, key: b)
+    for problem in (problems["agent-0"], pisco.interop.host.problem(local), augmented):  # `together` takes plain arrays
+        assert "in parts" in why_not_scan(plan, [], dict.fromkeys(plan.names, problem))
     sent = running.members[plan.names[0]].programs._round.messages
     assert [sum(leaf.size for leaf in leaves) for _, leaves in sent] == [4, 4]  # w and m, for X and Y
 

@@ -302,7 +302,7 @@ def test_quadratic_shapes_are_checked():
 
 def test_logistic_wants_two_classes():
     three = pisco.data.Dataset("three", np.eye(3), np.arange(3))
-    with pytest.raises(pisco.InputError, match=r"needs 2 classes, three has 3; use problems\.softmax"):
+    with pytest.raises(pisco.InputError, match=r"needs 2 classes, three has 3; take softmax"):
         pisco.problems.logistic(three, agents=1)
 
 

@@ -10,6 +10,7 @@ import pytest
 from pisco.federation.kits import Refused
 from pisco.federation.runtime import calls, exchanges, peers, postbox, pushing, transport
 from pisco.federation.runtime.codec import SMALL, MessageLayout, Where
+from pisco.federation.runtime.member import BOUNDARY
 from pisco.federation.runtime.outbox import Outbox
 from pisco.federation.runtime.postbox import MOST, Postbox, PushedMessage
 from pisco.federation.runtime.server import Server
@@ -159,6 +160,9 @@ def test_the_outbox_pushes_each_message_once_and_nothing_that_was_asked_for():
     assert pushed() == [(1, 1), (1, 2)]
     box.publish(2, 0, layout, bytes(SMALL + 4), ["b"], pushed=["b"])
     assert pushed((1, 2)) == []
+    box.publish(3, BOUNDARY, layout, b"abcd", ["b"])  # of whom joins: asked for, and before the first exchange
+    box.publish(3, 0, layout, b"abcd", ["b"], pushed=["b"])
+    assert box.take("b", 3, BOUNDARY, seconds=0).data == b"abcd" and pushed() == [(3, 0)]
     box.publish(9, 0, layout, b"abcd", ["b"], pushed=["b"])
     far_ahead.join()
     assert pushed() == []  # it was asked for; and who has it needs nothing before

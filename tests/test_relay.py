@@ -509,6 +509,7 @@ def test_the_commands_know_who_is_outbound(tmp_path, monkeypatch):
         (["relay", "--kit", "clinic/kits/south"], "start it with `pisco agent"),
         (["relay", "--kit", "clinic/kits/server"], "start it with `pisco server"),
         (["relay", "--kit", "clinic/kits/relay-1"], "cannot listen at 10.0.0.8:7410"),
+        (["relay", "--kit", "clinic/kits/relay-1", "--listen", "10.0.0.8"], "the address '10.0.0.8' cannot be used"),
         (["agent", "--kit", "clinic/kits/south", "--proxy", "socks5://a:1"], "write http://host:port"),
         (["federation", "init", "a", "--agent", "n=h:1", "--outbound", "n"], "'n' has an address and is outbound"),
         (["federation", "init", "b", "--agents", "3", "--outbound", "agent-9"], "no agent 'agent-9'"),

@@ -115,6 +115,8 @@ def test_mistakes_are_one_sentence(tmp_path):
     np.savez(tmp_path / "few.npz", features=np.ones((3, 2), np.int8), labels=[1, -1, 1])
     assert "server's kit" in refused("agent", "--kit", server, "--data", tmp_path / "few.npz")
     assert "only 3 samples" in refused("agent", "--kit", agent, "--data", tmp_path / "few.npz")
+    for address in ("127.0.0.1", "127.0.0.1:99999"):  # gRPC would listen, at another port
+        assert f"the address '{address}' cannot be used" in refused("server", "--kit", server, "--listen", address)
 
 
 def test_status_shows_where_everybody_stands(tmp_path):

@@ -353,6 +353,20 @@ def test_members_who_are_told_two_rolls_refuse_each_other(tmp_path, monkeypatch,
     ran.join(fine=False)
 
 
+def test_who_is_refused_at_the_roll_hears_why(tmp_path, monkeypatch):
+    plan = rolled(2, rounds=4, network={"graph": "path"}, patience=3.0)
+    refuse = "the certificate of 'agent-1' has been revoked"
+    monkeypatch.setattr(
+        rolled_server.RolledServer, "_roll", lambda self, name, *given: self.door.refuse(given[1], name, refuse)
+    )
+    monkeypatch.setattr(rolled_server.RolledServer, "over", lambda self, missing: False)  # its patience is ours
+    ran = Running(tmp_path, plan, problem_of, only=["agent-1"])
+    ran.join("agent-1", fine=False)
+    ran.stop()
+    ran.join(fine=False)
+    assert f"alone calls the roll: it refuses us: {refuse}" in str(ran.errors["agent-1"])
+
+
 def test_plans_that_cannot_do_without_the_absent_are_refused():
     for given, why in [
         ({"deadline": None}, "give both presence"),

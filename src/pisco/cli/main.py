@@ -139,7 +139,11 @@ def main() -> None:
     """The entry point of the command `pisco`."""
     keep_stdout()
     keep_interrupts()
-    app()
+    try:
+        app()
+    except KeyboardInterrupt:  # before the command began
+        note("interrupted; type the command again")
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

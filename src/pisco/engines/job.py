@@ -150,7 +150,7 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
     if absent and (needs.server_every_round or needs.constant_map):
         raise InputError(
             f"{algorithm.name} needs everybody in every round, or the absent hold something else when they are back; "
-            f"drop presence={network.presence!r}"
+            "drop presence, or take another method"
         )
     if network.guard is not None and (needs.steady_links or needs.constant_map):
         raise InputError(

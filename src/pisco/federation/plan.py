@@ -46,7 +46,7 @@ from pisco.federation.roster import (
     Triple,
     founders,
 )
-from pisco.federation.shared_problem import SharedProblemTable, one_agent
+from pisco.federation.shared_problem import SharedProblemTable, check_options, one_agent
 from pisco.files import atomic_write
 from pisco.settings import options, toml
 from pisco.settings.tables import AlgorithmTable, BatchSize, Count, NetworkTable, Seed, Table, checked
@@ -172,7 +172,10 @@ class Federation(Table):
         tables["files"] = {path.name: sha for path, sha in files.items()}
         if len(tables["files"]) < len(files):
             raise InputError(f"two of the files {', '.join(map(str, files))} have one name; rename one")
-        return checked(cls, tables, "the federation")
+        made = checked(cls, tables, "the federation")
+        if made.problem is not None:
+            check_options(made.problem, made.problem.features or (made.data and made.data.shape))
+        return made
 
     @classmethod
     def load(cls, path: str | Path) -> Federation:

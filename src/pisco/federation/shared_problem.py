@@ -89,3 +89,23 @@ def read_problem(plan: Federation, data: Path | None, module: Path | None) -> Pr
             "own; give numbers, the same for all members"
         )
     return plan.build_problem(loaded)
+
+
+def check_options(table: SharedProblemTable, shape: list[int] | None) -> None:
+    """Refuse what no agent could use while there are no kits yet: options, and classes that the loss does not have.
+
+    Where the plan tells no shape of a sample, that is what a vector and an image are both refused for.
+    """
+    from pisco.data import Dataset
+
+    labels = np.array(table.classes or (0, 1))
+    said = set()
+    for each in [shape] if shape else [[1], [8, 8, 1]]:
+        blank = Dataset("the plan", np.zeros((len(labels), *each), np.float32), labels)
+        try:
+            one_agent(table, blank, "float32")
+            return
+        except InputError as error:
+            said.add(str(error))
+    if len(said) == 1:
+        raise InputError(said.pop())

@@ -104,7 +104,10 @@ def cnn(
     check_number("dropout", dropout, low=0, high=0.99)
     shape = dataset.features.shape
     if len(shape) != 4 or shape[1] != shape[2] or shape[1] % 8:
-        raise InputError(f"features have shape {shape}, expected (samples, side, side, channels), side divisible by 8")
+        raise InputError(
+            f"samples of {dataset.name} have shape {list(shape[1:])}, expected (side, side, channels), "
+            "side divisible by 8"
+        )
     dtype = floating("dtype", dtype)
     precision = dtype if compute is None else floating("compute", compute)
     start = _CnnStart(shape[1], shape[3], len(np.unique(dataset.labels)), dtype.name)

@@ -74,11 +74,14 @@ def logistic(
     """
     check_dataset(dataset)
     check_number("rho", rho, low=0)
-    if dataset.features.ndim != 2:
-        raise InputError(f"features have shape {dataset.features.shape}, expected (samples, features)")
     labels, test_labels, classes = class_labels(dataset)
     if classes != 2:
-        raise InputError(f"logistic regression needs 2 classes, {dataset.name} has {classes}; use problems.softmax")
+        raise InputError(f"logistic regression needs 2 classes, {dataset.name} has {classes}; take softmax instead")
+    if dataset.features.ndim != 2:
+        raise InputError(
+            f"samples of {dataset.name} have shape {list(dataset.features.shape[1:])}, expected one row of numbers "
+            "each; reshape them to (samples, features)"
+        )
     features, test_features = _with_bias(dataset.features, bias), _with_bias(dataset.test_features, bias)
     return Problem(
         LogisticLoss(float(rho)),

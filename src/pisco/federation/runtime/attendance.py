@@ -11,6 +11,7 @@ from pisco.federation.kits import Refused
 from pisco.federation.rolls import BadRoll, Chain, OtherPlan, Roll, check_signature, plan_mark
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import transport
+from pisco.federation.runtime.lines import printable
 from pisco.federation.runtime.peers import FIRST_WORD, Dropped, Stopped, Waited, stop_if_refused
 from pisco.federation.runtime.rolled import note_roll
 from pisco.federation.runtime.transport import grpc
@@ -236,16 +237,18 @@ class Attendance:
         peer, waited = self.agent.peer(SERVER, 0), time.monotonic() - self._heard
         peer.forget()
         plan = self.agent.plan
+        reason = str(error) if isinstance(error, Refused) else f"no answer from {plan.server_address}"
+        if isinstance(error, grpc.RpcError) and error.code() is grpc.StatusCode.PERMISSION_DENIED:  # type: ignore[attr-defined]
+            reason = f"it refuses us: {printable(error.details() or '')}"  # type: ignore[attr-defined]
         if waited > plan.patience:
             with self._changed:
                 self._failure = Waited(
-                    f"waited {plan.patience:g} s for the server at {plan.server_address}, who alone calls the roll; "
+                    f"waited {plan.patience:g} s for the server, who alone calls the roll: {reason}; "
                     "the state is kept, type the command again once it is back"
                 )
                 self._changed.notify_all()
             self.agent.mailroom.interrupt()
         elif waited > FIRST_WORD:
-            reason = str(error) if isinstance(error, Refused) else f"no answer from {plan.server_address}"
             self._say(f"waiting for the server, who alone calls the roll: {reason}", self._heard)
 
     _said = 0.0

@@ -15,7 +15,7 @@ from pisco.federation import keyfiles
 from pisco.federation.audit import AuditLog
 from pisco.federation.kits import PLAN, Kit
 from pisco.federation.plan import Federation
-from pisco.federation.roster import OUTBOUND, SERVER
+from pisco.federation.roster import OUTBOUND, SERVER, check_address
 from pisco.federation.runtime import transport, tunnels
 from pisco.federation.runtime.codec import CHUNK, Data, MessageLayout, Update, Where, encode
 from pisco.federation.runtime.news import Newsreader
@@ -60,6 +60,7 @@ class MemberProcess(ABC):
     """One process of a federation. The round in messages is `wire(k)`."""
 
     def __init__(self, kit: Kit, folder: Path, *, listen: str | None = None, durable: bool = True):
+        self.listen = None if listen is None else check_address(listen)
         self.kit, self.name = kit, kit.name
         self.plan: Federation = kit.federation
         self.store = Store(folder, member=kit.name, federation=self.plan.name, durable=durable)
@@ -72,7 +73,6 @@ class MemberProcess(ABC):
         self.audit = AuditLog(folder, kit, durable=durable)
         self.door = transport.Door(kit, lambda line: self.audit.add("refusal", line=line))
         self._revoked = kit.revoked
-        self.listen = listen
         self.bytes_sent = 0
         self._listening: Any = None
         self._close_ways: Callable[[], None] = lambda: None

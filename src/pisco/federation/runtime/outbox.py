@@ -55,7 +55,7 @@ class Outbox:
         self._floors = dict(floors)
         self._hidden: set[tuple[int, int]] = set()
         self._asked: dict[str, Counter[tuple[int, int]]] = defaultdict(Counter)  # by questions under way
-        self._given: dict[str, tuple[int, int]] = {}  # what a question was answered with last
+        self._given: dict[str, tuple[int, int]] = {}  # of what is pushed, what a question was answered with last
         self._closed = False
 
     def publish(
@@ -108,8 +108,9 @@ class Outbox:
                         if reader not in found.readers:
                             raise Forbidden
                         # Only now: who asks for a round far ahead must not make us forget those before it, nor keep
-                        # us from pushing them.
-                        self._given[reader] = (round_, phase)
+                        # us from pushing them. Nor does what goes over no line, whose phase tells of no order.
+                        if reader in found.pushed:
+                            self._given[reader] = (round_, phase)
                         if round_ > self._floors.get(reader, 0):
                             self._floors[reader] = round_
                             self._prune()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from pisco.errors import InputError
 from pisco.federation.kits import Kit, Refused
 from pisco.federation.plan import Federation
-from pisco.federation.roster import SERVER, host_of
+from pisco.federation.roster import SERVER, check_address, host_of
 from pisco.federation.runtime import tunnels
 from pisco.federation.runtime.lines import Lines, hear, say
 from pisco.federation.runtime.splicing import hang_up, splice
@@ -69,7 +69,7 @@ class Relay:
         self.kit, self.plan, self.door = kit, plan, Door(kit)
         self.bytes = 0
         more_files()
-        host, port = host_of(address), int(address.rpartition(":")[2])
+        host, port = host_of(check_address(address)), int(address.rpartition(":")[2])
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             self._listener = socket.create_server((host, port), family=family, backlog=128)

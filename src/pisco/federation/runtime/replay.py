@@ -7,7 +7,7 @@ the programs and the sums of the federation itself, so that the parameters are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from pisco.federation.runtime.updates import Compressing, compress
 from pisco.files import read_json
 from pisco.networks.guards import Guard
 from pisco.networks.presence import Masks
+from pisco.parts import whole
 from pisco.problems.problem import Problem
 from pisco.results import Result
 from pisco.seeds import seed_key, streams
@@ -105,8 +106,10 @@ def scan(
     return run(plan.build_algorithm(), together(own), network, **settings)
 
 
-def why_not_scan(plan: Federation, rolls: Sequence[Roll], problems: Collection[str]) -> str | None:
+def why_not_scan(plan: Federation, rolls: Sequence[Roll], problems: Mapping[str, Problem]) -> str | None:
     """What happened in a run that `scan` cannot do again; None: nothing."""
+    if any(own.streams or own.trouble or own.kinds or own.transform for own in problems.values()):
+        return "agents bring models in parts, or what is computed or read outside of jax"  # `together` takes arrays
     if set(plan.names) - set(problems):
         return "somebody without data took part in no round"
     if len(plan.epochs) > 1:
@@ -154,9 +157,9 @@ def mean_told(log: Path | None, plan: Federation) -> float | None:
 
 def furthest(stacked: Any, own: Sequence[Any]) -> float:
     """How far the parameters of some agents, each with its own, are at most from those where all lead."""
-    joined = jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves]), *own)
-    gaps = jax.tree.map(lambda a, b: float(np.abs(np.asarray(a) - b).max(initial=0.0)), stacked, joined)
-    return max(jax.tree.leaves(gaps))
+    joined = [np.concatenate(leaves) for leaves in zip(*(jax.tree.leaves(whole(tree)) for tree in own), strict=True)]
+    each = zip(jax.tree.leaves(stacked), joined, strict=True)
+    return max(float(np.abs(np.asarray(a) - b).max(initial=0.0)) for a, b in each)
 
 
 class _Again:
