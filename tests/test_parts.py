@@ -7,11 +7,10 @@ import pytest
 
 import pisco
 from pisco.algorithms import ALGORITHMS, build
-from pisco.cli.federation.replay import _furthest
 from pisco.costs import message_sizes
 from pisco.engines.job import Job, Run, carry_shapes
 from pisco.federation.runtime.member import BOUNDARY, CLOSING
-from pisco.federation.runtime.replay import everybody, replay, why_not_scan
+from pisco.federation.runtime.replay import everybody, furthest, replay, why_not_scan
 from pisco.federation.runtime.sums import PlainSum
 from pisco.parts import Parted, whole
 
@@ -198,7 +197,7 @@ def test_a_federation_agrees_with_scan(tmp_path):
     again = replay(plan, problems, everybody(plan))
     for name in plan.names:
         running.results[name].save(tmp_path / name)
-        assert _furthest(pisco.Result.load(tmp_path / name).params, [again[name].params]) == 0
+        assert furthest(pisco.Result.load(tmp_path / name).params, [again[name].params]) == 0
     local = pisco.interop.host.Local(
         lambda seed: np.zeros(2, np.float32), lambda x, rows, seed: (0.0, x), lambda *_: 0.0, 3
     )
