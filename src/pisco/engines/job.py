@@ -52,11 +52,14 @@ _KINDS = {
 
 
 def check_kinds(**given: Any) -> None:
-    """Refuse what is no algorithm, problem or network: given in another order, say."""
+    """Refuse what is no algorithm, problem or network (given in another order, say), or has other agents."""
     for name, value in given.items():
         kind, example = _KINDS[name]
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, expected one such as {example}")
+    counted = [given[name].num_agents for name in ("problem", "network") if name in given]
+    if len(set(counted)) > 1:
+        raise InputError(f"the problem has {counted[0]} agents and the network {counted[1]}; give both the same number")
 
 
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:
@@ -84,11 +87,7 @@ class Job:
     batch_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.problem.num_agents != self.network.num_agents:
-            raise InputError(
-                f"the problem has {self.problem.num_agents} agents and the network {self.network.num_agents}; "
-                "give both the same number"
-            )
+        check_kinds(problem=self.problem, network=self.network)
         if self.batch_size is not None:
             check_counts(batch_size=self.batch_size)
             object.__setattr__(self, "batch_size", int(self.batch_size))

@@ -117,10 +117,6 @@ def diagnose(
     p = network.server.probability
     if p is None:
         raise InputError(f"server={network.server!r} has no single probability; diagnose with bernoulli(p)")
-    if problem.num_agents != network.num_agents:
-        raise InputError(
-            f"the problem has {problem.num_agents} agents and the network {network.num_agents}; match them"
-        )
     optimizer = Optimizer.read(direction)
     through = optimizer.text if optimizer.normalises else ""
     # A tracker of the newest gradient carries too much noise for an optimizer that normalises.
