@@ -305,6 +305,8 @@ def test_the_command_says_which_rule_and_shows_misses(tiny):
     [
         (("--algorithms", "pisco,dsdg"), "unknown algorithm 'dsdg'; did you mean"),
         (("--algorithms", "pisco,dsgd,pisco"), "pisco is named more than once; name every algorithm once"),
+        (("--algorithms", ""), "unknown algorithm ''; known: beer"),
+        (("--grid", ""), "the grid '' is not a list of numbers"),
         (("--targets", "grad_norm=1"), "unknown target 'grad_norm'"),
         (("--targets", "loss"), "the target 'loss' has no bound"),
         (("--grid", "a,b"), "the grid 'a,b' is not a list of numbers"),

@@ -372,6 +372,16 @@ def test_a_comparison_forgets_what_another_file_computed(here):
     assert pisco_(*command).exit_code == 0 and Path("c/mine.py-descent/tuning.json").read_text() != kept
 
 
+@pytest.mark.parametrize(
+    "words", [("compare", "quick", "--algorithms"), ("plan", "quick", "--algorithms"), ("bench", "quick", "--methods")]
+)
+def test_methods_that_tables_cannot_tell_apart_are_refused(here, words):
+    """One file by two paths, or two of one name: their results would go into one folder."""
+    done = pisco_(*words, "work/mine.py:descent,./work/mine.py:descent")
+    said = " ".join(done.output.split())
+    assert done.exit_code == 2 and "are both shown as mine.py:descent; leave one out, or rename its file" in said
+
+
 def test_what_a_file_imports_is_not_offered(tmp_path):
     (tmp_path / "few.py").write_text("import numpy as np\nfrom typing import Any, NamedTuple\ndef mine(): ...\n")
     with pytest.raises(pisco.InputError, match=r"defines no algorithm 'other'; known: mine$"):
@@ -379,6 +389,10 @@ def test_what_a_file_imports_is_not_offered(tmp_path):
 
 
 def test_settings_of_ones_own_have_the_same_checks(here):
+    with (here / "mine.py").open("a") as file:
+        file.write(
+            "\n\ndef nothing(*_, agents=4):\n    ...\n\n\ndef matrix(agents):\n    return np.ones((agents, agents))\n"
+        )
     for overrides, sentence in (
         (["network.branchng=2"], "network.branchng is not a setting; did you mean 'branching'?"),
         (["network.branching=x"], "network.branching is 'x', expected a whole number"),
@@ -387,10 +401,20 @@ def test_settings_of_ones_own_have_the_same_checks(here):
         (["problem.metrics=['work/mine.py:points']"], "is a Dataset, expected a metric, as in lag = pisco.Metric"),
         (["problem.metrics=['accuracy']"], "unknown metric 'accuracy'"),
         (["problem.metrics=work/mine.py:length"], "mine.py:length', expected a list in brackets"),
+        (["network.server=work/mine.py:nothing"], "server 'mine.py:nothing' returns None; end it with `return` and"),
+        (["network.guard=work/mine.py:nothing"], "guard 'mine.py:nothing' returns None; end it"),
+        (["network.varying=work/mine.py:nothing"], "'mine.py:nothing' returns None; end it"),
+        (["network.presence=work/mine.py:nothing"], "presence 'mine.py:nothing' returns None; end it"),
+        (["network.weights=work/mine.py:nothing"], "weights 'mine.py:nothing' returns None; end it"),
+        (["network.graph=work/mine.py:nothing"], "graph 'mine.py:nothing' returns None; end it"),
+        (
+            ["network.graph=work/mine.py:matrix"],
+            "the graph is an array of shape (4, 4), expected a Graph, as from_edges",
+        ),
         (["problem.name=work/mine.py:ridge", "problem.rh=1"], "problem.rh is not a setting; did you mean 'rho'?"),
     ):
         with pytest.raises(InputError) as caught:
-            load(here / "mine.toml", overrides)
+            load(here / "mine.toml", overrides).network.build()
         assert sentence in str(caught.value)
     ours = load(here / "mine.toml", ["network.graph=ring", "network.server=never", "problem.name=logistic"])
     assert not {"branching", "hours"} & set(ours.to_dict()["network"])
@@ -464,6 +488,41 @@ def test_agents_that_are_numbered_from_one_are_found_out(tmp_path, name):
     assert pisco.Network.named(str(tmp_path / name), 4).num_agents == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "sentence"),
+    [
+        (
+            "roads.edgelist",
+            "0 1\n1,2\n2 0\n",
+            "roads.edgelist, line 2: '1,2' is no link; write two agent numbers a line",
+        ),
+        ("roads.edgelist", "# from to\n0 1\n2\n", "roads.edgelist, line 3: '2' is no link"),
+        ("roads.edgelist", "", "roads.edgelist holds no links; write two"),
+        ("roads.edgelist", "0 99999999999", "a network of 100,000,000,000 agents and 0 edges needs about"),
+        ("roads.csv", "0,1e30\n1,2\n2,0\n", "the adjacency matrix has shape (3, 2)"),
+        (
+            "roads.graphml",
+            "<graphml xmlns='http://graphml.graphdrawing.org/xmlns'><graph edgedefault='directed'/></graphml>",
+            "roads.graphml holds no nodes; every agent is one",
+        ),
+    ],
+)
+def test_a_file_that_is_no_graph_says_where(tmp_path, name, text, sentence):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(InputError) as caught:
+        pisco.Network.named(str(tmp_path / name))
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("r.edgelist", "0 1 {'w': 3}\r\n\n1 2 # hi\n2\t0"), ("r.csv", "0,1\n1,2\n2,0")]
+)
+def test_texts_of_other_programs_are_read(tmp_path, name, text):
+    """With the mark that Windows puts before a text in UTF-8."""
+    (tmp_path / name).write_bytes(text.encode("utf-8-sig"))
+    assert pisco.Network.named(str(tmp_path / name)).graph.edges.tolist() == [[0, 1], [0, 2], [1, 2]]
+
+
 def test_weights_from_a_file(here):
     ring = pisco.Network.ring(5, weights="fdla")
     scipy.sparse.save_npz(here / "w.npz", ring.weights)
@@ -476,12 +535,14 @@ def test_weights_from_a_file(here):
     np.savetxt(here / "w.txt", np.eye(3) + 1)
     (here / "broken.npz").write_bytes(b"nothing")
     np.savez(here / "two.npz", w=np.eye(5), v=np.eye(5))
+    np.save(here / "words.npy", np.full((5, 5), "a"))
     np.save(here / "complex.npy", np.eye(5) + 0.1j)
     for overrides, sentence in (
         (["network.agents=4"], "network.agents is 4, but w.npz has 5; make both the same"),
         (["network.weights=work/w.txt", "network.graph=complete", "network.agents=3"], "sums to 4, expected 1"),
         (["network.weights=work/broken.npz"], "reading it as a matrix fails"),
         (["network.weights=work/two.npz"], "two.npz holds 2 arrays (w, v); save one alone"),
+        (["network.weights=work/words.npy"], "words.npy holds <U1, expected numbers"),
         (["network.weights=work/complex.npy"], "complex.npy holds complex numbers; save real ones"),
         (["network.graph=nowhere.graphml"], "there is no file"),
     ):

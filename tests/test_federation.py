@@ -496,6 +496,14 @@ def command(*words):
     return CliRunner().invoke(app, ["federation", *map(str, words)], catch_exceptions=False)
 
 
+def test_a_method_that_is_set_drops_what_only_the_usual_one_has(tmp_path):
+    done = command("init", tmp_path / "f", "--agents", 3, "--set", "algorithm.name=dsgd")
+    assert done.exit_code == 0, done.output
+    assert Federation.load(tmp_path / "f" / "federation.toml").build_algorithm().name == "dsgd"
+    both = ("--set", "algorithm.name=dsgd", "--set", "algorithm.local_steps=2")
+    assert "algorithm.local_steps does not go with name" in command("init", tmp_path / "g", *both).output
+
+
 def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = command("init", "clinic", "--agents", 4, "--graph", "ring", "--server-prob", 0.1)

@@ -72,6 +72,7 @@ def along(direction):
     "loss",
     [
         lambda p, b, k: squares(p, b, k).sum(),
+        lambda p, b, k: -(b @ (p - 1)).sum(),  # 0 at the start
         lambda p, b, k: squares(p, b, k).sum() / 32,  # a batch size of long ago
         lambda p, b, k: squares(p, b, k).sum() + 0.5 * jnp.vdot(p, p),
         lambda p, b, k: squares(p.astype(jnp.bfloat16), b.astype(jnp.bfloat16), k).sum(),
@@ -149,8 +150,9 @@ def test_whole_numbers_are_kept_or_refused():
         small(lambda p, b, k: (p - b["n"]) ** 2, jnp.zeros(()), {"n": numbers})
     with pytest.raises(InputError, match=r"test data holds 4294967296 \(in row 0\), which uint32 cannot"):
         small(test=np.full((2, 1), 2**32, np.uint64))
-    with pytest.raises(InputError, match=r"data holds 1e\+300 \(in row 0\), which float32 cannot"):
+    with pytest.raises(InputError, match=r"data holds 1e\+300 \(in row 0\), which float32 cannot; scale them, or"):
         small(data=np.full((3, 4, 2), 1e300))
+    assert small(data=POINTS.astype(np.longdouble)).data.dtype == np.float32
     with jax.enable_x64(True):
         assert int(small(loss, jnp.zeros(()), numbers).data[6]) == 2**40 + 7
 
@@ -207,6 +209,10 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: small(data=list(np.ma.masked_less(POINTS, 1))), "data holds masked numbers; fill them"),
         (lambda: small(init={"w": jnp.ones(2), "f": jnp.tanh}), r"the start\['f'\] holds object such as "),
         (lambda: small(init={"k": jax.random.key(0)}), r"the start\['k'\] holds random keys, expected numbers; leave"),
+        (
+            lambda: small(data=[[1.0, 2.0], [3.0], [4.0]]),
+            "agent 0's data holds single numbers, expected arrays of samp",
+        ),
         (lambda: small(init={}), "the start is {}, which holds no numbers"),
         (lambda: small(init=lambda key: 1 / 0), r"init\(key\) fails \(ZeroDivisionError: division by zero\); let it"),
         (lambda: small(init=lambda key: [jnp.ones(2), jnp.tanh]), r"init\(key\) fails \(TypeError: .*arrays alone"),
@@ -238,6 +244,16 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: pisco.Network.ring(3, presence=0.5), "presence 0.5 is no mask: give one number for every agent"),
         (lambda: pisco.Metric(3), "a metric is called 3, expected a text"),
         (lambda: pisco.Metric("lag", abs, of="stat"), r"unknown kind of metric .* did you mean 'state'"),
+        (
+            lambda: check_step(RULE, small(), pisco.Network.ring(4), rounds=2),
+            "the problem has 3 agents and the network 4",
+        ),
+        (lambda: pisco.Metric("lag", abs, title=3), "lag: title is 3, expected a text"),
+        (lambda: pisco.Metric("lag", abs, log="yes"), "lag: log is 'yes', expected True or False"),
+        (lambda: pisco.Metric("lag", abs, reduce="max"), "lag: reduce is 'max', expected a function"),
+        (lambda: pisco.Metric("lag", abs, of="agents", across="min"), "lag: across is 'min', expected a function"),
+        (lambda: tried().at_target("loss", at_most=np.nan), "bound of loss is nan, expected a number that is finite"),
+        (lambda: plot_results([tried()], 7), "a path is expected where a int is given"),
         (lambda: pisco.Metric("lag", abs, rising="up"), "lag: rising is 'up', expected True, False or None"),
         (lambda: choco(7), 'the compressor is 7, expected a name such as "top-k", or a table with one'),
         (lambda: choco({"nme": "top-k"}), "the compressor is {'nme': 'top-k'}, expected"),

@@ -145,6 +145,8 @@ def test_metrics_can_be_added_to_a_problem_that_is_made():
             "one value a sample",
         ),
         ([Metric("m", scores, reduce=lambda v: v[0])], {}, "one number from its reduce"),
+        ([Metric("m,n", size, of="state")], {}, "a metric is called 'm,n'; leave out commas"),
+        ([Metric("m", lambda x, b: b["a"] @ x, of="agents", across=lambda v: v)], {}, "one number from its across"),
         ([Metric("m", scores, reduce=lambda v: v[2])], {}, "the metric 'm' fails on 7 test samples"),
     ],
 )
@@ -155,9 +157,11 @@ def test_metrics_that_cannot_be_used_are_refused(metrics, options, sentence):
 
 def test_metrics_of_the_state_need_no_test_data_but_must_give_a_number():
     rule = pisco.algorithms.dsgd(local_lr=0.05)
-    problem([Metric("size", size, of="state")], test=None)
+    two = problem([Metric("size", size, of="state"), Metric("two", lambda state, here: 2.0, of="state")], test=None)
+    assert pisco.run(rule, two, NET, rounds=1).history["two"].tolist() == [2, 2]
     for function, sentence in (
         (lambda state, here: state.params, r"the metric 'bad' of the state gives .*, not one number"),
+        (lambda state, here: state.params[0, 0] + 1j, "complex64.*, not one number"),
         (lambda state, here: state.tracker, "the metric 'bad' of the state fails"),
     ):
         with pytest.raises(InputError, match=sentence):

@@ -1,6 +1,7 @@
 """Results: saved, loaded, compared, exported."""
 
 import json
+import os
 
 import jax
 import jax.numpy as jnp
@@ -69,6 +70,25 @@ def test_damaged_and_missing_results_say_so(tmp_path):
     (tmp_path / "history.npz").write_bytes(b"rubbish")
     with pytest.raises(pisco.InputError, match="damaged result"):
         pisco.Result.load(tmp_path)
+    rows = run(rounds=1).history
+    odd = {"shorter": rows | {"loss": rows["loss"][:1]}, "words": rows | {"loss": rows["loss"].astype(str)}}
+    odd["seeds"] = {name: np.stack([column, column]) for name, column in rows.items()}
+    odd["no rounds"] = {"loss": rows["loss"]}
+    for history in odd.values():
+        np.savez(tmp_path / "history.npz", **history)
+        with pytest.raises(pisco.InputError, match="damaged result"):
+            pisco.Result.load(tmp_path)
+    np.savez_compressed(tmp_path / "history.npz", **rows)
+    pisco.Result.load(tmp_path)
+    whole = (tmp_path / "history.npz").read_bytes()
+    (tmp_path / "history.npz").write_bytes(whole[:60] + bytes(byte ^ 255 for byte in whole[60:80]) + whole[80:])
+    with pytest.raises(pisco.InputError, match="damaged result"):
+        pisco.Result.load(tmp_path)
+    (tmp_path / "history.npz").write_bytes(whole)
+    summary = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps(summary | {"columns": [1]}))
+    with pytest.raises(pisco.InputError, match="damaged result"):
+        pisco.Result.load(tmp_path)
     (tmp_path / "result.json").write_text("{")
     with pytest.raises(pisco.InputError, match="damaged result"):
         pisco.Result.load(tmp_path)
@@ -94,6 +114,17 @@ def test_export(tmp_path):
     read = pandas.read_csv(result.to_csv(tmp_path / "h.csv"))
     np.testing.assert_allclose(read["loss"], frame["loss"], rtol=1e-15)
     np.testing.assert_array_equal(read["bytes_gossip"], result.to_pandas()["bytes_gossip"])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    """As `/dev/null` would be, by whoever may."""
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(pisco.InputError, match="pipe, which is a device or a pipe; give the path of a file"):
+        run(rounds=1).to_csv(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
+    with pytest.raises(pisco.InputError, match="which is a device"):
+        run(rounds=1).to_csv("/dev/no-such-device.csv")
 
 
 def test_running_mean_is_over_measured_rounds():

@@ -180,6 +180,7 @@ def test_check_takes_what_users_have():
     ("matrix", "message"),
     [
         ([[0.5, 0.5], [0.5, 0.48]], r"row 1 of `weights` sums to 0.98, expected 1; `weights.metropolis\(graph\)`"),
+        (np.eye(2) + 0j, r"`weights` holds complex numbers; pass real ones, as in weights\.real"),
         ([[0.4, 0.6], [0.3, 0.7]], "column 0 of `weights` sums to 0.7"),
         ([[1.0, 0.0]], "n × n"),
         ([[1.0], [1.0, 2.0]], "matrix of numbers"),

@@ -21,8 +21,12 @@ def atomic_write(path: Path, *pieces: Any, durable: bool = True, private: bool =
     """Write a file so that a reader, or a kill at any moment, sees the old one or the new one.
 
     Where it need not be `durable`, it does not wait for the disk, and a loss of power may lose it. A link at `path` is
-    replaced, not followed. Only its owner can read a `private` one, from the moment that it is made.
+    replaced, not followed; a device or a pipe, as `/dev/null`, is refused: a file would take its place, for everybody.
+    Only its owner can read a `private` one, from the moment that it is made.
     """
+    odd = path.exists() and not (path.is_file() or path.is_dir())
+    if odd or path.absolute().parent == Path("/dev"):  # whose links stand for what is open
+        raise InputError(f"cannot write {path}, which is a device or a pipe; give the path of a file")
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         temporary.unlink(missing_ok=True)  # of a process that was killed; or a link that somebody laid out

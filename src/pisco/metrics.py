@@ -69,6 +69,11 @@ class Metric:
         choose("kind of metric (`of`)", self.of, dict.fromkeys((TEST, AGENTS, STATE, TRAINING, COST)))
         if self.rising not in (True, False, None):
             raise InputError(f"{self.name}: rising is {self.rising!r}, expected True, False or None")
+        kinds = {"title": str, "unit": str, "log": bool, "usual": bool, "reduce": Callable, "across": Callable}
+        for name, kind in kinds.items():
+            if not isinstance(getattr(self, name), kind):
+                expected = {str: "a text", bool: "True or False"}.get(kind, "a function")
+                raise InputError(f"{self.name}: {name} is {getattr(self, name)!r}, expected {expected}")
         object.__setattr__(self, "title", self.title or self.column.replace("_", " "))
 
     @property
@@ -144,6 +149,8 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
                 f"one of metrics is {metric!r}, expected functions by name or metrics of test data or of the state, "
                 "as in {'error': f} or [Metric('error', f, rising=False)]"
             )
+        if set(metric.name) & set(",=\n"):  # as in --targets test_auc=0.9,loss=0.4, and in tables of text
+            raise InputError(f"a metric is called {metric.name!r}; leave out commas, = and line breaks")
         ours = METRICS.get(metric.column)
         if metric.column in made or (ours is not None and metric.of == STATE):
             raise InputError(f"two metrics are called {metric.column!r}; give each a name of its own")
@@ -151,6 +158,11 @@ def as_metrics(given: Any) -> tuple[Metric, ...]:
             metric = replace(ours, function=metric.function, reduce=metric.reduce)
         made[metric.column] = metric
     return tuple(made.values())
+
+
+def one_number(found: Any) -> bool:
+    """Whether a metric can be that."""
+    return getattr(found, "shape", None) == () and not jnp.iscomplexobj(found)
 
 
 def by_column(metrics: Iterable[Metric]) -> dict[str, Metric]:

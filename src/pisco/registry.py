@@ -12,14 +12,14 @@ import re
 import sys
 import traceback
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from numbers import Integral, Real
 from pathlib import Path
 from types import FunctionType, ModuleType, NoneType, SimpleNamespace, UnionType
 from typing import Any, Generic, Literal, TypeVar
 
-from pisco.errors import InputError, brief, suggest
+from pisco.errors import InputError, brief, check_distinct, suggest
 
 T = TypeVar("T")
 
@@ -112,14 +112,20 @@ def _words(kind: Any) -> str:
     return _BASIC.get(kind, (f"an object of type {getattr(kind, '__name__', kind)}",))[0]
 
 
-def checked(what: str, factory: Callable[..., T]) -> Callable[..., T]:
-    """The same factory, which refuses keywords that it does not have; what is no function is refused."""
+def checked(what: str, factory: Callable[..., T], *, something: bool = False) -> Callable[..., T]:
+    """The same factory, which refuses keywords that it does not have; what is no function is refused.
+
+    Where it must make `something`, None is refused too: what a function returns that was left without its last line.
+    """
     if not callable(factory):
         raise InputError(f"{what} is of type {type(factory).__name__}, expected a function; name one of the same file")
     known = list(options(factory).items())
 
     def call(*args: Any, **given: Any) -> T:
-        return factory(*args, **fit(what, dict(known[len(args) :]), given))
+        made = factory(*args, **fit(what, dict(known[len(args) :]), given))
+        if something and made is None:
+            raise InputError(f"{what} returns None; end it with `return` and what it makes")
+        return made
 
     return functools.update_wrapper(call, factory, updated=())
 
@@ -145,6 +151,16 @@ def move(name: str, where: Callable[[Path], Path]) -> str:
 def label(name: str) -> str:
     """A name without the folders before a file, for messages and tables."""
     return move(name, lambda path: Path(path.name))
+
+
+def check_apart(kind: str, names: Sequence[str]) -> None:
+    """Refuse a list that names something twice, also by two paths, or two files that tables could not tell apart."""
+    check_distinct(kind, names)
+    told: dict[str, str] = {}
+    for name in names:
+        other = told.setdefault(label(name), name)
+        if other != name:
+            raise InputError(f"{other} and {name} are both shown as {label(name)}; leave one out, or rename its file")
 
 
 _own_files: set[str] = set()
@@ -253,7 +269,7 @@ class Registry(Mapping[str, T], Generic[T]):
         group: str,
         rows: Mapping[str, Any],
         *,
-        adopt: Callable[[str, Any], Any] = checked,
+        adopt: Callable[[str, Any], Any] | None = None,
         suffixes: tuple[str, ...] = (),
         read: Callable[..., Any] = lambda path: path,
     ):
@@ -263,7 +279,9 @@ class Registry(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         if not isinstance(name, str):
             raise InputError(f"the {self.kind} is {name!r}, expected a name; {suggest('', self)}")
-        return self.adopt(f"{self.kind} {label(name)!r}", self._find(name))
+        what, found = f"{self.kind} {label(name)!r}", self._find(name)
+        made: Any = self.adopt(what, found) if self.adopt else checked(what, found, something=name not in self.rows)
+        return made
 
     def _find(self, name: str) -> Any:
         row = self.rows.get(name)

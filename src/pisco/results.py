@@ -7,6 +7,7 @@ import json
 import math
 import platform
 import zipfile
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from pisco._version import __version__
 from pisco.costs import Prices
 from pisco.display import card
-from pisco.errors import InputError, suggest, writing
+from pisco.errors import InputError, check_number, suggest, writing
 from pisco.files import atomic_write, write_csv
 from pisco.metrics import AGENTS, COST, METRICS, TRAINING, Metric
 from pisco.parts import names_of, whole
@@ -33,6 +34,8 @@ SUMMARY_FILE, HISTORY_FILE, PARAMS_FILE = "result.json", "history.npz", "params.
 AGENTS_FILE = "agents.npz"
 AS_THEY_ARE = ("settings", "rounds", "interrupted", "diverged_at", "seconds", "label", "versions", "named")
 """What `result.json` holds under its own name."""
+DAMAGED = (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+"""What reading a file of a result ends in that was cut off, edited or overwritten."""
 
 
 @dataclass(eq=False)  # arrays have no one answer to ==: a result equals itself
@@ -123,6 +126,7 @@ class Result:
             raise InputError(f"a target of {name!r} needs one bound; give bound, at_most or at_least")
         self.column(name)
         metric = self.metric(name)
+        check_number(f"the target's bound of {name}", given[0])
         if bound is None:
             return Target(replace(metric, rising=at_least is not None), given[0]).at(self, wanted)
         return Target.of(name, bound, {name: metric}).at(self, wanted)
@@ -186,7 +190,7 @@ class Result:
                 known["settings"] |= {"config": summary["config"]}
             return cls(
                 **known,
-                history=_read_npz(folder / HISTORY_FILE),
+                history=_whole(_read_npz(folder / HISTORY_FILE), len(summary["seeds"])),
                 params=_nest(_read_npz(folder / PARAMS_FILE)),
                 seeds=tuple(summary["seeds"]),
                 agents=_read_npz(folder / AGENTS_FILE) if (folder / AGENTS_FILE).exists() else {},
@@ -197,7 +201,7 @@ class Result:
             begun = any((folder / "checkpoints").glob("*"))  # a run that was cut short
             fix = f"`pisco run --resume {folder}` finishes the run" if begun else "`pisco run … --out` writes one"
             raise InputError(f"{folder} holds no result: {name} is missing; {fix}") from error
-        except (OSError, EOFError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+        except DAMAGED as error:
             raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
 
     def to_pandas(self) -> DataFrame:
@@ -337,6 +341,17 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
         held = {name: stored[f"{name}.npy"] for name in stored.files}  # a name may itself end so
     # bfloat16 is no type of numpy's own: its files say no more than two bytes.
     return {name: array.view(jnp.bfloat16) if array.dtype == "V2" else array for name, array in held.items()}
+
+
+def _whole(history: dict[str, np.ndarray], seeds: int) -> dict[str, np.ndarray]:
+    """A history, if its columns are numbers and equally long, for so many seeds."""
+    shape = history["round"].shape
+    if len(np.atleast_2d(history["round"])) != seeds:
+        raise ValueError(f"{seeds} seeds are named, and the rounds are of shape {shape}")
+    for name, values in history.items():
+        if values.shape != shape or values.dtype.kind not in "biuf":
+            raise ValueError(f"{name} is {values.dtype} of shape {values.shape}, and the rounds of shape {shape}")
+    return history
 
 
 def _nest(flat: Mapping[str, np.ndarray]) -> Any:

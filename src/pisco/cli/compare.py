@@ -118,7 +118,7 @@ def compare(
 
     base, goals = load_experiment(experiment, settings, rounds), parse_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
-    methods = [name.strip() for name in algorithms.split(",")] if algorithms else comparing.USUAL
+    methods = [name.strip() for name in algorithms.split(",")] if algorithms is not None else comparing.USUAL
     prices, chosen = comparing.Prices(price_server, price_gossip, price_gradient), _numbers(grid) or GRID
     for method in methods:
         _ = ALGORITHMS[method]
@@ -166,7 +166,7 @@ def _numbers(text: str | None) -> tuple[float, ...]:
     from pisco.errors import InputError
 
     try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
+        return tuple(float(part) for part in text.split(",")) if text is not None else ()
     except ValueError:
         raise InputError(f"the grid {text!r} is not a list of numbers; write 0.01,0.05,0.2") from None
 

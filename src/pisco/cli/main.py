@@ -63,7 +63,7 @@ class _Commands(TyperGroup):
             note(f"error: {where}{error.strerror or error}; what was already written is kept")
             raise typer.Exit(2) from None
         except MemoryError:
-            note("error: out of memory; use fewer agents, a smaller batch or a smaller run.chunk_rounds")
+            note("error: out of memory; use fewer agents or local steps, a smaller batch or a smaller run.chunk_rounds")
             raise typer.Exit(2) from None
         except _TYPERS_OWN:
             raise

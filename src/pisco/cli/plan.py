@@ -82,7 +82,7 @@ def plan(
         raise InputError(f"--target {target!r} names {len(goals)} targets; a plan needs one")
     (goal,) = goals.items()
     prices = _prices(price_server, price_gossip, price_gradient)
-    methods: Any = {"methods": [name.strip() for name in algorithms.split(",")]} if algorithms else {}
+    methods: Any = {"methods": [name.strip() for name in algorithms.split(",")]} if algorithms is not None else {}
     if algorithms == "all":
         methods = {"methods": _recommended(config, prices)}
     if theory and algorithms:

@@ -31,16 +31,20 @@ def as_arrays(what: str, tree: Any) -> Any:
         array = _plain(where, value)
         if array.dtype.kind in "OSUMm":
             raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
+        if array.dtype.char == "g":  # longer than jax has
+            array = array.astype(np.float64)
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             cast = array.astype(kept, copy=False)
-        wrong = np.argwhere(~np.isfinite(cast) if jnp.issubdtype(kept, jnp.inexact) else cast != array)
+        inexact = jnp.issubdtype(kept, jnp.inexact)
+        wrong = np.argwhere(~np.isfinite(cast) if inexact else cast != array)
         if len(wrong):
             held, row = array[tuple(wrong[0])], f" (in row {wrong[0][0]})" if array.ndim else ""
             if not np.isfinite(held):
                 raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
+            fix = "scale them" if inexact else "number them from 0 on"
             raise InputError(
-                f"{where} holds {held}{row}, which {kept} cannot; number them from 0 on, or "
+                f"{where} holds {held}{row}, which {kept} cannot; {fix}, or "
                 'keep 64 bits with jax.config.update("jax_enable_x64", True)'
             )
         return jnp.asarray(array)
@@ -93,6 +97,8 @@ def flatten_agents(data: Any) -> tuple[Any, list[int]]:
 
 def common_length(what: str, part: Any) -> int:
     """How many samples the leaves hold, which must be the same number for all."""
+    if not all(np.ndim(leaf) for leaf in jax.tree.leaves(part)):  # lists of numbers are trees too
+        raise InputError(f"{what} holds single numbers, expected arrays of samples, as in np.array([1.0, 2.0])")
     lengths = {np.shape(leaf)[0] if np.ndim(leaf) else 0 for leaf in jax.tree.leaves(part)}
     if len(lengths) != 1 or 0 in lengths:
         raise InputError(f"{what} has leaves of lengths {sorted(lengths)}, expected one common length of at least 1")

@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.errors import InputError, brief
-from pisco.metrics import AGENTS, METRICS, STATE, TEST, Metric
+from pisco.metrics import AGENTS, METRICS, STATE, TEST, Metric, one_number
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
 from pisco.problems.blocks import sample_values
@@ -34,7 +35,8 @@ def round_metrics(problem: Problem, state: State, here: Placement = EVERYBODY) -
     row: dict[str, Any] = {"mean_params": over(here.mean(only(state.params)), state.params)}
     for metric in (*METRICS.values(), *problem.metrics):
         if metric.of == STATE:
-            row[metric.column] = metric.function(state, here)
+            found = metric.function(state, here)
+            row[metric.column] = found if found is None else jnp.asarray(found)  # it may be a number of Python's
     row |= _measure_agents(problem, state.params, here)
     return {name: value for name, value in row.items() if value is not None}
 
@@ -109,7 +111,7 @@ def check_state_metrics(problem: Problem, state: State) -> None:
                 found = jax.eval_shape(lambda s, f=metric.function: f(s, EVERYBODY), innermost(state))
             except Exception as error:
                 raise InputError(f"the metric {metric.name!r} of the state fails ({brief(error)}); fix it") from error
-            if found is not None and getattr(found, "shape", None) != ():
+            if found is not None and not one_number(found):
                 raise InputError(f"the metric {metric.name!r} of the state gives {found}, not one number")
 
 

@@ -52,15 +52,14 @@ _KINDS = {
 
 
 def check_kinds(**given: Any) -> None:
-    """Refuse what is no algorithm, problem or network, given in another order, say; or two for other agents."""
+    """Refuse what is no algorithm, problem or network (given in another order, say), or has other agents."""
     for name, value in given.items():
         kind, example = _KINDS[name]
         if not isinstance(value, kind):
             raise InputError(f"{name} is {value!r}, expected one such as {example}")
-    if {"problem", "network"} <= given.keys():
-        problem, network = given["problem"].num_agents, given["network"].num_agents
-        if problem != network:
-            raise InputError(f"the problem has {problem} agents and the network {network}; give both the same number")
+    counted = [given[name].num_agents for name in ("problem", "network") if name in given]
+    if len(set(counted)) > 1:
+        raise InputError(f"the problem has {counted[0]} agents and the network {counted[1]}; give both the same number")
 
 
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:

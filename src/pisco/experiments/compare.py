@@ -20,13 +20,13 @@ from pisco.costs import Prices, uncounted
 from pisco.engines.driver import Progress
 from pisco.engines.job import check_needs
 from pisco.engines.run import SEEDS_UP_TO
-from pisco.errors import InputError, check_distinct, check_number
+from pisco.errors import InputError, check_number
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
 from pisco.files import atomic_write, write_csv
 from pisco.metrics import METRICS
-from pisco.registry import is_reference, label, move
+from pisco.registry import check_apart, is_reference, label, move
 from pisco.report.panels import Curve, Panel
 from pisco.report.picture import draw
 from pisco.report.plots import column_panel
@@ -139,7 +139,7 @@ def compare(
     if not methods:
         raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
     check_number("seeds", len(seeds), low=1, high=SEEDS_UP_TO)
-    check_distinct("algorithm", methods)
+    check_apart("algorithm", methods)
     for bound in targets.values():
         check_number("a target", bound)
     configs = {method: method_config(base, method, own_network=own_network) for method in methods}

@@ -23,8 +23,7 @@ def read_matrix(path: Path) -> Any:
 
     def read() -> Any:
         if path.suffix in (".csv", ".txt"):
-            lines = [line.split("#")[0].replace(",", " ").split() for line in path.read_text().splitlines()]
-            return np.array([line for line in lines if line], float)
+            return np.array([words for _, words in _lines(path, ",")], float)
         held = np.load(path)
         if path.suffix == ".npy":
             return held
@@ -41,7 +40,31 @@ def read_matrix(path: Path) -> Any:
     matrix = guarded(path, "reading it as a matrix", read)
     if np.iscomplexobj(matrix):
         raise InputError(f"{path.name} holds complex numbers; save real ones")
+    if matrix.dtype.kind not in "biuf":
+        raise InputError(f"{path.name} holds {matrix.dtype}, expected numbers")
     return matrix
+
+
+def _lines(path: Path, comma: str = " ") -> list[tuple[int, list[str]]]:
+    """The words of every line of a text that has some, with its number; what follows a # is left out."""
+    lines = enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1)
+    found = [(number, line.split("#")[0].replace(comma, " ").split()) for number, line in lines]
+    return [(number, words) for number, words in found if words]
+
+
+def _pairs(path: Path) -> np.ndarray:
+    """The links of an edge list; a line that is none is refused, as networkx passes over many."""
+    pairs = []
+    for number, words in _lines(path):
+        try:
+            first, second = map(int, words[:2])
+        except ValueError:
+            said = " ".join(words)[:60]
+            raise InputError(
+                f"{path.name}, line {number}: {said!r} is no link; write two agent numbers a line, as in 0 1"
+            ) from None
+        pairs.append((first, second))
+    return np.array(pairs, np.int64).reshape(-1, 2)
 
 
 def read_graph(path: Path, *, agents: int | None = None) -> Graph:
@@ -50,18 +73,22 @@ def read_graph(path: Path, *, agents: int | None = None) -> Graph:
     def read() -> Graph:
         if path.suffix in MATRIX_FILES:
             matrix = read_matrix(path)
-            if matrix.ndim == 2 and matrix.shape[1] == 2 and (matrix % 1 == 0).all():
+            if matrix.ndim == 2 and matrix.shape[1] == 2 and ((matrix % 1 == 0) & (abs(matrix) < 2**53)).all():
                 return numbered(matrix.astype(np.int64))
             return from_adjacency(matrix, path.name)
+        if path.suffix != ".graphml":
+            return numbered(_pairs(path))
         import networkx as nx
 
-        if path.suffix == ".graphml":
-            held = nx.DiGraph(nx.read_graphml(path))  # with both directions where the file has none
-            both = all(held.has_edge(b, a) for a, b in held.edges)
-            return from_networkx(held.to_undirected() if both else held, path.name)
-        return numbered(np.array(nx.read_edgelist(path, nodetype=int, data=False).edges, np.int64).reshape(-1, 2))
+        held = nx.DiGraph(nx.read_graphml(path))  # with both directions where the file has none
+        if not len(held):
+            raise InputError(f"{path.name} holds no nodes; every agent is one")
+        both = all(held.has_edge(b, a) for a, b in held.edges)
+        return from_networkx(held.to_undirected() if both else held, path.name)
 
     def numbered(pairs: np.ndarray) -> Graph:
+        if not pairs.size:
+            raise InputError(f"{path.name} holds no links; write two agent numbers a line, as in 0 1")
         if pairs.size and pairs.min() > 0 and agents != pairs.max() + 1:  # most likely counted from 1
             raise InputError(
                 f"{path.name} has no link of agent 0; number agents from 0 on, or give agents = {pairs.max() + 1} if "

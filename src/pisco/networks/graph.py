@@ -44,7 +44,7 @@ class Graph:
     arcs: np.ndarray | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        num_agents = count("num_agents", self.num_agents)
+        num_agents = make_room(count("num_agents", self.num_agents), 0)
         edges = _normalised(num_agents, self.edges)
         object.__setattr__(self, "num_agents", num_agents)
         if self.one_way:
@@ -137,7 +137,10 @@ def from_networkx(graph: nx.Graph, name: str | None = None) -> Graph:
     import networkx as nx
 
     if not isinstance(graph, nx.Graph):
-        raise InputError(f"the graph is {graph!r}, expected a Graph or a networkx graph")
+        what = f"an array of shape {graph.shape}" if isinstance(graph, np.ndarray) else repr(graph)
+        raise InputError(
+            f"the graph is {what}, expected a Graph, as from_edges and from_adjacency make, or a networkx one"
+        )
     agent = {node: i for i, node in enumerate(graph)}
     pairs = [(agent[a], agent[b]) for a, b in graph.edges() if a != b]
     return Graph(len(agent), pairs, name or graph.name or "graph", one_way=graph.is_directed())

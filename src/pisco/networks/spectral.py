@@ -158,6 +158,8 @@ def as_csr(weights: Any) -> csr_array:
     """A square matrix of numbers, dense or sparse, as SciPy CSR of its own, without zeros."""
     from scipy.sparse import csr_array, issparse
 
+    if getattr(getattr(weights, "dtype", None), "kind", None) == "c":  # NumPy would drop half of each, with a warning
+        raise InputError("`weights` holds complex numbers; pass real ones, as in weights.real")
     try:
         matrix = weights if issparse(weights) else np.asarray(weights, dtype=float)
     except (TypeError, ValueError):

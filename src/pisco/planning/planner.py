@@ -16,7 +16,7 @@ import numpy as np
 from pisco.clock import Clock
 from pisco.costs import Prices
 from pisco.engines.job import check_kinds
-from pisco.errors import InputError, check_counts, check_distinct, check_number, check_positive
+from pisco.errors import InputError, check_counts, check_number, check_positive
 from pisco.metrics import AGENTS, TEST, with_running_mean
 from pisco.networks.network import Network
 from pisco.planning.meters import priced, timed
@@ -26,6 +26,7 @@ from pisco.planning.settings import PISCO, PROBABILITIES, Modes, Setting, first_
 from pisco.planning.track import Track
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
+from pisco.registry import check_apart
 from pisco.results import check_prices
 from pisco.targets import Target
 from pisco.theory.estimates import Estimates, estimate
@@ -139,7 +140,7 @@ def plan(
         raise InputError("all prices are 0, so all plans cost the same; give at least one")
     if isinstance(methods, str) or not methods:
         raise InputError(f"methods is {methods!r}; give the names of those to choose from, as in ['pisco', 'dsgt']")
-    check_distinct("algorithm", methods)
+    check_apart("algorithm", methods)
     for method in methods:
         first_setting(method)
     if not probabilities:

@@ -13,7 +13,7 @@ import numpy as np
 from pisco.convolutions.rewrite import has_convolutions
 from pisco.data.stream import StreamRows
 from pisco.errors import InputError, brief
-from pisco.metrics import AGENTS, TEST
+from pisco.metrics import AGENTS, TEST, one_number
 from pisco.parts import names_of
 from pisco.tree import like_many, like_one
 from pisco.trouble import heeding
@@ -121,6 +121,8 @@ def check_mean(problem: Problem) -> None:
         return float(loss(start, jax.tree.map(lambda leaf: leaf[np.tile(np.arange(count), copies)], some)))
 
     with heeding(problem.trouble):
+        if at(1) == 0:  # a sum of nothing
+            start = jax.tree.map(lambda leaf: leaf + jnp.ones_like(leaf), start)
         once, twice = at(1), at(2)
         step = twice - once
         # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
@@ -178,20 +180,24 @@ def check_metrics(problem: Problem) -> None:
                 f"the metric {metric.name!r} has no test data to look at; give the samples as test=, or make it a "
                 "metric of the state with Metric(..., of='state')"
             )
+        reducing = "reduce"
         try:
             one = problem.test.stream.shapes if isinstance(problem.test, StreamRows) else like_one(problem.test)
             like = like_many(one, PROBE)
             values = jax.eval_shape(lambda p, b, f=metric.function: f(problem.whole(p), b), params, like)
             shapes = [leaf.shape for leaf in jax.tree.leaves(values)]
             leads = all(shape[:1] == (PROBE,) for shape in shapes)
-            number = jax.eval_shape(metric.reduce, values) if leads else None
+            number: Any = jax.eval_shape(metric.reduce, values) if leads else None
+            if metric.of == AGENTS and one_number(number):
+                everybody = jax.ShapeDtypeStruct((problem.num_agents,), number.dtype)
+                number, reducing = jax.eval_shape(metric.across, everybody), "across"
         except Exception as error:
             raise InputError(
                 f"the metric {metric.name!r} fails on {PROBE} test samples ({brief(error)}); "
                 "check that test samples look like training samples"
             ) from error
-        if getattr(number, "shape", None) != ():
+        if not one_number(number):
             raise InputError(
                 f"the metric {metric.name!r} returns shape {', '.join(map(str, shapes))} for {PROBE} samples, "
-                "expected one value a sample, and one number from its reduce"
+                f"expected one value a sample, and one number from its {reducing}"
             )

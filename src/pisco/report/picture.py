@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pisco.errors import InputError
+from pisco.errors import InputError, path_of
 from pisco.report.interactive import interactive
 from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, PanelRows, Tiles, every_nth
 
@@ -77,7 +77,7 @@ def draw(
             fontsize=9,
         )
     if path is not None:
-        interactive(rows, path, title) if Path(path).suffix == ".html" else save(figure, path)
+        interactive(rows, path, title) if path_of(path).suffix == ".html" else save(figure, path)
     return figure
 
 
@@ -257,7 +257,7 @@ def _powers(words: str) -> str:
 
 def save(figure: Figure, path: str | Path) -> None:
     """Write a figure in the format that the ending names; folders are made."""
-    path = Path(path)
+    path = path_of(path)
     if not path.name or path.is_dir():  # matplotlib would write the hidden file .png
         raise InputError(
             f"cannot write the picture {path}, which is a folder; give the path of a file, as in curves.png"

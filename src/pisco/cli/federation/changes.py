@@ -299,8 +299,10 @@ def reached(server_prob: float | None) -> dict[str, Any]:
 def apply(tables: dict[str, Any], settings: list[str] | None) -> None:
     """Put `table.key=value` and `key=value` into the tables."""
     from pisco.errors import InputError
+    from pisco.settings import options
 
-    for where, value in key_values(settings).items():
+    given, before = key_values(settings), dict(tables["algorithm"])
+    for where, value in given.items():
         name, dot, key = where.partition(".")
         if not dot:
             tables[name] = value
@@ -308,3 +310,6 @@ def apply(tables: dict[str, Any], settings: list[str] | None) -> None:
             tables[name][key] = value
         else:
             raise InputError(f"{where} cannot be set; the tables here are {', '.join(_TABLES)}")
+    if "algorithm.name" in given:  # what nobody asked for goes with the method that had it
+        kept = {where.partition(".")[2] for where in given if where.startswith("algorithm.")}
+        options.drop_stale("algorithm", tables["algorithm"], before, kept)

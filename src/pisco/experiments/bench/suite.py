@@ -18,7 +18,7 @@ from pisco.algorithms.registry import ALGORITHMS
 from pisco.data.registry import DATASETS
 from pisco.errors import InputError, check_number, suggest
 from pisco.experiments.tune import GRID, TUNING_SEEDS
-from pisco.registry import is_reference, label, move
+from pisco.registry import check_apart, is_reference, label, move
 from pisco.settings import toml
 from pisco.settings.options import moved
 
@@ -232,6 +232,7 @@ def _known(methods: Any, home: Path = Path()) -> tuple[str, ...]:
     """Methods that there are; files beside the suite are found from anywhere."""
     if not isinstance(methods, list | tuple) or len(set(methods)) < len(methods):
         raise InputError(f'methods is {methods!r}, expected "all" or a list of different names')
+    check_apart("method", methods)
     for method in methods:
         row = ALGORITHMS[move(method, lambda path: home / path.expanduser()) if is_reference(method) else method]
         if "local_lr" not in row.hyperparameters:
