@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import pisco
+import pisco.interop.host
 from pisco.algorithms import ALGORITHMS, build
 from pisco.costs import message_sizes
 from pisco.engines.job import Job, Run, carry_shapes
