@@ -455,14 +455,15 @@ def test_bad_steps_on_a9a_are_told(settings):
     assert doubt_of("a9a", *settings) is not None
 
 
-@pytest.mark.slow
-def test_auto_is_safe_and_fast():
+@pytest.mark.parametrize("seconds", [0.01, pytest.param(30.0, marks=pytest.mark.slow)])
+def test_auto_is_safe_and_fast(seconds):
+    """Where there is no time for trials as long as the run, too."""
     fdla = pisco.Network.ring(10, weights="fdla")
 
     def rule(lr):
         return pisco.algorithms.pisco(local_lr=lr, local_steps=1)
 
-    step = auto_step(rule, IDENTICAL, fdla, rounds=400)
+    step = auto_step(rule, IDENTICAL, fdla, rounds=400, seconds=seconds)
     assert check_step(rule(step), IDENTICAL, fdla, rounds=400) is None
     ended = [
         pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1] for lr in (step, step / 8)

@@ -18,6 +18,7 @@ from pisco.engines.job import check_kinds
 from pisco.engines.run import sweep
 from pisco.errors import InputError, check_counts, check_number, check_positive
 from pisco.networks.network import Network
+from pisco.planning.steps import check_step
 from pisco.problems.problem import Problem
 from pisco.problems.subsample import subsample
 from pisco.results import Result
@@ -48,7 +49,8 @@ def auto_step(
     """A step size that is safe and ends low, by trying: the one whose trials end with the smallest ‖∇f(x̄)‖².
 
     Steps from twice gradient descent's limit 2/(L·(T_o + 1)) downwards by halves are tried for up to 100 rounds. Around
-    the best, trials grow to the length of the run, by halves and doubles, and then finer.
+    the best, trials grow to the length of the run, by halves and doubles, and then finer. Where time was over before
+    that, the step is halved until `check_step` has no doubt: what grows slowly is not seen in few rounds.
 
     Args:
       rule: from η_l to an update rule.
@@ -89,7 +91,10 @@ def auto_step(
     for factor in FINER:
         if length == rounds and trials.time_of(length, 2) < deadline:
             best = _descend(lambda steps: trials.ends(steps, rounds), best, factor)
-    return float(f"{best:.3g}")
+    best = float(f"{best:.3g}")
+    while length < rounds and check_step(rule(best), problem, network, rounds=rounds, batch_size=batch_size):
+        best = float(f"{best / 2:.3g}")
+    return best
 
 
 class _Trials:
