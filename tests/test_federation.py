@@ -154,6 +154,14 @@ def test_a_file_that_cannot_be_is_refused_in_one_sentence(tmp_path, edit, words)
     assert "\n" not in str(caught.value)
 
 
+def test_a_problem_of_ones_own_is_left_to_the_agents(tmp_path):
+    (tmp_path / "own.py").write_text("def forest(dataset, agents):\n    assert dataset.features.shape[1:] == (54,)\n")
+    own = {"name": f"{tmp_path}/own.py:forest", "classes": [0, 1]}
+    assert make(problem=own).problem.classes == [0, 1]  # its shape is not in the plan, and there are no samples yet
+    with pytest.raises(InputError, match="forest\\(\\) fails \\(AssertionError"):
+        make(problem=own).build_problem(pisco.data.Dataset("mine", np.zeros((2, 5), np.float32), np.arange(2)))
+
+
 def test_an_agent_that_lacks_a_class_has_the_same_problem():
     features = np.random.default_rng(0).normal(size=(6, 3)).astype(np.float32)
     only_positive = pisco.data.Dataset("mine", features, np.ones(6, int))

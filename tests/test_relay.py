@@ -1,6 +1,8 @@
 """Agents that nobody can dial: reached through relays, which see ciphertext only and can do nothing with it."""
 
 import contextlib
+import json
+import signal
 import socket
 import ssl
 import threading
@@ -19,8 +21,8 @@ from pisco.federation import kits as kits_
 from pisco.federation.authority import Authority
 from pisco.federation.kits import Refused
 from pisco.federation.plan import Federation
+from pisco.federation.runtime import news, tunnels
 from pisco.federation.runtime import relay as relays
-from pisco.federation.runtime import tunnels
 from pisco.federation.runtime.exporter import RelayMetrics, serve_metrics
 from pisco.federation.runtime.lines import hear, say
 from pisco.federation.runtime.outbound import Outbound
@@ -517,6 +519,15 @@ def test_the_commands_know_who_is_outbound(tmp_path, monkeypatch):
     ):
         done = command(*words)
         assert done.exit_code == 2 and complaint in done.stderr, done.stderr
+    ended = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    end = SimpleNamespace(close=int)
+    monkeypatch.setattr(news, "Newsreader", lambda *given: signal.raise_signal(signal.SIGTERM) or end)
+    listen = f"127.0.0.1:{free_ports(1)[0]}"
+    done = command("relay", "--kit", "clinic/kits/relay-1", "--listen", listen, "--log-json")
+    for number, handler in ended.items():
+        signal.signal(number, handler)
+    told = [json.loads(line)["message"] for line in done.stderr.splitlines()]
+    assert told == [f"relaying at {listen}", "relayed 0 bytes"]
 
 
 # Whole federations

@@ -9,12 +9,14 @@ import pytest
 
 import pisco
 from pisco.cli.agent import _privacy
-from pisco.federation.rolls import Roll
+from pisco.federation.rolls import Chain, Roll, plan_mark
 from pisco.federation.runtime.agent import Agent
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.rolled_agent import Held, RolledAgent
+from pisco.federation.runtime.routes import Routes
 from pisco.federation.runtime.spending import FILE, Spending
 from pisco.privacy.accounting import spent
+from pisco.seeds import seed_key, streams
 
 from federations import Running, make_kits, plan_for
 
@@ -102,6 +104,40 @@ def test_no_noise_hides_two_gradients(tmp_path):
         with pytest.raises(Stopped, match="would not hide a second gradient"):
             again.heard(0, lie)
     assert again.kept["gradients"] == count
+
+
+def test_rolls_told_otherwise_after_a_restart_bring_no_second_gradient(tmp_path):
+    plan = plan_of(9, presence="deadline", deadline=1.0, quorum=1)
+    rule, mark = pisco.algorithms.pisco(local_lr=0.1, local_steps=1), plan_mark(plan, 0)
+
+    def begin(rolls, *, begun):
+        site = RolledAgent.__new__(RolledAgent)
+        site.plan, site.epoch, site.chain, site.index, site.place = plan, plan.epoch_at(0), Chain(plan), 0, 0
+        for roll in rolls:
+            site.chain.add(roll, plan)
+        site.attendance = SimpleNamespace(wait=lambda place: None, look=lambda: (len(rolls), rolls[-1], None))
+        site.routes, site._settle = Routes(plan.network_of(site.epoch), streams(seed_key(0))), lambda: None
+        site.outbox = SimpleNamespace(forget=lambda round_: None)
+        site.spending = Spending(tmp_path, own(0, NOISY), rule, batch_size=2, rounds=9, begun=begun)
+        site._called, site._expelled, site._begun_by = False, (), mark
+        site.k, site._place, site._round_on_wire, site._waited = 2, 3, 4, 0.0
+        site.spending.count(3)
+        site._roll()
+
+    first = Roll(0, 0, mark, (0, 1))
+    told = [first, Roll(1, 0, mark, (1,)), Roll(1, 1, mark, (1,)), Roll(2, 0, mark, (0, 1))]  # round 0 counts
+    begin(told, begun=False)
+    begin(told, begun=True)  # a kill, and an honest server
+    other = [
+        first,
+        Roll(0, 1, mark, (1,)),
+        Roll(1, 0, mark, (1,)),
+        Roll(2, 0, mark, (0, 1)),
+    ]  # from the state before it
+    with pytest.raises(Stopped, match="would not hide a second gradient"):
+        begin(other, begun=True)
+    with pytest.raises(Stopped, match="would not hide a second gradient"):
+        begin([*told[:3], Roll(2, 0, mark, (0,))], begun=True)  # with other members
 
 
 def test_noise_of_attempts_before_the_newest_is_not_used_again():

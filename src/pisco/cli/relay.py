@@ -7,7 +7,8 @@ import signal
 import threading
 
 from pisco.cli.agent import JsonLog, KitFolder, Listen, Metrics, StateFolder, speaking
-from pisco.cli.console import note
+
+log = logging.getLogger("pisco.federation")
 
 
 def relay(
@@ -43,7 +44,7 @@ def relay(
         signal.signal(number, lambda *_: stopping.set())
     with speaking(opened, log_json):
         made = Relay(opened, listen or point.address, opened.plan_now)
-        logging.getLogger("pisco.federation").info("relaying at %s", made.address)
+        log.info("relaying at %s", made.address)
         server = Peer(opened, SERVER, opened.federation.server_address)
         reader = Newsreader(opened, server.news)
         try:
@@ -53,4 +54,4 @@ def relay(
             reader.close()
             server.close()
             made.close()
-    note(f"relayed {made.bytes:,} bytes")
+        log.info("relayed %s bytes", f"{made.bytes:,}")

@@ -94,10 +94,13 @@ def read_problem(plan: Federation, data: Path | None, module: Path | None) -> Pr
 def check_options(table: SharedProblemTable, shape: list[int] | None) -> None:
     """Refuse what no agent could use while there are no kits yet: options, and classes that the loss does not have.
 
-    Where the plan tells no shape of a sample, that is what a vector and an image are both refused for.
+    Where the plan tells no shape of a sample, that is what a vector and an image are both refused for. A problem of
+    somebody's own is not tried: it may want samples of another shape, or other ones than blank.
     """
     from pisco.data import Dataset
 
+    if table.name not in PROBLEMS.rows:
+        return
     labels = np.array(table.classes or (0, 1))
     said = set()
     for each in [shape] if shape else [[1], [8, 8, 1]]:

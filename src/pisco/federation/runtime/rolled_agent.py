@@ -35,7 +35,7 @@ from pisco.federation.runtime.rolled import (
     rolled_told,
     rolled_where,
 )
-from pisco.federation.runtime.spending import START
+from pisco.federation.runtime.spending import ROLLS, START
 from pisco.federation.runtime.sums import Reporting
 from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.wire_pb2 import Request
@@ -207,6 +207,9 @@ class RolledAgent(Agent):
             raise Dropped  # begun by a plan from before a change: once more, with its links
         if roll.expelled != self._expelled:
             raise Dropped  # begun before somebody was expelled: once more, from a state that knows it
+        if self.spending is not None:  # by other rolls than before a restart it would be another gradient
+            told = self.where(self._round_on_wire, BOUNDARY).federation
+            self.spending.heard(ROLLS, [np.frombuffer(told, np.uint8)])
         self._called, self._attempted = True, roll
         self.present = self.epoch.places(roll.present)
         self._hops = rolled_hops(self.plan, self.routes, roll, self.place, self.present)

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 FILE = "privacy.json"
 START = -1
 """The place of what is done before the first round."""
+ROLLS = -1
+"""In place of a phase: the rolls that call us to an attempt, which say from which state and with whom."""
 
 
 class Spending:
