@@ -155,6 +155,12 @@ def test_all_methods_with_local_steps_take_as_many_gradients(base):
     assert counts["dsgt"] is None
 
 
+def test_gradients_are_counted_before_weights_are_solved_for(monkeypatch):
+    """FDLA of 120 agents took ten seconds for every method with local steps, finished ones too."""
+    monkeypatch.delattr(comparing.Config, "problem_and_network")
+    assert comparing.method_config(load("quick"), "kgt").algorithm.taken_by("name")["local_steps"] == 2
+
+
 def test_an_experiment_whose_own_step_is_called_otherwise_can_be_compared_with(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import pisco\n"

@@ -105,7 +105,7 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
         steps, trial = tables["algorithm"].get("local_steps"), kept | {"local_lr": 1.0, "local_steps": 2}
         if steps is not None:
             own = base.algorithm.with_step(1.0) if base.algorithm.is_auto else base.algorithm
-            like = base.problem_and_network()[0].params_like
+            like = base.build_problem().params_like  # without the weights, which may take minutes
             steps += uncounted(own.build(), like, steps) - uncounted(build(method, **trial), like, 2)
         kept["local_steps"] = 1 if steps is None else steps
     name = move(method, lambda path: path.expanduser().resolve()) if is_reference(method) else method

@@ -171,16 +171,18 @@ class Config(Table):
     clock: ClockTable | None = None
     privacy: PrivacyTable | None = None
 
-    def problem_and_network(self) -> tuple[Problem, Network]:
-        """What is trained, and over which network."""
+    def build_problem(self) -> Problem:
+        """What is trained."""
         if self.run.dtype == "float64":
             import jax
 
             jax.config.update("jax_enable_x64", True)  # before the first array is made
-        # The problem first: it knows at once when there are more agents than samples.
         problem = self.problem.build(self.network.agents, self.run.dtype)
-        problem = problem if self.privacy is None else problem.private(self.privacy.build())
-        return problem, self.network.build()
+        return problem if self.privacy is None else problem.private(self.privacy.build())
+
+    def problem_and_network(self) -> tuple[Problem, Network]:
+        """What is trained, and over which network; the problem knows at once of more agents than samples."""
+        return self.build_problem(), self.network.build()
 
     def build(self) -> tuple[Algorithm, Problem, Network]:
         """The three nouns, ready for `pisco.run`."""

@@ -138,7 +138,8 @@ def check_step(
             allowed = largest_safe_step(curvatures, other, **changed)
             remedies.append(f"{change} (stable up to {allowed:.2g})")
     if p is not None and p < 1:
-        remedies.append("a larger network.server_prob" if p else "a network.server that is reached")
+        coin = hasattr(network.server, "server_prob")  # other schedules take no chance
+        remedies.append("a larger network.server_prob" if coin else "a network.server that is reached more often")
     return Doubt(lr, seeming if seeming > 1 else worst, limit, seen[0], seen[1], tuple(remedies))
 
 
