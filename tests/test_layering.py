@@ -159,7 +159,7 @@ def known(name):
         elif isinstance(node, ast.Constant) and (named := str(node.value).partition(":")[0]) in NAMED:
             if named.split(".")[1:2] != name.split(".")[1:2]:  # a room may start itself
                 yield named  # as in [sys.executable, "-m", "pisco.cli.main"], or "pisco.theory.step_weights:pisco_step"
-        elif isinstance(node, ast.List) and STARTS.search(ast.unparse(node)):
+        elif isinstance(node, ast.List | ast.Tuple) and STARTS.search(ast.unparse(node)):
             yield "pisco.cli.main"  # as in subprocess.run(["pisco", "run"])
 
 

@@ -1,6 +1,7 @@
 """Targets: the direction comes from the metric and travels with a result, wherever one is asked for."""
 
 import json
+from dataclasses import replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -12,9 +13,12 @@ from pisco import InputError, Metric, Result
 from pisco.cli.main import app
 from pisco.costs import Prices
 from pisco.experiments import tune
+from pisco.experiments.compare import Entry, panels
 from pisco.metrics import METRICS, auc, by_column
 from pisco.planning.planner import plan
 from pisco.report.curves import page_numbers
+from pisco.report.panels import Curve
+from pisco.report.plots import column_panel
 from pisco.report.summary import paragraphs
 from pisco.report.tables import targets_table
 from pisco.results import measured
@@ -115,6 +119,24 @@ def test_reports_and_plots_know_users_metrics():
     assert drawn["test_auc"] == {"name": "test_auc", "title": "test AUC", "log": False, "percent": False}
     assert list(measured([result])) == ["grad_norm_sq_mean", "loss", "test_auc"]
     assert [ax.get_title() for ax in result.plot().axes[:3]] == ["running mean of ‖∇f(x̄)‖²", "loss f(x̄)", "test AUC"]
+
+
+def test_pictures_take_seeds_that_blew_up_as_worse_than_any():
+    values = np.array([[0.5], [0.6], [0.9], [np.nan], [np.nan]])
+    for metric, middle in ((AUC, 0.5), (replace(AUC, rising=False, unit="%"), 0.9)):
+        panel = column_panel(metric, [Curve("", np.zeros(1), values)], "rounds")
+        assert panel.curves[0].median_and_band(panel)[1].tolist() == [middle]
+
+
+def test_a_comparison_draws_what_it_aims_at():
+    entry = Entry("dsgd", None, None, made_up([0.5, 0.9], [0.5, 0.7]))
+    drawn = panels([entry], {"test_auc": 0.8, "test_error": 1.0}, Prices())
+    assert [row[0].title for row in drawn] == ["running mean of ‖∇f(x̄)‖²", "test AUC"]
+
+
+def test_a_report_says_how_many_seeds_met_a_target_from_the_start():
+    (words,) = paragraphs([made_up([0.9, 0.9], [0.5, 0.6], [0.5, 0.7])], {"test_auc": 0.8}, Prices())
+    assert "from the start" not in words and "with 1 of its 3 seeds only" in words
 
 
 def test_commands_take_the_columns_that_results_hold(tmp_path, monkeypatch):

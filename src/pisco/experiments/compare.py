@@ -25,12 +25,11 @@ from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
 from pisco.experiments.tune import GRID, TUNING_SEEDS, Trial, Tuned, tune
 from pisco.files import atomic_write, write_csv
-from pisco.metrics import METRICS
 from pisco.registry import check_apart, is_reference, label, move
 from pisco.report.panels import Curve, Panel
 from pisco.report.picture import draw
 from pisco.report.plots import column_panel
-from pisco.results import Result
+from pisco.results import Result, measured
 from pisco.results import compare as compare_results
 from pisco.settings import options
 from pisco.targets import USUAL as USUAL_TARGETS
@@ -66,12 +65,12 @@ def write(
     """Write `compare.csv` and `compare.png`; the records of the table, and where the picture is."""
     records, picture = [entry.record(targets, prices) for entry in entries], folder / "compare.png"
     write_csv(folder / "compare.csv", records)
-    draw(panels(entries, prices), picture, size=(5.0, 4.0), dpi=110)
+    draw(panels(entries, targets, prices), picture, size=(5.0, 4.0), dpi=110)
     return records, picture
 
 
-def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
-    """Training above, test accuracy below where it is known; against rounds, megabytes, price and, by a clock, time."""
+def panels(entries: Sequence[Entry], targets: Targets, prices: Prices) -> list[list[Panel]]:
+    """Training, test accuracy and the targets, where they are known; against rounds, megabytes, price and seconds."""
     against: dict[str, Callable[[Entry], np.ndarray]] = {
         "communication rounds": lambda entry: entry.result.column("round"),
         "MB sent by all": lambda entry: (
@@ -81,8 +80,8 @@ def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
     }
     if all("seconds" in entry.result.history for entry in entries):
         against["seconds by the clock"] = lambda entry: entry.result.column("seconds")
-    rows = []
-    for column in ("grad_norm_sq_mean", "test_accuracy"):
+    rows, known = [], measured([entry.result for entry in entries])
+    for column in dict.fromkeys((*USUAL_TARGETS, *targets)):
         row = []
         for x_title, x in against.items():
             curves = [
@@ -90,8 +89,9 @@ def panels(entries: Sequence[Entry], prices: Prices) -> list[list[Panel]]:
                 for index, entry in enumerate(entries)
                 if column in entry.result.history
             ]
-            row.append(column_panel(METRICS[column], curves, x_title)._replace(log_x=True))
-        if row[0].curves:
+            if curves:
+                row.append(column_panel(known[column], curves, x_title)._replace(log_x=True))
+        if row:
             rows.append(row)
     return rows
 

@@ -48,7 +48,7 @@ class Curve(NamedTuple):
         """
         # Seeds reach other byte counts in the same round, so x has a median as well.
         x = np.median(np.broadcast_to(self.x, self.y.shape), axis=0)
-        y = failures_last(self.y, rising=panel.percent)
+        y = failures_last(self.y, rising=panel.rising)
         middle, low, high = median_curve(y)
         seen = y[np.isfinite(y)]
         if seen.size:
@@ -152,6 +152,8 @@ class Panel(NamedTuple):
     log_x: bool = False
     log_y: bool = False
     percent: bool = False
+    rising: bool | None = None
+    """Whether larger is better in its curves: seeds that blew up count as worse than any."""
     legend: str = ""
     """A corner of the panel, "right" or "below" it; where nothing is said, below the whole figure with the others."""
     legend_title: str = ""

@@ -79,7 +79,8 @@ def _panel(results: Sequence[Result], metric: Metric, axis: str = "rounds") -> P
 
 def column_panel(metric: Metric, curves: Sequence[Curve], x_title: str) -> Panel:
     """Curves of a column of the history, with its title and scale."""
-    return Panel(metric.title, x_title, curves=curves, log_y=metric.log, percent=metric.unit == "%")
+    shown = {"log_y": metric.log, "percent": metric.unit == "%", "rising": metric.rising}
+    return Panel(metric.title, x_title, curves=curves, **shown)
 
 
 def labels_of(results: Sequence[Result]) -> list[str]:

@@ -184,7 +184,7 @@ def _target(each: Reached, prices: Prices) -> str:
     target = each.target
     if not len(each.rounds):
         return f"It never reached {target} (the best was {writing(target.metric)(each.best)})."
-    if not each.rounds.any():
+    if each.by_all and not each.rounds.any():
         return f"It met {target} from the start."
     paid = each.paid(prices)
     sentence = f"It first reached {target} after {_rounds(paid['rounds'].words(number))}"

@@ -63,7 +63,7 @@ def loss_and_accuracy(
     loss, accuracy = (curves(cells, column, labels, per_x=per_x) for column in ("loss", ACCURACY))
     return [
         Panel(f"{words}: training loss", x_title, "f(x̄)", loss, log_y=True),
-        Panel(f"{words}: test accuracy", x_title, "at x̄", accuracy, percent=True),
+        Panel(f"{words}: test accuracy", x_title, "at x̄", accuracy, percent=True, rising=True),
     ]
 
 

@@ -121,7 +121,7 @@ def present_different_p(found: dict[int, Studies]) -> Shown:
                 training, accuracy = (curves(cells, column, FEW) for column in (TRAINING, ACCURACY))
                 title = f"T_o = {steps}, {protocol}"
                 row.append(Panel(title, "rounds", "running mean of ‖∇f(x̄)‖²", training, log_x=True, log_y=True))
-                row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True))
+                row.append(Panel(title, "rounds", "test accuracy", accuracy, log_x=True, percent=True, rising=True))
         rows.append(row)
     settings = {each.name: each.settings() for forms in found.values() for each in forms.values()}
     verdicts = [v for form in found[1] for v in a9a.judge_different_p(found[1][form], found[10][form], form)]
