@@ -22,6 +22,7 @@ from typing import Any, Generic, Literal, TypeVar
 from pisco.errors import InputError, brief, check_distinct, suggest
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _BASIC = {float: ("a number", "0.1"), int: ("a whole number", "1"), bool: ("true or false", "true")}
 _BASIC |= {str: ("a text", '"…"')}
@@ -120,14 +121,24 @@ def checked(what: str, factory: Callable[..., T], *, something: bool = False) ->
     if not callable(factory):
         raise InputError(f"{what} is of type {type(factory).__name__}, expected a function; name one of the same file")
     known = list(options(factory).items())
+    by_place = sum(option.kind is not option.KEYWORD_ONLY for _, option in known)
 
     def call(*args: Any, **given: Any) -> T:
+        if len(args) > by_place and by_place < len(known):
+            raise InputError(
+                f"{what} takes {known[by_place][0]} by name, as in {known[by_place][0]}={args[by_place]!r}"
+            )
         made = factory(*args, **fit(what, dict(known[len(args) :]), given))
         if something and made is None:
             raise InputError(f"{what} returns None; end it with `return` and what it makes")
         return made
 
     return functools.update_wrapper(call, factory, updated=())
+
+
+def by_name(factory: F) -> F:
+    """`checked`, for what people call in Python."""
+    return typing.cast(F, checked(factory.__name__, factory))
 
 
 # ------------------------------------------------------------------------------------ files of Python

@@ -16,6 +16,7 @@ from pisco.errors import InputError, check_number
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
 from pisco.problems.supervised import Partition, check_dataset, floating
+from pisco.registry import by_name
 from pisco.types import Key, Params
 
 CHANNELS = (32, 64, 128)
@@ -77,6 +78,7 @@ class _CnnStart:
         }
 
 
+@by_name
 def cnn(
     dataset: Dataset,
     *,

@@ -14,6 +14,7 @@ from pisco.data import Dataset
 from pisco.errors import InputError, check_number
 from pisco.problems.problem import Problem
 from pisco.problems.supervised import Partition, agent_data, check_dataset, class_labels, floating, split, tested
+from pisco.registry import by_name
 
 
 @jax.custom_jvp
@@ -47,6 +48,7 @@ def _accuracy(params: jax.Array, batch: Any) -> jax.Array:
     return predicted == batch["labels"].astype(predicted.dtype)
 
 
+@by_name
 def logistic(
     dataset: Dataset,
     *,

@@ -15,6 +15,7 @@ from pisco.errors import check_counts
 from pisco.problems.classifier import as_floats, classifier, glorot
 from pisco.problems.problem import Problem
 from pisco.problems.supervised import Partition, check_dataset, floating
+from pisco.registry import by_name
 from pisco.types import Key, Params
 
 
@@ -41,6 +42,7 @@ class _MlpStart:
         }
 
 
+@by_name
 def mlp(
     dataset: Dataset,
     *,

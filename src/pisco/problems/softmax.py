@@ -14,6 +14,7 @@ from pisco.errors import check_number
 from pisco.problems.classifier import as_floats, classifier
 from pisco.problems.problem import Problem
 from pisco.problems.supervised import Partition, check_dataset, floating
+from pisco.registry import by_name
 from pisco.types import Key, Params
 
 
@@ -22,6 +23,7 @@ def _model(params: Params, features: jax.Array, key: Key | None) -> jax.Array:
     return flat @ params["w"] + params["c"]
 
 
+@by_name
 def softmax(
     dataset: Dataset,
     *,
