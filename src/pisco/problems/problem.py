@@ -131,7 +131,7 @@ class Problem:
         self.eval_batch = samples_at_once(self) if eval_batch is None else eval_batch
         if stream is not None:
             self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
-        if not (self.per_sample or self.together or isinstance(self.loss, WeightedLoss)):
+        if self.alone:
             check_alone(self)
         check_transform(self)
         check_metrics(self)
@@ -281,6 +281,11 @@ class Problem:
         alike = self.min_size == self.max_size and self.scales is None and not self.personal
         return alike and self.eval_samples is None and self.num_samples <= self.eval_batch
 
+    @property
+    def alone(self) -> bool:
+        """Whether a loss that gives the mean is asked of one sample at a time."""
+        return not (self.per_sample or self.together or isinstance(self.loss, WeightedLoss))
+
     def _all(self) -> Any:
         return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
 
@@ -316,9 +321,7 @@ class Problem:
 
     def weighted(self, weights: Sequence[float] | str | None) -> Problem:
         """The same problem with other weights of the agents."""
-        other = copy.copy(self)
-        other.scales = scales_of(weights, np.asarray(self.sizes))
-        return other
+        return self._counting(scales_of(weights, np.asarray(self.sizes)))
 
     def parted(self, parts: Mapping[str, Any]) -> Problem:
         """The same problem with leaves that are frozen, local or buffers, as `parts` of `Problem` says."""
@@ -327,13 +330,20 @@ class Problem:
         other = copy.copy(self)
         other._divide(parts)
         other.per_sample, other.convolves = check_loss(other)
+        if other.alone and self.together:
+            check_alone(other)
         check_metrics(other)
         return other
 
     def scaled(self, scale: float | None) -> Problem:
         """The part of one agent, whose loss others weigh; None leaves it as it is."""
+        return self._counting(self.scales if scale is None else jnp.full(self.num_agents, scale))
+
+    def _counting(self, scales: Any) -> Problem:
         other = copy.copy(self)
-        other.scales = self.scales if scale is None else jnp.full(self.num_agents, scale)
+        other.scales = scales
+        if other.alone and self.together:
+            check_alone(other)
         return other
 
     def private(self, privacy: Privacy | None, *, noise: Any = None, secret: Any = None) -> Problem:
