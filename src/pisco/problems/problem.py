@@ -131,8 +131,7 @@ class Problem:
         self.eval_batch = samples_at_once(self) if eval_batch is None else eval_batch
         if stream is not None:
             self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
-        if self.alone:
-            check_alone(self)
+        check_alone(self)
         check_transform(self)
         check_metrics(self)
 
@@ -281,11 +280,6 @@ class Problem:
         alike = self.min_size == self.max_size and self.scales is None and not self.personal
         return alike and self.eval_samples is None and self.num_samples <= self.eval_batch
 
-    @property
-    def alone(self) -> bool:
-        """Whether a loss that gives the mean is asked of one sample at a time."""
-        return not (self.per_sample or self.together or isinstance(self.loss, WeightedLoss))
-
     def _all(self) -> Any:
         return self.take(jnp.arange(self.num_samples)) if self.streams else self.data
 
@@ -330,8 +324,7 @@ class Problem:
         other = copy.copy(self)
         other._divide(parts)
         other.per_sample, other.convolves = check_loss(other)
-        if other.alone and self.together:
-            check_alone(other)
+        check_alone(other, before=self)
         check_metrics(other)
         return other
 
@@ -342,8 +335,7 @@ class Problem:
     def _counting(self, scales: Any) -> Problem:
         other = copy.copy(self)
         other.scales = scales
-        if other.alone and self.together:
-            check_alone(other)
+        check_alone(other, before=self)
         return other
 
     def private(self, privacy: Privacy | None, *, noise: Any = None, secret: Any = None) -> Problem:
