@@ -56,15 +56,18 @@ def test_families():
 
 def test_eigenvalues_of_many_agents(monkeypatch):
     """They crowd on a directed ring, which no iteration tells apart; beyond some agents nothing is dense."""
-    few = [graphs.directed_ring(60), graphs.directed_exponential(70), graphs.random_digraph(80, 0.2)]
+    few = [graphs.directed_ring(60), graphs.directed_exponential(70), graphs.random_digraph(90, 0.2)]
+    for n, step in ((300, 10), (400, 40)):  # rings with some links across
+        across = [(i, 7 * i % n) for i in range(1, n, step)]
+        few.append(pisco.Graph(n, [*((i, (i + 1) % n) for i in range(n)), *across], one_way=True))
     exact = [facts(pisco.Network(graph)) for graph in few]
     monkeypatch.setattr(spectral, "DENSE_UP_TO", 50)
     for graph, known in zip(few, exact, strict=True):
         found = facts(pisco.Network(graph))
         for name in ("mixing_rate", "smallest_eigenvalue"):
             assert found[name] == pytest.approx(known[name], rel=1e-9, abs=1e-12), graph
-    around = pisco.Graph(400, [*((i, (i + 1) % 400) for i in range(400)), (0, 5)], one_way=True)
-    with pytest.raises(pisco.InputError, match="eigenvalues of 400 agents with one-way links lie too close"):
+    around = pisco.Graph(1000, [*((i, (i + 1) % 1000) for i in range(1000)), (0, 5)], one_way=True)
+    with pytest.raises(pisco.InputError, match="eigenvalues of 1000 agents with one-way links lie too close"):
         _ = pisco.Network(around).mixing_rate
 
 

@@ -115,6 +115,15 @@ def test_a_mean_that_compares_samples_is_warned_of_where_they_are_taken_alone(lo
     assert len(said) == 1
     with pytest.warns(UserWarning, match=r"together is .*, and here it is measured one sample at a time"):
         small(loss, eval_samples=2)
+    equal = small(lambda p, b, k: loss(p["w"], b, k), {"w": jnp.ones(2), "b": jnp.ones(1)})
+    for changed in (
+        lambda: equal.weighted([0.2, 0.3, 0.5]),
+        lambda: equal.scaled(2),
+        lambda: equal.parted({"local": "b"}),
+    ):
+        with pytest.warns(UserWarning, match=r"together is .*, and here it is measured one sample at a time"):
+            changed()
+    equal.weighted(None)
     small(with_dropout, data=unequal)
     small(contrastive_each, data=unequal)
 

@@ -141,8 +141,12 @@ def _some(problem: Problem) -> tuple[Any, int]:
     return some, len(rows)
 
 
-def check_alone(problem: Problem) -> None:
-    """Warn where a mean loss is asked of one sample at a time, and is not the mean of what it says then."""
+def check_alone(problem: Problem, before: Problem | None = None) -> None:
+    """Warn where a mean loss is asked of one sample at a time, unless it was `before`, and is not their mean."""
+    if problem.per_sample or problem.together or hasattr(problem.loss, "weighted"):
+        return
+    if before is not None and not before.together:
+        return
     if objection := why_not_alone(problem):
         warnings.warn(objection, stacklevel=3)
 

@@ -131,8 +131,7 @@ class Problem:
         self.eval_batch = samples_at_once(self) if eval_batch is None else eval_batch
         if stream is not None:
             self.eval_batch = min(self.eval_batch, max(1, STREAM_BYTES // stream.sample_bytes))
-        if not (self.per_sample or self.together or isinstance(self.loss, WeightedLoss)):
-            check_alone(self)
+        check_alone(self)
         check_transform(self)
         check_metrics(self)
 
@@ -316,9 +315,7 @@ class Problem:
 
     def weighted(self, weights: Sequence[float] | str | None) -> Problem:
         """The same problem with other weights of the agents."""
-        other = copy.copy(self)
-        other.scales = scales_of(weights, np.asarray(self.sizes))
-        return other
+        return self._counting(scales_of(weights, np.asarray(self.sizes)))
 
     def parted(self, parts: Mapping[str, Any]) -> Problem:
         """The same problem with leaves that are frozen, local or buffers, as `parts` of `Problem` says."""
@@ -327,13 +324,18 @@ class Problem:
         other = copy.copy(self)
         other._divide(parts)
         other.per_sample, other.convolves = check_loss(other)
+        check_alone(other, before=self)
         check_metrics(other)
         return other
 
     def scaled(self, scale: float | None) -> Problem:
         """The part of one agent, whose loss others weigh; None leaves it as it is."""
+        return self._counting(self.scales if scale is None else jnp.full(self.num_agents, scale))
+
+    def _counting(self, scales: Any) -> Problem:
         other = copy.copy(self)
-        other.scales = self.scales if scale is None else jnp.full(self.num_agents, scale)
+        other.scales = scales
+        check_alone(other, before=self)
         return other
 
     def private(self, privacy: Privacy | None, *, noise: Any = None, secret: Any = None) -> Problem:
