@@ -228,7 +228,7 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: small(lambda x, batch, key: batch[:, 0] > x[0]), "loss returns bool, which has no gradient"),
         (lambda: pisco.problems.logistic(POINTS, agents=2), "the data set is of type ndarray, expected"),
         (lambda: pisco.problems.logistic(POINTS), "agents is missing; logistic needs it, as in agents = 1"),
-        (lambda: pisco.problems.mlp(POINTS, 3), "mlp takes agents by name, as in agents=3"),
+        (lambda: pisco.problems.mlp(POINTS, 3), "agents is missing; mlp needs it, as in agents = 1"),
         (lambda: pisco.problems.softmax(POINTS, agent=3), "softmax has no option 'agent'; did you mean 'agents'"),
         (lambda: pisco.problems.mlp([1, 2], agents=2), "the data set is of type list, expected"),
         (lambda: pisco.problems.cnn(POINTS, agents=2), "the data set is of type ndarray, expected"),

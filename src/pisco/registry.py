@@ -124,11 +124,7 @@ def checked(what: str, factory: Callable[..., T], *, something: bool = False) ->
     by_place = sum(option.kind is not option.KEYWORD_ONLY for _, option in known)
 
     def call(*args: Any, **given: Any) -> T:
-        if len(args) > by_place and by_place < len(known):
-            raise InputError(
-                f"{what} takes {known[by_place][0]} by name, as in {known[by_place][0]}={args[by_place]!r}"
-            )
-        made = factory(*args, **fit(what, dict(known[len(args) :]), given))
+        made = factory(*args, **fit(what, dict(known[min(len(args), by_place) :]), given))
         if something and made is None:
             raise InputError(f"{what} returns None; end it with `return` and what it makes")
         return made
