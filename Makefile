@@ -1,7 +1,6 @@
 # On a bare machine with Python 3.11+ and make: `make demo` and `make test` do everything.
 PYTHON ?= python3
-VENV := .venv
-LOWEST := .venv-lowest
+VENV := $(if $(LOWEST),.venv-lowest,.venv)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 DEV_STAMP := $(VENV)/.installed-dev
@@ -19,7 +18,8 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(STAMP): pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	$(if $(LOWEST),$(BIN)/python tools/lowest.py > $(VENV)/lowest.txt)
+	$(BIN)/python -m pip install --quiet $(if $(LOWEST),--constraint $(VENV)/lowest.txt) --editable '.[test]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml | $(VENV)/bin/python
@@ -41,14 +41,8 @@ test: $(STAMP) ## the tests (7 to 8 minutes on 2 cores)
 test-slow: $(STAMP) ## the tests that take minutes each
 	XLA_FLAGS="$$XLA_FLAGS" $(BIN)/python -m pytest -m slow
 
-$(LOWEST)/.installed: pyproject.toml tools/lowest.py
-	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python tools/lowest.py > $(LOWEST)/versions.txt
-	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/versions.txt --editable '.[test]'
-	@touch $@
-
-test-lowest: $(LOWEST)/.installed ## the tests with the lowest versions that pyproject.toml allows
-	$(LOWEST)/bin/python -m pytest -n auto --dist loadfile --no-loadscope-reorder -m 'not slow'
+test-lowest: ## the tests with the lowest versions that pyproject.toml allows (LOWEST=1: other targets with them)
+	@$(MAKE) --no-print-directory test LOWEST=1
 
 lint: $(DEV_STAMP) ## format check, lint and types
 	$(BIN)/ruff format --check .
@@ -89,4 +83,4 @@ proto: $(DEV_STAMP) ## write wire_pb2.py and keys_pb2.py anew from wire.proto an
 	$(BIN)/python -m grpc_tools.protoc -Isrc --python_out=src --pyi_out=src src/pisco/federation/runtime/*.proto
 
 clean: ## remove the environment and build products
-	rm -rf $(VENV) $(LOWEST) .peers .cache build dist site .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* .peers .cache build dist site .pytest_cache .ruff_cache
