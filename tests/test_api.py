@@ -1,5 +1,6 @@
 """Public is what `__all__` of a documented module names: docs/api.md has all of it, and nothing else."""
 
+import ast
 import functools
 import importlib
 import inspect
@@ -56,3 +57,29 @@ def test_every_public_name_is_documented(module):
         elif name != "__version__":
             assert any(thing is each for each in shown.values()), f"{name} has no entry in docs/api.md"
             assert inspect.getdoc(thing), f"{name} has no docstring"
+
+
+def told():
+    """What readers are shown: the blocks of the documentation, and the examples."""
+    root = PAGE.parents[1]
+    for page in (root / "README.md", *(root / "docs").rglob("*.md")):
+        yield from ((page.name, block) for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL))
+    yield from ((path.name, path.read_text()) for path in (root / "examples").rglob("*.py"))
+
+
+def test_readers_are_shown_public_names_alone():
+    public = [getattr(at(module), name) for module in PUBLIC for name in at(module).__all__]
+    private = set()
+    for where, text in told():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "pisco":
+                named = {f"{node.module}.{alias.name}": at(f"{node.module}.{alias.name}") for alias in node.names}
+            elif isinstance(node, ast.Attribute) and re.fullmatch(r"pisco(\.\w+)+", path := ast.unparse(node)):
+                parent = at(path.rpartition(".")[0])
+                named = {path: getattr(parent, node.attr)} if inspect.ismodule(parent) else {}
+            else:
+                continue
+            for path, thing in named.items():
+                if not inspect.ismodule(thing) and not any(thing is each for each in public):
+                    private.add((where, path))
+    assert not private, "name them in `__all__` and in docs/api.md, or show something else"

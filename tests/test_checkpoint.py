@@ -2,15 +2,19 @@
 
 import tracemalloc
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import pisco
 from pisco.engines import checkpoint as files
+from pisco.networks.varying import cycle
 from pisco.problems.logistic import LogisticLoss
 
 from test_engines import PROBLEM, RULE, assert_same, ring
+
+HALF = (np.eye(4) + np.eye(4)[::-1]) / 2
 
 
 def run(folder=None, **changes):
@@ -149,6 +153,50 @@ def test_another_loss_start_or_metric_is_noticed(tmp_path):
     for named, changes in {"loss": {"rho": 0.2}, "start": {"start": 1.0}, "metrics": {"metrics": {"two": one}}}.items():
         with pytest.raises(pisco.InputError, match=f"another experiment: {named} was"):
             train(resume=True, **changes)
+
+
+DETAILS = {
+    "gossip steps": ({}, {"gossip_steps": 2}),
+    "gossip first": ({}, {"gossip_before_server": True}),
+    "p_i": tuple({"server": pisco.per_agent(p)} for p in ([0.1, 0.2, 0.3, 0.1], [0.1, 0.3, 0.2, 0.1])),
+    "warm-up": tuple({"server": pisco.adaptive(4, warmup=warmup)} for warmup in (0, 3)),
+    "digits": tuple({"varying": pisco.edge_dropout(p)} for p in (0.2, 0.2000001)),
+    "matrices": tuple({"varying": cycle([np.eye(4), HALF][::step])} for step in (1, -1)),
+    "strikes": tuple({"guard": pisco.clip(strikes=strikes)} for strikes in (3, 4)),
+}
+"""Two networks that differ in what neither graph, weights nor a rounded number shows."""
+
+
+@pytest.mark.parametrize("name", DETAILS)
+def test_another_network_is_noticed_in_every_detail(tmp_path, name):
+    one, other = DETAILS[name]
+
+    def train(how, **options):
+        pisco.run(RULE, PROBLEM, pisco.Network.ring(4, **how), rounds=2, checkpoint=tmp_path, chunk_rounds=1, **options)
+
+    train(one)
+    train(one, resume=True)  # made anew, it is the same
+    with pytest.raises(pisco.InputError, match="another experiment: network (in detail )?was"):
+        train(other, resume=True)
+
+
+class Half:
+    """A compressor of a user's own, whose text holds an address."""
+
+    def __call__(self, tree, key):
+        return jax.tree.map(lambda x: x / 2, tree)
+
+    def message_bytes(self, tree):
+        return 4
+
+
+def test_a_compressor_of_ones_own_goes_on(tmp_path):
+    def train(**options):
+        rule = pisco.algorithms.compressed(inner=pisco.algorithms.dsgd(local_lr=0.1), compressor=Half())
+        return pisco.run(rule, PROBLEM, ring(), eval_every=1, **options)
+
+    train(rounds=2, checkpoint=tmp_path)
+    assert_same(train(rounds=4, checkpoint=tmp_path, resume=True), train(rounds=4))
 
 
 def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def test_a_step_that_fails_on_one_tuning_seed_is_rejected():
 def test_one_grid_and_one_set_of_tuning_seeds_everywhere():
     """The paper's studies, `pisco tune` and `pisco compare`; and nothing is judged on a seed that it was tuned on."""
     studied = inspect.signature(study.study).parameters
-    compared = inspect.signature(comparing.compare).parameters
+    compared = inspect.signature(comparing.compare_methods).parameters
     tuned = inspect.signature(tuning.tune).parameters
     assert studied["grid"].default == compared["grid"].default == tuned["grid"].default == tuning.GRID
     for found in (studied["tuning_seeds"], compared["tuning_seeds"], tuned["seeds"]):
@@ -195,7 +195,7 @@ def test_an_optimizer_that_fits_one_model_alone_can_be_compared_with(tiny):
 def stages(folder, methods=("pisco", "dsgd"), overrides=(), **changed):
     """Compare, and tell which work was done."""
     done = []
-    entries = comparing.compare(
+    entries = comparing.compare_methods(
         load("tiny.toml", overrides),
         methods,
         folder=Path(folder),
@@ -247,7 +247,7 @@ def test_ctrl_c_keeps_finished_methods_and_nothing_half_done(tiny, stage):
     def started(*what):
         now[:] = what
 
-    entries = comparing.compare(
+    entries = comparing.compare_methods(
         load("tiny.toml"), ("pisco", "dsgd"), folder=Path("here"), started=started, progress=interrupt, **SMALL
     )
     assert [entry.method for entry in entries] == ["pisco"]

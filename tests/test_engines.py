@@ -62,7 +62,7 @@ def test_batched_runs_agree_with_looped_ones(x64):
 
 def test_a_sweep_equals_its_single_runs():
     points = [(pisco.algorithms.dsgd(local_lr=lr), pisco.bernoulli(p)) for lr, p in ((0.01, 0.1), (0.02, 0.6))]
-    results = pisco.sweep(points, PROBLEM, ring(), rounds=15, batch_size=5, seeds=[0, 7])
+    results = pisco.sweep(points, PROBLEM, ring(), rounds=15, batch_size=5, seeds=[0, 7], eval_every=1)
     for (rule, server), result in zip(points, results, strict=True):
         alone = pisco.run(rule, PROBLEM, ring().with_server(server), rounds=15, batch_size=5, seed=[0, 7], eval_every=1)
         assert_same(result, alone)

@@ -46,9 +46,19 @@ def test_progress_is_a_bar_in_a_terminal(monkeypatch):
     assert sys.stderr.getvalue().count("\n") == 10
 
 
+def test_progress_says_of_which_round_its_numbers_are(capsys):
+    error = pisco.Metric("error", lambda params, batch: abs(batch["minimizer"][:, 0] - params[0]), rising=False)
+    test = {"minimizer": np.ones((2, 1), np.float32)}
+    world = pisco.Problem(WORLD.loss, WORLD.start, [WORLD.data] * 4, test=test, metrics=[error])
+    pisco.run(RULE, world, RING, rounds=20, eval_every=10, chunk_rounds=5, progress=True)
+    told = [line.partition(", ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert [line.endswith(at) for line, at in zip(told, ("(round 0)", "", "(round 10)", ""), strict=True)]
+    assert all("error 0." in line or "error 1" in line for line in told) and "(" not in told[1] + told[3]
+
+
 def test_progress_is_one_line_in_a_notebook(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipykernel", types.ModuleType("ipykernel"))
-    pisco.sweep([(RULE, pisco.never())], WORLD, RING, rounds=20, chunk_rounds=5, progress=True)
+    pisco.sweep([(RULE, pisco.never())], WORLD, RING, rounds=20, chunk_rounds=5, eval_every=1, progress=True)
     told = capsys.readouterr()
     assert told.out.count("\r") == 4 and told.out.count("\n") == 1 and not told.err
 

@@ -15,6 +15,7 @@ from pisco.cli import compare as command
 from pisco.cli.main import app
 from pisco.data.partition import deal
 from pisco.experiments import load
+from pisco.experiments.planned import diagnose_config
 from pisco.federation.plan import Federation
 from pisco.problems.registry import PROBLEMS
 from pisco.registry import load_file
@@ -280,7 +281,7 @@ class Wordy:
         ),
         (lambda: deal(pisco.data.load("work/mine.py:points"), lambda labels, agents: 3, 2), "partition returns 3"),
         (lambda: squeezed("Wider"), "the compressor Wider returns other shapes or dtypes than it is given"),
-        (lambda: squeezed("Wordy"), "message_bytes of the compressor Wordy returns is 'few', expected a number"),
+        (lambda: squeezed("Wordy"), "message_bytes of the compressor Wordy returns is 'few', expected a whole number"),
     ],
 )
 def test_mistakes_with_files_are_one_sentence(here, call, sentence):
@@ -451,6 +452,9 @@ WRITERS = {
     "roads.csv": lambda graph, path: np.savetxt(path, nx.to_numpy_array(graph), delimiter=","),
     "roads.npz": lambda graph, path: scipy.sparse.save_npz(path, nx.to_scipy_sparse_array(graph)),
     "roads.npy": lambda graph, path: np.save(path, nx.to_numpy_array(graph)),
+    "roads.adjlist": nx.write_adjlist,
+    "roads.tsv": lambda graph, path: np.savetxt(path, nx.to_numpy_array(graph), delimiter="\t"),
+    "ROADS.GraphML": nx.write_graphml,
 }
 
 
@@ -500,6 +504,8 @@ def test_agents_that_are_numbered_from_one_are_found_out(tmp_path, name):
         ("roads.edgelist", "", "roads.edgelist holds no links; write two"),
         ("roads.edgelist", "0 99999999999", "a network of 100,000,000,000 agents and 0 edges needs about"),
         ("roads.csv", "0,1e30\n1,2\n2,0\n", "the adjacency matrix has shape (3, 2)"),
+        ("roads.csv", "0,1,5\n1,2,5\n2,3,1\n", "its links 0, 2 and 2, 0 have unlike numbers (5 and 2); make them the"),
+        ("roads.gexf", "", "or a file that ends in .graphml, .edgelist"),
         (
             "roads.graphml",
             "<graphml xmlns='http://graphml.graphdrawing.org/xmlns'><graph edgedefault='directed'/></graphml>",
@@ -630,3 +636,59 @@ def test_a_federation_runs_an_algorithm_of_ones_own(here, tmp_path):
         rounds=4,
     )
     np.testing.assert_allclose(running.params(), simulated.params, atol=1e-5)
+
+
+SHY = """
+import pisco
+from pisco.types import Pair
+
+
+@pisco.algorithm
+def rule(*, local_lr: float = 0.3, local_steps: int = 5, direction: str = "down") -> Pair:
+    inner = pisco.algorithms.dsgd(local_lr=local_lr, local_steps=local_steps)
+    return Pair(inner.init, inner.round)
+
+
+def late(*, hours: int = 3):
+    return lambda key, k: k > hours
+
+
+def comb(*, agents: int):
+    return pisco.networks.graphs.from_edges([(i, i + 1) for i in range(agents - 1)])
+
+
+published = pisco.algorithms.Method(rule, "on a schedule of its own file", {}, {"server": "shy.py:late"})
+"""
+
+
+def test_what_a_rule_has_by_default_stays_so(here):
+    (here / "shy.py").write_text(SHY)
+    assert pisco_("check", "work/shy.py:rule", "--json").exit_code == 0
+    made = pisco_("federation", "init", "c", "--agents", 3, "--algorithm", "work/shy.py:rule")
+    assert made.exit_code == 0, made.output
+    assert Federation.load("c/federation.toml").algorithm.model_dump() == {"name": str(here / "shy.py:rule")} or (
+        "local_lr" not in Path("c/federation.toml").read_text()
+    )
+    config = load("quick", ["algorithm.name=work/shy.py:rule"])
+    assert diagnose_config(config, samples=200)  # a keyword called direction need not be an optimizer
+
+
+def test_files_that_a_method_of_ones_own_names_stand_beside_it(here):
+    (here / "shy.py").write_text(SHY)
+    method = pisco.algorithms.ALGORITHMS["work/shy.py:published"]
+    assert method.network["server"] == str(here / "shy.py:late")
+    told = pisco_("compare", "quick", "--algorithms", "work/shy.py:published", "--rounds", 4, "--seeds", 1)
+    assert told.exit_code == 0, told.output
+
+
+def test_results_name_graphs_and_schedules_of_ones_own(here):
+    (here / "shy.py").write_text(SHY)
+    network = ["network.graph=work/shy.py:comb", "network.agents=4", "network.server=work/shy.py:late"]
+    built = load("quick", [*network, "run.rounds=2"]).network.build()
+    assert repr(built) == "Network(shy.py:comb, 3 edges, weights=metropolis, server=custom(shy.py:late))"
+
+
+def test_a_federation_has_as_many_agents_as_the_file_of_its_links(here, roads):
+    nx.write_graphml(roads, here / "roads.graphml")
+    assert pisco_("federation", "init", "c", "--graph", "work/roads.graphml").exit_code == 0
+    assert len(Federation.load("c/federation.toml").roster) == 5

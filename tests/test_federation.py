@@ -202,7 +202,7 @@ def test_a_plan_names_metrics_of_test_data(tmp_path):
     assert "test_size" not in plan.build_problem(pisco.data.Dataset("mine", features, labels)).columns
     with pytest.raises(InputError, match="own.py:lag' is not of test data, and no member holds all agents"):
         make(problem=LOGISTIC | {"metrics": [f"{tmp_path}/own.py:lag"]})
-    with pytest.raises(InputError, match="agents is 'many', expected a number"):
+    with pytest.raises(InputError, match="agents is 'many', expected a whole number"):
         make("many")
 
 

@@ -114,7 +114,7 @@ def test_from_edges_and_adjacency():
         (lambda: graphs.ring(0), "agents is 0"),
         (lambda: graphs.ring(2.5), "whole number"),
         (lambda: graphs.ring(float("inf")), "whole number"),
-        (lambda: graphs.ring("ten"), "expected a number"),
+        (lambda: graphs.ring("ten"), "expected a whole number"),
         (lambda: graphs.grid(0, 3), "rows is 0"),
         (lambda: graphs.hypercube(40), "dim is 40"),
         (lambda: Graph(3, [(0, 3)]), r"edge \(0, 3\) is outside"),

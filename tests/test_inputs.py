@@ -1,5 +1,7 @@
 """What users get wrong from Python, and what used to be taken silently: right, or one sentence."""
 
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,8 +14,12 @@ from pisco.data.text import by_author
 from pisco.engines.job import attendance
 from pisco.engines.sizes import usual_eval_every
 from pisco.errors import InputError
+from pisco.experiments import load, resume
+from pisco.experiments.compare import compare_methods
+from pisco.experiments.tune import tune
+from pisco.federation.plan import Federation
 from pisco.interop import host
-from pisco.networks import graphs
+from pisco.networks import graphs, weights
 from pisco.planning.automatic import auto_step
 from pisco.planning.diagnosis import diagnose
 from pisco.planning.formulas import outlook
@@ -21,6 +27,7 @@ from pisco.planning.planner import plan
 from pisco.planning.steps import check_step
 from pisco.report.html import write_page
 from pisco.report.plots import plot_results
+from pisco.theory.safe_steps import largest_safe_step
 
 POINTS = np.arange(24.0, dtype=np.float32).reshape(3, 4, 2) / 10
 RULE, RING = pisco.algorithms.dsgd(local_lr=0.1), pisco.Network.ring(3)
@@ -75,6 +82,7 @@ def along(direction):
         lambda p, b, k: -(b @ (p - 1)).sum(),  # 0 at the start
         lambda p, b, k: squares(p, b, k).sum() / 32,  # a batch size of long ago
         lambda p, b, k: squares(p, b, k).sum() + 0.5 * jnp.vdot(p, p),
+        lambda p, b, k: squares(p, b, k).sum() + 100 * jnp.vdot(p - 1, p - 1),
         lambda p, b, k: squares(p.astype(jnp.bfloat16), b.astype(jnp.bfloat16), k).sum(),
     ],
 )
@@ -210,9 +218,9 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
     ("call", "sentence"),
     [
         (lambda: tried(seed=[0, 0]), "seed 0 is given 2 times; give different ones"),
-        (lambda: tried(rounds=True), "rounds is True, expected a number"),
-        (lambda: tried(eval_every=True), "eval_every is True, expected a number"),
-        (lambda: tried(chunk_rounds=False), "chunk_rounds is False, expected a number"),
+        (lambda: tried(rounds=True), "rounds is True, expected a whole number"),
+        (lambda: tried(eval_every=True), "eval_every is True, expected a whole number"),
+        (lambda: tried(chunk_rounds=False), "chunk_rounds is False, expected a whole number"),
         (lambda: small(data=np.full((3, 4, 2), "red")), "data holds <U3 such as .*'red'.*, expected numbers"),
         (lambda: small(data=np.ma.masked_less(POINTS, 1)), "data holds masked numbers; fill them"),
         (lambda: small(data=list(np.ma.masked_less(POINTS, 1))), "data holds masked numbers; fill them"),
@@ -293,7 +301,7 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: logistic(partition=lambda y, n: [y]), r"called as f\(labels, agents=…\); name yours so \(missing a"),
         (lambda: logistic(dtype="x"), "dtype is 'x', expected a floating dtype"),
         (lambda: logistic(dtype="int32"), "dtype is 'int32', expected a floating dtype"),
-        (lambda: pisco.sample(2, agents="x"), "agents is 'x', expected a number"),
+        (lambda: pisco.sample(2, agents="x"), "agents is 'x', expected a whole number"),
         (lambda: pisco.Network.ring(3, sampling=3), r"sampling is 3, expected who reports, as in pisco\.sample"),
         (lambda: pisco.Network.ring(3, varying="matching"), "varying is 'matching', expected links that vary"),
         (lambda: pisco.clip(guard_server="yes"), "guard_server is 'yes', expected True or False"),
@@ -325,10 +333,22 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: plan(RING, small(), rounds=2), "problem is Network.*, expected one such as pisco.problems"),
         (lambda: plan(small(), RING, rounds=2, prices=(10, 1)), r"prices is \(10, 1\), expected Prices"),
         (lambda: plan(small(), RING, rounds=2, target={"loss": 1}), r"target is .*, as in \('loss', 0.5\)"),
-        (lambda: plan(small(), RING, rounds=2, batch_size="full"), "batch_size is 'full', expected a number"),
+        (lambda: plan(small(), RING, rounds=2, batch_size="full"), "batch_size is 'full', expected a whole number"),
         (lambda: outlook(RING, RING, rounds=2), "problem is Network.*, expected one such as"),
         (lambda: outlook(small(), pisco.Network.ring(5), rounds=2), "has 3 agents and the network 5; give both the"),
         (lambda: auto_step(RULE, small(), small(), rounds=2), "network is Problem.*, expected one such as"),
+        (lambda: auto_step(RULE, small(), RING, rounds=2), r"rule is dsgd.*, expected a function of a step size"),
+        (lambda: plan(small(), RING, rounds=2, probabilities=0.2), "probabilities is 0.2; give at least one p to try"),
+        (lambda: largest_safe_step([1.0, 2.0], np.eye(3), local_steps=0), "of 2 agents and weights of 3; give one for"),
+        (lambda: pisco.problems.quadratic("a", "b"), "hessians and minimizers hold something else than numbers"),
+        (lambda: load(3), "the experiment is 3, expected the name of a preset or a file"),
+        (lambda: resume(3), "the folder is 3, expected one that"),
+        (lambda: tune("quick"), "the experiment is 'quick', expected one that is loaded"),
+        (lambda: compare_methods("quick", folder=Path("x")), "the experiment is 'quick', expected one that is loaded"),
+        (lambda: compare_methods(load("quick"), "dsgd", folder=Path("x")), "methods is 'dsgd'; name algorithms, as in"),
+        (lambda: weights.fdla(RING), "the graph is .*Network.*, expected a Graph"),
+        (lambda: Federation.create("c", rounds=1, algorithm="dsgd"), "algorithm is 'dsgd', expected a table"),
+        (lambda: tried(rounds=2**31), "rounds is 2147483648, expected a number at most 2147483647"),
         (lambda: check_step(small(), small(), RING, rounds=2), "algorithm is Problem.*, expected one such as"),
         (
             lambda: check_step(RULE, small(), pisco.Network.ring(5), rounds=2),

@@ -206,8 +206,14 @@ def chosen(rows, batches=None):
         (mlp, endless, "cannot be indexed"),
         (mlp, lambda: samples(slice(0, 0)), "empty"),
         (mlp, lambda: torch.utils.data.DataLoader(endless()), "cannot be indexed"),
-        (mlp, lambda: chosen([1, 2]), r"by a SubsetRandomSampler, .* torch.utils.data.Subset"),
+        (mlp, lambda: chosen([1, 2]), r"by a SubsetRandomSampler of its own, .* torch.utils.data.Subset"),
         (mlp, lambda: chosen([1, 2], batches=2), "by a SubsetRandomSampler"),
+        (mlp, lambda: torch.utils.data.DataLoader(samples(), batch_sampler=[[0, 1], [2]]), "by a list of its own"),
+        (
+            mlp,
+            lambda: torch.utils.data.DataLoader(samples(), sampler=torch.utils.data.SequentialSampler(range(5))),
+            "by a SequentialSampler of its own",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_with_a_sentence(module, data, words):
@@ -334,6 +340,25 @@ def test_buffers_need_not_take_every_number():
 
     made = interop.problem(Dropped, torch.nn.functional.cross_entropy, samples())
     assert made.kinds.of("frozen") == ["chance"]
+
+
+def test_buffers_that_some_samples_leave_as_they_are_are_renewed():
+    """A running maximum of small numbers stands still once it is large."""
+
+    class Peak(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.out = torch.nn.Linear(5, 3)
+            self.register_buffer("peak", torch.zeros(()))
+
+        def forward(self, x):
+            if self.training:
+                self.peak.copy_(torch.maximum(self.peak, x.abs().max()))
+            return self.out(x)
+
+    for scale in (0.01, 10):
+        data = torch.utils.data.TensorDataset(scale * torch.tensor(FEATURES), torch.tensor(CLASSES))
+        assert interop.problem(Peak, torch.nn.functional.cross_entropy, data).kinds.of("buffers") == ["peak"]
 
 
 PARTS = [slice(0, 8), slice(8, 16), slice(16, 24)]

@@ -18,6 +18,7 @@ from pisco import theory
 from pisco.algorithms.registry import ALGORITHMS
 from pisco.cli.main import app
 from pisco.costs import Prices
+from pisco.errors import InputError
 from pisco.experiments import Config, load, planned, presets
 from pisco.experiments.planned import panels, plan_config, planned_config
 from pisco.networks import graphs
@@ -477,6 +478,20 @@ def test_auto_is_safe_and_fast(seconds):
         pisco.run(rule(lr), IDENTICAL, fdla, rounds=100).history["grad_norm_sq_mean"][-1] for lr in (step, step / 8)
     ]
     assert ended[0] < ended[1]
+
+
+def test_auto_finds_no_step_where_none_is_stable(monkeypatch):
+    """An eigenvalue of −1, and no time for a trial that would show it."""
+    back_and_forth = (np.roll(np.eye(4), 1, 0) + np.roll(np.eye(4), -1, 0)) / 2
+    problem = pisco.problems.quadratic([[[1.0]], [[2.0]], [[3.0]], [[1.5]]], [[0.0], [2.0], [1.0], [5.0]])
+    network = pisco.Network(weights=back_and_forth)
+    monkeypatch.setattr("pisco.planning.steps.TRIAL_SECONDS", 60.0)
+
+    def rule(lr):
+        return pisco.algorithms.pisco(local_lr=lr, local_steps=1)
+
+    with pytest.raises(InputError, match="no step size down to .* lowers the loss over so many rounds"):
+        auto_step(rule, problem, network, rounds=5000, seconds=1e-3)
 
 
 @pytest.mark.slow

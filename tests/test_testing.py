@@ -1,10 +1,12 @@
 """`pisco.testing.check_algorithm` and `pisco check`: every kind of mistake is caught and named."""
 
 import random
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax import lax
 from typer.testing import CliRunner
@@ -35,6 +37,52 @@ def rule(one_round, init=lambda params, key, grad, mix: State(params), needs=Non
         return Pair(init, lambda *args: one_round(local_lr, *args), needs or Needs())
 
     return mistaken(local_lr=0.1)
+
+
+class Inner(NamedTuple):
+    """A state with fields that are called as those of others."""
+
+    params: Any
+    inner: Any
+    tracker: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Plain:
+    params: Any
+
+
+def test_a_field_of_the_state_may_be_called_as_one_likes(tmp_path):
+    import optax
+
+    adam = optax.scale_by_adam()
+
+    def one_round(lr, state, key, grad, mix):
+        moves, inner = jax.vmap(adam.update)(grad(state.params, key), state.inner)
+        return Inner(mix(descend(state.params, lr, moves)), inner)
+
+    mine = rule(one_round, lambda params, key, grad, mix: Inner(params, jax.vmap(adam.init)(params)))
+    assert check_algorithm(mine).passed
+    problem = pisco.problems.quadratic([[[1.0]], [[2.0]], [[3.0]]], [[0.0], [2.0], [1.0]])
+    results = [pisco.run(mine, problem, pisco.Network.ring(3), rounds=3, engine=e) for e in ("scan", "sharded")]
+    assert np.allclose(*(result.history["loss"] for result in results))
+    assert all("tracking_error" not in result.history for result in results)
+
+
+def test_a_state_may_be_a_dataclass_with_buffers_too():
+    def one_round(lr, state, key, grad, mix):
+        return Plain(mix(descend(state.params, lr, grad(state.params, key))))
+
+    def loss(params, batch, key):
+        return (batch - params["x"]) ** 2, {"seen": batch.mean()}
+
+    start, data = {"x": jnp.zeros(()), "seen": jnp.zeros(())}, np.arange(6.0).reshape(3, 2)
+    problem = pisco.Problem(loss, start, data, parts={"buffers": "seen"})
+    mine = rule(one_round, lambda params, key, grad, mix: Plain(params))
+    for each in (mine, pisco.algorithms.compressed(inner=mine)):
+        result = pisco.run(each, problem, pisco.Network.ring(3, server=pisco.always()), rounds=2, batch_size=2)
+        assert np.ptp(result.params["seen"]) > 0  # each agent's own batch, after the last average
 
 
 def clipped_over_the_stack(lr, state, key, grad, mix):

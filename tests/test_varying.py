@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import pisco
 from pisco.networks import graphs
+from pisco.networks.mixing import Dense
 from pisco.networks.rounds import draw_round
 from pisco.networks.varying import cycle, function_of_round
 
@@ -100,9 +101,13 @@ def test_bad_varying_networks_are_refused():
             cycle(matrices)
     for rule, sentence in (
         (lambda key, k: jnp.eye(6), r"varying=<lambda> makes no links; wrap a function of \(key, round\) in"),
-        (pisco.edge_dropout, "varying=edge_dropout fails .*; call a rule, as in"),
+        (pisco.edge_dropout, "varying=edge_dropout fails .*; give links that vary, as in"),
         (function_of_round(3), "function_of_round.* fails .TypeError: 'int' object is not callable"),
         (function_of_round(lambda key, k: jnp.float32(k)), r"has shape \(\), expected n × n"),
+        (
+            lambda graph, weights: np.linalg.inv(np.zeros((6, 6))),
+            r"<lambda> fails on the graph .*LinAlgError: Singular",
+        ),
     ):
         with pytest.raises(pisco.InputError, match=sentence):
             _ = pisco.Network.ring(6, varying=rule).gossip
@@ -114,6 +119,29 @@ def test_bad_varying_networks_are_refused():
         _ = pisco.Network.ring(5, varying=function_of_round(lambda key, k: jnp.ones((5, 5)))).gossip
     with pytest.raises(pisco.InputError, match="cannot be combined"):
         pisco.Network.ring(5, server=pisco.per_agent([0.5] * 5), varying=pisco.random_matching())
+
+
+class Steady:
+    """Links of one's own that are no pytree."""
+
+    def __init__(self, weights):
+        self.weights = weights.toarray()
+
+    def draw(self, key, round_index):
+        return Dense(jnp.asarray(self.weights.T)), jnp.int32(12)
+
+
+def test_links_of_ones_own_need_not_be_a_pytree():
+    (plain, own) = (pisco.Network.ring(6, varying=v) for v in (None, lambda graph, weights: Steady(weights)))
+    problem, rule = pisco.problems.quadratic(np.ones((6, 1, 1)), np.arange(6.0)[:, None]), pisco.algorithms.dsgd
+    ended = [pisco.run(rule(local_lr=0.1), problem, network, rounds=3).params for network in (plain, own)]
+    np.testing.assert_allclose(*ended, rtol=1e-6)
+
+
+def test_no_link_can_fail_where_there_is_none():
+    network = pisco.Network(pisco.networks.graphs.from_edges([], 3), varying=pisco.edge_dropout(0.3))
+    operator, edges = network.gossip.rule.draw(jax.random.key(0), 0)
+    assert edges == 0 and (operator.weights[:3] == 1).all()
 
 
 @given(st.integers(0, 300), st.integers(1, 3))

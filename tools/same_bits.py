@@ -27,7 +27,6 @@ import jax, numpy as np
 import pisco
 from pisco.errors import InputError
 from pisco.experiments import load, presets
-from pisco.problems.subsample import subsample
 
 folder, rounds, samples, sparse, *names = sys.argv[1:]
 warnings.simplefilter("ignore")
@@ -37,6 +36,7 @@ for name in names or presets():
     try:
         config = load(name, settings)
         if int(samples):
+            from pisco.problems.subsample import subsample
             algorithm, problem, network = config.build()
             options = {"rounds": config.run.rounds, "batch_size": config.run.batch_size, "eval_every": every}
             problem, seed = subsample(problem, int(samples)), config.run.seed_or_seeds()

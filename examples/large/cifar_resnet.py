@@ -11,6 +11,7 @@ import numpy as np
 from models import ResNet
 
 import pisco
+from pisco.problems.supervised import split
 from pisco.problems.transforms import random_crop, random_flip
 
 usual = {"agents": 10, "batch_size": 32, "local_steps": 8, "rounds": 150, "local_lr": "1e-3", "data": "cifar10"}
@@ -26,7 +27,7 @@ else:
     images = pisco.data.load(chosen.data)
 order = "iid" if chosen.shuffled else "dirichlet"
 how = {} if chosen.shuffled else {"alpha": 0.1}
-rows = pisco.data.partition.deal(images, order, chosen.agents, seed=0, **how)
+rows = split(images, chosen.agents, order, {"seed": 0, **how})
 chosen.shuffled, told = False, chosen.shuffled
 parts = [{"x": images.features[each], "y": images.labels[each].astype(np.int32)} for each in rows]
 test = {"x": images.test_features, "y": images.test_labels.astype(np.int32)}

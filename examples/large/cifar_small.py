@@ -13,6 +13,7 @@ from jax import lax
 from models import cross_entropy, draw
 
 import pisco
+from pisco.problems.supervised import split
 
 usual = {"agents": 10, "batch_size": 16, "local_steps": 8, "rounds": 60, "local_lr": "3e-3", "data": "cifar10"}
 chosen = methods.options(__doc__, **usual)
@@ -57,7 +58,7 @@ images = pisco.data.Dataset(
     *("small", small(images.features[first]), images.labels[first]),
     *(small(images.test_features[:4000]), images.test_labels[:4000]),
 )
-rows = pisco.data.partition.deal(images, order.pop("method"), chosen.agents, seed=0, **order)
+rows = split(images, chosen.agents, order.pop("method"), {"seed": 0, **order})
 chosen.shuffled, told = False, chosen.shuffled
 parts = [{"x": images.features[each], "y": images.labels[each].astype(np.int32)} for each in rows]
 test = {"x": images.test_features, "y": images.test_labels.astype(np.int32)}

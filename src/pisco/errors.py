@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+__all__ = ["InputError", "check_counts", "check_number", "check_positive"]
+
 T = TypeVar("T")
 
 
@@ -124,13 +126,13 @@ def check_number(
         return
     given = value.item() if hasattr(value, "dtype") and np.ndim(value) == 0 else value
     if not isinstance(given, Real) or isinstance(given, bool):
-        raise InputError(f"{name} is {value!r}, expected a number")
+        raise InputError(f"{name} is {value!r}, expected a {'whole ' * integer}number")
     number = float(given)
     if integer and not number.is_integer():
         raise InputError(f"{name} is {value!r}, expected a whole number")
     below = number <= low if open_low else number < low
     if not math.isfinite(number) or below or number > high:
-        bounds = [f"greater than {low:g}" if open_low else f"at least {low:g}"] if low > -math.inf else []
-        bounds += [f"at most {high:g}"] if high < math.inf else []
+        bounds = [f"{'greater than' if open_low else 'at least'} {low:.10g}"] if low > -math.inf else []
+        bounds += [f"at most {high:.10g}"] if high < math.inf else []
         kind = "finite number" if math.isinf(number) and bounds else "number"
         raise InputError(f"{name} is {value!r}, expected a {kind} {' and '.join(bounds) or 'that is finite'}")

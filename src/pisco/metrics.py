@@ -93,7 +93,8 @@ def consensus_error(state: State, here: Placement) -> jax.Array:
 
 def tracking_error(state: State, here: Placement) -> jax.Array | None:
     """(1/n)·Σᵢ‖yᵢ − ȳ‖² of the leaves that are sent."""
-    return here.spread(only(state.tracker)) if isinstance(state, HasTracker) else None
+    tracks = isinstance(state, HasTracker) and jax.tree.structure(state.tracker) == jax.tree.structure(state.params)
+    return here.spread(only(state.tracker)) if tracks else None
 
 
 METRICS: dict[str, Metric] = {
@@ -121,6 +122,10 @@ METRICS: dict[str, Metric] = {
     )
 }
 """What the library measures itself, in the order in which it is shown."""
+
+
+GRADIENT = ("grad_norm_sq", "grad_norm_sq_mean")
+"""The columns of ‖∇f(x̄)‖²."""
 
 
 def _adopted(what: str, found: Any) -> Metric:

@@ -305,6 +305,8 @@ class Registry(Mapping[str, T], Generic[T]):
                 said = f"cannot be loaded from {entry.value} ({brief(error)})"
                 raise InputError(f"{self.kind} {name!r} {said}") from error
         own = f', or your own, as in "{name}:function"' if name.endswith(".py") else ""
+        if Path(name).suffix and self.suffixes and not own:
+            own = f", or a file that ends in {', '.join(self.suffixes)}"
         known = suggest(name, self) if len(self) else f'name one of your own, as in "my.py:{name}"'
         raise InputError(f"unknown {self.kind} {name!r}; {known}{own}")
 
@@ -314,7 +316,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def is_data(self, name: Any) -> bool:
         """Whether a name is that of a file of data which this table reads."""
-        return isinstance(name, str) and Path(name).suffix in self.suffixes
+        return isinstance(name, str) and Path(name).suffix.lower() in self.suffixes
 
     def __contains__(self, name: object) -> bool:
         return name in self.rows or is_reference(name) or self.is_data(name) or name in self._others

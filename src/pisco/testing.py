@@ -20,7 +20,7 @@ from pisco.attacks.poison import poisoned
 from pisco.costs import message_sizes
 from pisco.engines.evaluate import innermost
 from pisco.errors import InputError, brief
-from pisco.federation.runtime.cut import Stages, exchange
+from pisco.federation.runtime.cut import Cut, exchange
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import RoundMix, Told
 from pisco.tree import mean_over_agents, num_bytes, stack_agents
@@ -212,7 +212,7 @@ def _tracked(trial: _Trial) -> str:
 def _costs(trial: _Trial) -> str:
     agents, state = trial.agents(), trial.after()
     mix = agents.mix(lambda tree: exchange(tree, "mix"))
-    cut = Stages(lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state)  # as in a federation
+    cut = Cut(lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state)  # as in a federation
     sent = [num_bytes(leaves) // AGENTS for _, leaves in cut.messages]
     counted = message_sizes(trial.rule, state.params, AGENTS).whole
     return "" if sent == counted else f"a round sends {sent} bytes a link, {counted} are counted; mix alike always"

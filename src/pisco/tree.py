@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+__all__ = ["add", "descend", "lerp", "repeat", "scale", "subtract", "track", "where_agents", "zeros_like"]
+
 Tree = Any
 
 

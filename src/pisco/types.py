@@ -19,7 +19,7 @@ from pisco.errors import InputError
 from pisco.parts import sent_only
 from pisco.registry import Options, fit, options
 
-__all__ = ["Algorithm", "Grad", "Mix", "Needs", "Pair", "Pushed", "StartMix", "algorithm"]
+__all__ = ["Algorithm", "Around", "Grad", "Key", "Mix", "Needs", "Pair", "Params", "Pushed", "StartMix", "algorithm"]
 
 Params = Any
 """Any pytree of arrays. In an engine that stacks agents, every leaf leads with the agent axis."""
@@ -124,12 +124,14 @@ class StartMix:
             object.__setattr__(self, name, sent_only(getattr(self, name)))
 
 
-@runtime_checkable
-class HasInner(Protocol):
-    """The state of a method around another one; what is measured is the inner one's."""
+class Around:
+    """Base of the state of a method around another one, a dataclass: what is measured is that of its `inner`."""
 
-    params: Params
     inner: Any
+
+    @property
+    def params(self) -> Params:
+        return self.inner.params
 
 
 @runtime_checkable

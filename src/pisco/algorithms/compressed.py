@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 
 from pisco.algorithms.compressors import Identity
 from pisco.errors import check_positive
 from pisco.tree import add, subtract, where_agents, zeros_like
-from pisco.types import Algorithm, Compressor, Grad, Key, Mix, Pair, Params, StartMix, State, algorithm
+from pisco.types import Algorithm, Around, Compressor, Grad, Key, Mix, Pair, Params, StartMix, State, algorithm
 
 
-class CompressedState(NamedTuple):
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class CompressedState(Around):
     """The inner method's state, and for every exchange what neighbours and server already know of each agent."""
 
     inner: State
     gossiped: list[Any]
     reported: list[Any]
-
-    @property
-    def params(self) -> Params:
-        return self.inner.params
 
 
 @algorithm
@@ -69,7 +68,7 @@ def compressed(*, inner: Algorithm, consensus_lr: float = 1.0, compressor: Compr
 
     def rebase(state: CompressedState) -> CompressedState:
         assert inner.rebase is not None
-        return state._replace(inner=inner.rebase(state.inner))  # copies may be any: they move no mean
+        return replace(state, inner=inner.rebase(state.inner))  # copies may be any: they move no mean
 
     needs = inner.needs._replace(steady_links=True, doubly_stochastic=True, one_way=False)
     return Pair(init, one_round, needs, rebase if inner.rebase is not None else None)

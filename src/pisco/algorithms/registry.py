@@ -6,8 +6,10 @@ entry points of the group `pisco.algorithms`, or named as "my_algos.py:extra".
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pisco.algorithms.beer import beer
@@ -31,7 +33,7 @@ from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.scaffold import scaffold
 from pisco.algorithms.sd_gt import sd_gt
 from pisco.errors import InputError, check_counts
-from pisco.registry import Options, Registry, checked, fit, options
+from pisco.registry import Options, Registry, checked, fit, is_reference, move, options
 from pisco.types import Algorithm
 
 
@@ -105,10 +107,21 @@ class Method:
         return {name: option for name, option in options(self.factory).items() if name not in self.fixed}
 
 
+def needed(name: str, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the usual hyperparameters that a method has no default for."""
+    taken = ALGORITHMS[name].hyperparameters
+    return {key: value for key, value in usual.items() if key in taken and taken[key].default is taken[key].empty}
+
+
 def _method(what: str, found: Any) -> Method:
     """A row as it is, or around a factory from elsewhere, described by the first line of its docstring."""
     if isinstance(found, Method):
-        return found
+        named = {key: value for key, value in found.network.items() if is_reference(value)}
+        if not named:
+            return found
+        beside = Path(inspect.getfile(inspect.unwrap(found.factory))).parent  # where its own files stand
+        moved = {key: move(value, lambda path: beside / path) for key, value in named.items()}
+        return replace(found, network={**found.network, **moved})
     checked(what, found)
     return Method(found, ((found.__doc__ or "").strip().splitlines() or [what])[0].rstrip(".:"))
 

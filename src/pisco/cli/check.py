@@ -32,11 +32,10 @@ def check(
 
       pisco check my_algos.py:extra --set local_lr=0.1
     """
-    from pisco.algorithms.registry import ALGORITHMS
+    from pisco.algorithms.registry import needed
     from pisco.testing import check_algorithm
 
-    usual = {key: value for key, value in USUAL.items() if key in ALGORITHMS[algorithm].hyperparameters}
-    report = check_algorithm(algorithm, **usual | key_values(settings))
+    report = check_algorithm(algorithm, **needed(algorithm, USUAL) | key_values(settings))
     if as_json:
         say_json({"rule": report.rule, "passed": report.passed, "checks": dict(report.checks)})
     else:

@@ -130,7 +130,7 @@ def compare(
         def started(method: str, stage: str) -> None:
             progress.describe(f"{place[method]}/{len(methods)} {stage} {method}")
 
-        entries = comparing.compare(
+        entries = comparing.compare_methods(
             base,
             methods,
             folder=folder,

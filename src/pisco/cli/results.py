@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -81,7 +82,7 @@ def show(
         ("folder", *(str(folder) for folder in folders)),
         ("rounds run", *(str(result.rounds) for result in results)),
         ("measured every", *(_stride(result) for result in results)),
-        *((title(name), *(_words(name, record[name]) for record in records)) for name in fields),
+        *((title(name), *(_words(name, record) for record in records)) for name in fields),
         ("diverged", *("yes" if record["diverged"] else "no" for record in records)),
     ]
     print_table("Results, medians over seeds", ("", *(record["label"] for record in records)), rows)
@@ -108,9 +109,10 @@ def _stride(result: Result) -> str:
     return "round" if most == 1 else f"{most:,} rounds" if most else "–"
 
 
-def _words(name: str, value: float | None) -> str:
+def _words(name: str, record: Mapping[str, Any]) -> str:
+    value, column = record[name], name.partition(" to ")[2]
     if value is None:
-        return "not measured" if name.startswith("final ") else "not reached"
+        return "not measured" if not column or record[f"seeds to {column}"] is None else "not reached"
     return size(value) if name.startswith("bytes") else f"{value:,.5g}"
 
 

@@ -31,8 +31,8 @@ def as_arrays(what: str, tree: Any) -> Any:
         array = _plain(where, value)
         if array.dtype.kind in "OSUMm":
             raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
-        if array.dtype.char == "g":  # longer than jax has
-            array = array.astype(np.float64)
+        if array.dtype.char in "gG":  # longer than jax has
+            array = array.astype(np.complex128 if array.dtype.char == "G" else np.float64)
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
         with np.errstate(over="ignore", invalid="ignore"):
             cast = array.astype(kept, copy=False)

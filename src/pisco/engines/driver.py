@@ -25,6 +25,7 @@ from pisco.engines.history import History, diverged_at
 from pisco.engines.job import Engine, Job, carry_shapes, even_chunk, next_segment
 from pisco.engines.sizes import check_sizes
 from pisco.errors import InputError, check_counts, writing
+from pisco.metrics import Metric
 from pisco.seeds import seed_key, streams
 from pisco.tree import like_many
 from pisco.trouble import deferring, heeding
@@ -40,6 +41,8 @@ class Progress:
     done: int
     rounds: int
     row: dict[str, np.ndarray]  # the newest measurement, one value per run
+    measured: int = 0  # and its round
+    metrics: tuple[Metric, ...] = ()  # the problem's own
     so_far: Callable[[], Any] = lambda: None
     """Everything by now, put together when called: `drive` gives an `Outcome` without parameters, `run` a `Result`."""
 
@@ -217,7 +220,8 @@ def drive(
                 stopping = True
                 break
             if progress:
-                progress(Progress(done, rounds, history.rows[-1], outcome))
+                newest = (history.rows[-1], history.rounds[-1])
+                progress(Progress(done, rounds, *newest, job.problem.metrics, outcome))
             due = checkpoints is not None and time.monotonic() - saved_at > CHECKPOINT_SECONDS
             stopping, due = engine.group.agree(asked_to_stop(), due)
             if due:

@@ -7,6 +7,7 @@ leaves. f is then the mean of the agents' losses at these, a metric of test data
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
 from pisco.problems.blocks import sample_values
 from pisco.problems.problem import Problem
 from pisco.tree import squared_norm, widened
-from pisco.types import HasInner, Params, State
+from pisco.types import Around, Params, State
 
 exact_products = jax.default_matmul_precision("highest")
 """For what is reported: accelerators round the factors of a float32 product to 10 bits unless told otherwise."""
@@ -135,13 +136,17 @@ def agent_errors(state: State) -> dict[str, Any]:
 
 def with_params(state: State, params: Params) -> State:
     """The same state at other parameters."""
-    if isinstance(state, HasInner):
-        return state._replace(inner=with_params(state.inner, params))  # type: ignore[attr-defined]
-    return state._replace(params=params)
+    around = isinstance(state, Around)
+    changes = {"inner": with_params(state.inner, params)} if around else {"params": params}
+    if dataclasses.is_dataclass(state):
+        return dataclasses.replace(state, **changes)  # type: ignore[type-var]
+    if not hasattr(state, "_replace"):
+        raise InputError(f"the state is a {type(state).__name__}, whose buffers cannot be renewed; use a NamedTuple")
+    return state._replace(**changes)  # type: ignore[attr-defined]
 
 
 def innermost(state: State) -> State:
     """The state of the method inside all others."""
-    while isinstance(state, HasInner):
+    while isinstance(state, Around):
         state = state.inner
     return state

@@ -121,11 +121,13 @@ class Job:
         start, draws, weights = self.problem.start, self.problem.draws_start, self.network.weights
         who, push = (self.network.sampling, self.network.presence, self.network.guard), self.network.push
         who = who if push is None else (*who, push.data, push.indices, push.indptr)
+        varying = None if self.network.varying is None else self.network.gossip.rule
+        rules = ([run.server for run in self.runs], varying, self.network.presence, self.network.guard)
         data = self.problem.data.fingerprint() if self.problem.streams else self.problem.data
         privacy = self.problem.privacy
         private = {} if privacy is None else {"privacy": f"{privacy} {_digest(self.problem.protection)}"}
         return {
-            "algorithm": [repr(run.algorithm) for run in self.runs],
+            "algorithm": [_without_address(run.algorithm) for run in self.runs],
             "server": [_without_address(run.server) for run in self.runs],
             "seeds": [int(run.seed) for run in self.runs],
             "batch_size": self.batch_size,
@@ -138,6 +140,7 @@ class Job:
             "eval_samples": self.problem.eval_samples,
             "data": _digest(data, self.problem.sizes, self.problem.scales),
             "network": _without_address(self.network.with_server(self.runs[0].server)),
+            "network in detail": _digest(_without_address(jax.tree.structure(rules)), rules),
             "weights": _digest(weights.data, weights.indices, weights.indptr, who),
         } | private
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.errors import InputError
+from pisco.metrics import TEST
 
 if TYPE_CHECKING:
     from pisco.engines.driver import Progress
@@ -81,7 +82,10 @@ def followed(progress: bool | Follower | None, rounds: Any, words: str) -> Itera
 
 
 def _news(progress: Progress) -> str:
-    news = [f"loss {np.mean(progress.row['loss']):.4g}"]
-    if "test_accuracy" in progress.row:
-        news.append(f"accuracy {np.mean(progress.row['test_accuracy']):.1%}")
-    return ", ".join(news)
+    """The newest measurement: the loss, and the test metrics that are shown unasked."""
+    row, news = progress.row, [f"loss {np.mean(progress.row['loss']):.4g}"]
+    for metric in progress.metrics:
+        if metric.of == TEST and metric.usual and metric.column in row:
+            value = np.mean(row[metric.column])
+            news.append(f"{metric.name} " + (f"{value:.1%}" if metric.unit == "%" else f"{value:.4g}"))
+    return ", ".join(news) + (f" (round {progress.measured})" if progress.measured < progress.done else "")

@@ -112,7 +112,7 @@ def sweep(
     rounds: int,
     batch_size: int | None = None,
     seeds: Sequence[int] = (0,),
-    eval_every: int = 1,
+    eval_every: int | None = None,
     engine: str | Engine = "scan",
     chunk_rounds: int = 100,
     progress: bool | Callable[[Progress], None] | None = None,
@@ -137,6 +137,8 @@ def sweep(
         check_kinds(algorithm=point[0], problem=problem, network=network)
     if not points:
         raise InputError("there is nothing to run; give at least one point, as in [(pisco(…), bernoulli(0.1))]")
+    if eval_every is None:
+        eval_every = usual_eval_every(points[0][0], problem, network.with_server(points[0][1]), batch_size)
     job = Job(problem, network, _runs(points, seeds), batch_size)
     options: Any = {"rounds": rounds, "eval_every": eval_every, "chunk_rounds": chunk_rounds}
     options["clock"] = None if clock is None else Clock.of(clock)

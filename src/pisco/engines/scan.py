@@ -25,6 +25,8 @@ from pisco.problems.gradient import Batching
 from pisco.problems.problem import Problem
 from pisco.seeds import seed_key, streams
 
+__all__ = ["ScanEngine"]
+
 
 def _note(problem: Problem, state: Any) -> dict[str, Any]:
     return round_metrics(problem, state) | agent_errors(state)

@@ -29,13 +29,12 @@ from pisco.registry import check_apart, is_reference, label, move
 from pisco.report.panels import Curve, Panel
 from pisco.report.picture import draw
 from pisco.report.plots import column_panel
-from pisco.results import Result, measured
-from pisco.results import compare as compare_results
+from pisco.results import Result, compare, measured
 from pisco.settings import options
 from pisco.targets import USUAL as USUAL_TARGETS
 from pisco.targets import Targets
 
-__all__ = ["compare"]
+__all__ = ["compare_methods"]
 
 USUAL = ("pisco", "pisco-one-exchange", "kgt", "scaffold", "gossip-pga", "dsgt", "dsgd", "fedavg", "beer")
 
@@ -54,7 +53,7 @@ class Entry(NamedTuple):
 
     def record(self, targets: Targets, prices: Prices) -> dict[str, Any]:
         """The row of the table: medians over seeds at every target, None where half of them missed it."""
-        (row,) = compare_results([self.result], targets, prices)
+        (row,) = compare([self.result], targets, prices)
         tuning = {"local_lr": self.tuned.local_lr, "tuning seeds that failed": self.tuned.failed}
         return {"method": self.method} | tuning | row
 
@@ -118,7 +117,7 @@ def method_config(base: Config, method: str, *, own_network: bool = True) -> Con
     return Config.from_dict(tables, f"{label(method)} on {base.name or 'the experiment'}")
 
 
-def compare(
+def compare_methods(
     base: Config,
     methods: Sequence[str] = USUAL,
     *,
@@ -136,8 +135,10 @@ def compare(
     `started(method, stage)` is called before each piece of work ("tuning", "running", "kept"). After Ctrl-C the
     methods finished so far come back, fewer than were asked for.
     """
-    if not methods:
-        raise InputError("there is nothing to compare; name algorithms, as in pisco,dsgd")
+    if isinstance(methods, str) or not methods:
+        raise InputError(f"methods is {methods!r}; name algorithms, as in ['pisco', 'dsgd']")
+    if not isinstance(base, Config):
+        raise InputError(f"the experiment is {base!r}, expected one that is loaded, as in load('a9a')")
     check_number("seeds", len(seeds), low=1, high=SEEDS_UP_TO)
     check_apart("algorithm", methods)
     for bound in targets.values():

@@ -37,6 +37,8 @@ def resume(
     From the newest whole checkpoint, to the same bits as a run that was never cut short; `rounds` prolongs it, a
     complete run is only read. Only what has a keyword here may change; `progress` is as for `pisco.run`.
     """
+    if not isinstance(folder, str | Path):
+        raise InputError(f"the folder is {folder!r}, expected one that `pisco run … --out` began")
     folder = Path(folder)
     changes = {"rounds": rounds, "chunk_rounds": chunk_rounds, "engine": engine}
     config = reopen(folder, [f"run.{name}={value}" for name, value in changes.items() if value is not None])

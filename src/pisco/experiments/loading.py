@@ -29,6 +29,8 @@ def load(path_or_preset: str | Path, overrides: Sequence[str] = ()) -> Config:
     ...
     pisco.errors.InputError: network.sever_prob is not a setting; did you mean 'server_prob'?
     """
+    if not isinstance(path_or_preset, str | Path):
+        raise InputError(f"the experiment is {path_or_preset!r}, expected the name of a preset or a file")
     path = _find(path_or_preset)
     tables = _read(path)
     tables.setdefault("name", path.stem)

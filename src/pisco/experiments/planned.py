@@ -10,9 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pisco import registry
+from pisco.algorithms.optimizers import Optimizer
 from pisco.costs import Prices, uncounted
 from pisco.experiments.config import Config
 from pisco.experiments.loading import replace
+from pisco.metrics import GRADIENT
 from pisco.networks.network import Network
 from pisco.networks.weights import WEIGHTS
 from pisco.planning.diagnosis import Diagnosis, diagnose
@@ -81,7 +83,7 @@ def outlook_of(config: Config, goal: tuple[str, float]) -> Outlook:
         rounds=config.run.rounds,
         batch_size=config.run.batch_size,
         local_steps=_local_steps(config),
-        epsilon=math.sqrt(bound if column.startswith("grad_norm_sq") else 0.05),
+        epsilon=math.sqrt(bound if column in GRADIENT else 0.05),
     )
 
 
@@ -93,6 +95,7 @@ def diagnose_config(config: Config, *, samples: int = 5_000) -> Diagnosis:
     steps += uncounted(algorithm, problem.params_like, steps)
     sizes: Any = {"rounds": config.run.rounds, "batch_size": config.run.batch_size, "samples": samples}
     direction = algorithm.hyperparameters.get("direction")
+    direction = direction if isinstance(direction, Optimizer) else None  # another method may call so what it likes
     return diagnose(problem, network, **sizes, local_steps=steps, direction=direction)
 
 

@@ -68,6 +68,8 @@ def tune(
     progress: Callable[[Progress], None] | None = None,
 ) -> Tuned:
     """Try every step size of the grid on the tuning seeds and pick one by `RULE`; Ctrl-C raises, nothing is picked."""
+    if not hasattr(config, "problem_and_network"):
+        raise InputError(f"the experiment is {config!r}, expected one that is loaded, as in load('a9a')")
     problem, network = config.problem_and_network()
     first = next(iter(targets))
     for column, bound in targets.items():

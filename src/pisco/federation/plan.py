@@ -155,10 +155,15 @@ class Federation(Table):
             of another authority.
           settings: the other fields.
         """
+        for what, given in (("algorithm", algorithm), ("problem", problem), ("network", network)):
+            if not isinstance(given, Mapping | None):
+                raise InputError(f"{what} is {given!r}, expected a table, as in {{'name': …}}")
         who = founders(agents, host, port, server_address, relays, agent_weights or {}, certificates or {})
         tables = {
             "name": name,
             "rounds": rounds,
+            # Measuring takes all samples, and every later state holds its row.
+            "eval_every": max(1, rounds // 100) if isinstance(rounds, int) else 1,
             "algorithm": dict(algorithm),
             "problem": None if problem is None else dict(problem),
             "network": {**(network or {}), "agents": len(who["roster"])},

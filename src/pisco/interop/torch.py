@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
 from typing import Any
 
@@ -143,6 +143,10 @@ def local(module: Any, loss: TorchLoss, samples: Any) -> Local:
         made = passed(params, rows, seed)
         return {key: made[key] for key in buffers}
 
+    def written(params: dict[str, np.ndarray]) -> set[str]:
+        made = passed(params, rows, 0)
+        return {key for key in held if not np.array_equal(made[key], params[key], equal_nan=True)}
+
     @_in_turn
     def whole(params: dict[str, np.ndarray], rows: np.ndarray) -> float:
         net.eval()
@@ -155,20 +159,19 @@ def local(module: Any, loss: TorchLoss, samples: Any) -> Local:
     first, rows = start(0), np.arange(min(2, size))
     try:
         gradient(first, rows, 0)
-        # Which buffers a pass writes into: told by numbers that no samples make, as statistics of zeros stay zero.
-        before = first | {key: first[key] + first[key].dtype.type(0.7071) for key in held}
-        try:
-            after = passed(before, rows, 0) if held else {}
-        except Exception:  # not every number will do, as for a probability
-            before, after = first, passed(first, rows, 0)
+        changed = written(first) if held else set()
+        if len(changed) < len(held):
+            # Statistics of zeros stay zero: so from numbers, too, that no samples make. Not every number will do.
+            other = {key: first[key] + first[key].dtype.type(0.7071) for key in held if key not in changed}
+            with suppress(Exception):
+                changed |= written(first | other)
     except InputError:
         raise
     except Exception as error:
         raise InputError(
             f"the loss of the first samples fails ({brief(error)}); check that module, loss and data fit"
         ) from error
-    buffers = tuple(key for key in held if not np.array_equal(after[key], before[key], equal_nan=True))
-    constants = tuple(key for key in held if key not in buffers)
+    buffers, constants = (tuple(key for key in held if (key in changed) == renewed) for renewed in (True, False))
     resident = Resident(_fetched, write) if device().type in SHARED else None
     return Local(start, gradient, whole, size, renew if buffers else None, buffers, constants, resident)
 
@@ -254,10 +257,14 @@ def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
             f"the data set is {type(dataset).__name__}, which cannot be indexed; batches are drawn by number, so give "
             "one with __getitem__ and __len__, such as TensorDataset"
         )
-    if not isinstance(sampler, data.SequentialSampler | data.RandomSampler | None):
+    batched: Any = getattr(samples, "batch_sampler", None)
+    if batched is not None and not isinstance(batched, data.BatchSampler):
+        sampler = batched
+    plain = isinstance(sampler, data.SequentialSampler | data.RandomSampler)
+    if sampler is not None and not (plain and getattr(sampler, "data_source", None) is dataset):
         raise InputError(
-            f"the loader chooses samples by a {type(sampler).__name__}, and here those of its whole data set are drawn "
-            "by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
+            f"the loader chooses samples by a {type(sampler).__name__} of its own, and here those of its whole data "
+            "set are drawn by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
         )
     return dataset, collate
 

@@ -1,4 +1,4 @@
-"""Graphs and matrices from files: GraphML, edge lists, and square matrices as npz, npy, csv or txt."""
+"""Graphs and matrices from files: GraphML, lists of links or of neighbours, square matrices as npz, npy or text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pisco.errors import InputError
 from pisco.networks.graph import Graph, from_adjacency, from_edges, from_networkx
 from pisco.registry import guarded
 
-MATRIX_FILES = (".npz", ".npy", ".csv", ".txt")
-GRAPH_FILES = (".graphml", ".edgelist", ".edges", *MATRIX_FILES)
+TEXTS = (".csv", ".tsv", ".txt")
+MATRIX_FILES = (".npz", ".npy", *TEXTS)
+GRAPH_FILES = (".graphml", ".edgelist", ".edges", ".adjlist", *MATRIX_FILES)
 
 
 def read_matrix(path: Path) -> Any:
@@ -22,10 +23,10 @@ def read_matrix(path: Path) -> Any:
     """
 
     def read() -> Any:
-        if path.suffix in (".csv", ".txt"):
+        if path.suffix.lower() in TEXTS:
             return np.array([words for _, words in _lines(path, ",")], float)
         held = np.load(path)
-        if path.suffix == ".npy":
+        if path.suffix.lower() == ".npy":
             return held
         if "indptr" not in held:
             if len(held.files) != 1:
@@ -53,9 +54,12 @@ def _lines(path: Path, comma: str = " ") -> list[tuple[int, list[str]]]:
 
 
 def _pairs(path: Path) -> np.ndarray:
-    """The links of an edge list; a line that is none is refused, as networkx passes over many."""
-    pairs = []
-    for number, words in _lines(path):
+    """The links of a list of them, or of neighbours; a line that is none is refused, as networkx passes over many."""
+    pairs, neighbours = [], path.suffix.lower() == ".adjlist"  # there each line is an agent and its neighbours
+    lines = _lines(path)
+    if neighbours:
+        lines = [(number, [words[0], other]) for number, words in lines for other in words[1:]]
+    for number, words in lines:
         try:
             first, second = map(int, words[:2])
         except ValueError:
@@ -67,16 +71,31 @@ def _pairs(path: Path) -> np.ndarray:
     return np.array(pairs, np.int64).reshape(-1, 2)
 
 
+def _even(matrix: Any, path: Path) -> Any:
+    """An adjacency matrix as it is; refused where links go both ways with unlike numbers, as in a list of links."""
+    if isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]:
+        unlike = np.argwhere((abs(matrix - matrix.T) > 0) & (matrix != 0) & (matrix.T != 0))
+        if len(unlike):
+            i, j = unlike[0]
+            raise InputError(
+                f"{path.name} is read as a matrix, and its links {i}, {j} and {j}, {i} have unlike numbers "
+                f"({matrix[i, j]:g} and {matrix[j, i]:g}); make them the same, or call a list of links .edgelist"
+            )
+    return matrix
+
+
 def read_graph(path: Path, *, agents: int | None = None) -> Graph:
     """GraphML, agent numbers two in a row, or an adjacency matrix; with as many agents as are asked for, if any are."""
 
     def read() -> Graph:
-        if path.suffix in MATRIX_FILES:
+        suffix = path.suffix.lower()
+        if suffix in MATRIX_FILES:
             matrix = read_matrix(path)
-            if matrix.ndim == 2 and matrix.shape[1] == 2 and ((matrix % 1 == 0) & (abs(matrix) < 2**53)).all():
+            pairs = isinstance(matrix, np.ndarray) and matrix.ndim == 2 and matrix.shape[1] == 2
+            if pairs and ((matrix % 1 == 0) & (abs(matrix) < 2**53)).all():
                 return numbered(matrix.astype(np.int64))
-            return from_adjacency(matrix, path.name)
-        if path.suffix != ".graphml":
+            return from_adjacency(_even(matrix, path), path.name)
+        if suffix != ".graphml":
             return numbered(_pairs(path))
         import networkx as nx
 
@@ -89,7 +108,7 @@ def read_graph(path: Path, *, agents: int | None = None) -> Graph:
     def numbered(pairs: np.ndarray) -> Graph:
         if not pairs.size:
             raise InputError(f"{path.name} holds no links; write two agent numbers a line, as in 0 1")
-        if pairs.size and pairs.min() > 0 and agents != pairs.max() + 1:  # most likely counted from 1
+        if pairs.min() > 0 and agents != pairs.max() + 1:  # most likely counted from 1
             raise InputError(
                 f"{path.name} has no link of agent 0; number agents from 0 on, or give agents = {pairs.max() + 1} if "
                 "some have no links"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,8 @@ from pisco.memory import check_fits
 if TYPE_CHECKING:
     import networkx as nx
     from scipy.sparse import csr_array
+
+UNNAMED = "graph"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +39,7 @@ class Graph:
 
     num_agents: int
     edges: Any
-    name: str = "graph"
+    name: str = UNNAMED
     positions: np.ndarray | None = None
     laplacian_extremes: tuple[float, float] | None = None
     one_way: bool = False
@@ -61,6 +64,12 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self.name}, {self.num_agents} agents, {self.num_edges} edges)"
+
+    def called(self, name: str) -> Graph:
+        """The same by this name, unless it has one of its own."""
+        other = copy.copy(self)
+        object.__setattr__(other, "name", name if self.name == UNNAMED else self.name)
+        return other
 
     @property
     def num_edges(self) -> int:
@@ -98,7 +107,7 @@ class Graph:
         return int(self.components().max()) == 0
 
 
-def from_edges(edges: Any, num_agents: int | None = None, name: str = "graph") -> Graph:
+def from_edges(edges: Any, num_agents: int | None = None, name: str = UNNAMED) -> Graph:
     """A graph from pairs of agents; without `num_agents`, as many as the largest number asks for."""
     if num_agents is None:
         pairs = np.asarray(edges)
@@ -108,7 +117,7 @@ def from_edges(edges: Any, num_agents: int | None = None, name: str = "graph") -
     return Graph(num_agents, edges, name)
 
 
-def from_adjacency(matrix: Any, name: str = "graph") -> Graph:
+def from_adjacency(matrix: Any, name: str = UNNAMED) -> Graph:
     """An edge wherever a symmetric matrix, dense or sparse, is not zero; the diagonal is ignored."""
     from scipy.sparse import coo_array, issparse
 
@@ -143,7 +152,12 @@ def from_networkx(graph: nx.Graph, name: str | None = None) -> Graph:
         )
     agent = {node: i for i, node in enumerate(graph)}
     pairs = [(agent[a], agent[b]) for a, b in graph.edges() if a != b]
-    return Graph(len(agent), pairs, name or graph.name or "graph", one_way=graph.is_directed())
+    return Graph(len(agent), pairs, name or graph.name or UNNAMED, one_way=graph.is_directed())
+
+
+def as_graph(given: Any) -> Graph:
+    """A graph as it is, or one of networkx; anything else is refused."""
+    return given if isinstance(given, Graph) else from_networkx(given)
 
 
 def count(name: str, value: Any, low: int = 1) -> int:

@@ -20,8 +20,8 @@ import numpy as np
 from pisco.errors import InputError, check_number, choose
 from pisco.networks.directed import directed_exponential, directed_ring, random_digraph
 from pisco.networks.files import GRAPH_FILES, read_graph
-from pisco.networks.graph import Graph, circle, count, from_adjacency, from_edges, from_networkx, make_room
-from pisco.registry import Registry
+from pisco.networks.graph import Graph, as_graph, circle, count, from_adjacency, from_edges, from_networkx, make_room
+from pisco.registry import Registry, label
 
 __all__ = [
     "GRAPHS",
@@ -331,3 +331,8 @@ GRAPHS = Registry[Callable[..., Graph]](
     suffixes=GRAPH_FILES,
     read=read_graph,
 )
+
+
+def by_name(name: str, **given: object) -> Graph:
+    """The graph of a row, a file or a function by its name; one that has no name of its own is called so."""
+    return as_graph(GRAPHS[name](**given)).called(label(name))

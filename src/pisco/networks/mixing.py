@@ -19,6 +19,8 @@ from pisco.networks.spectral import circulant_steps
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
+__all__ = ["Dense", "Edges", "choose_operator"]
+
 PRODUCT_UP_TO = 64
 """Below this many agents a dense product beats any sparse form."""
 

@@ -14,7 +14,7 @@ from pisco.display import card, span
 from pisco.errors import InputError, check_number, choose
 from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
-from pisco.networks.graphs import Graph
+from pisco.networks.graph import Graph, as_graph
 from pisco.networks.guards import AT_ONCE, Guard
 from pisco.networks.presence import Presence, as_presence
 from pisco.networks.rounds import Gossip
@@ -87,8 +87,7 @@ class Network:
         rule: Any = weighting.WEIGHTS[weights] if isinstance(weights, str) else weights
         if graph is None and callable(rule):
             raise InputError(f"weights={weights!r} needs a graph; pass one, or pass the matrix itself")
-        if graph is not None and not isinstance(graph, Graph):
-            graph = graphs.from_networkx(graph)
+        graph = None if graph is None else as_graph(graph)
         self.push: csr_array | None = None  # for what is pushed; None: the same weights do for everything
         self.weights_name = weights if isinstance(weights, str) else getattr(rule, "__name__", "given")
         if graph is not None and graph.one_way and not directed.is_pair(rule):
@@ -149,10 +148,10 @@ class Network:
     @classmethod
     def named(cls, graph: str, agents: int | None = None, **options: Any) -> Network:
         """A family by name, a file such as "roads.graphml", or "my_graphs.py:tree", with the options that each has."""
-        build, own = graphs.GRAPHS[graph], known_options(cls)
+        own = known_options(cls)
         given = {name: value for name, value in options.items() if name not in own}
         given |= {} if agents is None else {"agents": agents}
-        return cls._on(build(**given), {name: value for name, value in options.items() if name in own})
+        return cls._on(graphs.by_name(graph, **given), {name: value for name, value in options.items() if name in own})
 
     @classmethod
     def _on(cls, graph: Graph, options: dict[str, Any]) -> Network:
@@ -330,18 +329,28 @@ class Network:
     def _repr_html_(self) -> str:
         facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
         facts |= {"degrees": span(self.graph.degrees.min(), self.graph.degrees.max())}
-        facts |= {"weights": self.weights_name, "server": self.server}
+        facts |= {"weights": self.weights_name, "server": self.server, **self._unusual}
         if self.num_agents <= 500:  # a large graph's takes a while
             facts["mixing rate λ_w"] = f"{self.mixing_rate:.4g}"
         return card(f"Network: {self.graph.name}", facts)
 
+    @property
+    def _unusual(self) -> dict[str, str]:
+        """What was asked for beyond graph, weights and server, by its keyword."""
+        told = {
+            "varying": self.varying and self._varying_name,
+            "presence": self.presence is not None and repr(self.presence),
+            "gossip_steps": self.gossip_steps != 1 and str(self.gossip_steps),
+            "gossip_before_server": self.gossip_before_server and "True",
+            "receivers": self.to_sampled and "sampled",
+            "guard": self.guard is not None and repr(self.guard),
+            "server_sum": self.masked and "masked",
+        }
+        return {name: text for name, text in told.items() if text}
+
     def __repr__(self) -> str:
-        varying = f"varying={self._varying_name}, " if self.varying else ""
-        varying += f"presence={self.presence!r}, " if self.presence is not None else ""
-        varying += "receivers=sampled, " if self.to_sampled else ""
-        varying += f"guard={self.guard!r}, " if self.guard is not None else ""
-        varying += "server_sum=masked, " if self.masked else ""
+        unusual = "".join(f"{name}={text}, " for name, text in self._unusual.items())
         return (
             f"Network({self.graph.name}, {self.graph.num_edges} edges, "
-            f"weights={self.weights_name}, {varying}server={self.server!r})"
+            f"weights={self.weights_name}, {unusual}server={self.server!r})"
         )

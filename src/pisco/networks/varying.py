@@ -17,7 +17,7 @@ import numpy as np
 from pisco.errors import InputError, brief, check_number
 from pisco.networks import weights as weighting
 from pisco.networks.mixing import Dense, Edges, Operator, choose_operator
-from pisco.networks.schedules import traced
+from pisco.networks.schedules import as_structure, traced
 from pisco.networks.spectral import is_symmetric
 from pisco.registry import Registry
 
@@ -141,7 +141,7 @@ def edge_dropout(drop_prob: float) -> Varying:
         if not is_symmetric(weights):
             raise InputError("edge_dropout needs symmetric weights; `weights.metropolis(graph)` builds some")
         first, second = _ends(graph)
-        on_edges = np.asarray(weights[graph.edges[:, 0], graph.edges[:, 1]]).ravel()
+        on_edges = np.asarray(weights[graph.edges[:, 0], graph.edges[:, 1]]).ravel() if graph.num_edges else np.zeros(0)
         return EdgeDropout(first, second, jnp.asarray(on_edges), jnp.asarray(drop_prob), _everyone(graph))
 
     return _named(build, f"edge_dropout({drop_prob:g})", symmetric=True)
@@ -211,11 +211,16 @@ def gossiping(varying: Varying, graph: Graph, weights: csr_array) -> Gossiping:
     name = f"varying={getattr(varying, '__name__', repr(varying))}"
     try:
         made = varying(graph, weights)
-    except TypeError as error:
-        raise InputError(f"{name} fails ({brief(error)}); call a rule, as in pisco.edge_dropout(0.2)") from error
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{name} fails on the graph and its weights ({brief(error)}); give links that vary, as in "
+            "pisco.edge_dropout(0.2)"
+        ) from error
     if not hasattr(made, "draw"):
         raise InputError(f"{name} makes no links; wrap a function of (key, round) in varying.function_of_round")
-    return made
+    return as_structure("varying", made)
 
 
 def fixed(weights: csr_array) -> Fixed:

@@ -19,7 +19,7 @@ import numpy as np
 from pisco.errors import InputError
 from pisco.networks.fastest import FACTOR_UP_TO, fastest_weights
 from pisco.networks.files import MATRIX_FILES, read_matrix
-from pisco.networks.graph import Graph
+from pisco.networks.graph import Graph, as_graph
 from pisco.networks.spectral import as_csr, check_sums, laplacian, laplacian_extremes
 from pisco.registry import Registry
 
@@ -34,17 +34,20 @@ SOLVE_UP_TO = 200
 
 def metropolis(graph: Graph, *, lazy: bool = False) -> csr_array:
     """w_ij = 1/(1 + max(d_i, d_j)): non-negative, and an agent needs only its neighbours' degrees."""
+    graph = as_graph(graph)
     i, j = graph.edges.T
     return _matrix(graph, 1 / (1 + np.maximum(graph.degrees[i], graph.degrees[j])), lazy)
 
 
 def max_degree(graph: Graph, *, lazy: bool = False) -> csr_array:
     """W = I − L/(1 + d_max): the same weight on every edge, non-negative."""
+    graph = as_graph(graph)
     return _matrix(graph, np.full(graph.num_edges, 1 / (1 + graph.degrees.max())), lazy)
 
 
 def best_constant(graph: Graph, *, lazy: bool = False) -> csr_array:
     """W = I − αL with α = 2/(λ₂ + λ_max): the fastest with one weight for all edges of a component."""
+    graph = as_graph(graph)
     return _matrix(graph, _per_component(graph, _constant), lazy)
 
 
@@ -79,6 +82,7 @@ def fdla(graph: Graph, *, nonnegative: bool = False, lazy: bool = False) -> csr_
         constant = _constant(part)
         return np.minimum(constant, 1 / part.degrees.max()) if nonnegative and len(constant) else constant
 
+    graph = as_graph(graph)
     return _matrix(graph, _per_component(graph, weigh), lazy)
 
 

@@ -69,6 +69,8 @@ def auto_step(
     True
     """
     check_kinds(problem=problem, network=network)
+    if not callable(rule):
+        raise InputError(f"rule is {rule!r}, expected a function of a step size, as in lambda lr: dsgd(local_lr=lr)")
     check_counts(rounds=rounds)
     check_number("local_steps", local_steps, low=0, integer=True)
     check_positive(seconds=seconds)
@@ -92,7 +94,11 @@ def auto_step(
         if length == rounds and trials.time_of(length, 2) < deadline:
             best = _descend(lambda steps: trials.ends(steps, rounds), best, factor)
     best = float(f"{best:.3g}")
-    while length < rounds and check_step(rule(best), problem, network, rounds=rounds, batch_size=batch_size):
+    if length == rounds:
+        return best
+    while doubt := check_step(rule(best), problem, network, rounds=rounds, batch_size=batch_size):
+        if not doubt.limit > 0:  # a step so small that nothing grows in time gains nothing either
+            raise _none_found(best)
         best = float(f"{best / 2:.3g}")
     return best
 
@@ -163,7 +169,11 @@ def _descend(ends: Callable[[Sequence[float]], dict[float, float]], step: float,
         if best == at:
             return step * factor**at
         at = best
-    raise InputError(
-        f"no step size down to {step * factor**at:.2g} lowers the loss over so many rounds on this network; use "
+    raise _none_found(step * factor**at)
+
+
+def _none_found(least: float) -> InputError:
+    return InputError(
+        f"no step size down to {least:.2g} lowers the loss over so many rounds on this network; use "
         "network.weights=metropolis, one exchange, or a server now and then"
     )

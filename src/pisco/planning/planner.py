@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pisco.clock import Clock
 from pisco.costs import Prices
 from pisco.engines.job import check_kinds
 from pisco.errors import InputError, check_counts, check_number, check_positive
-from pisco.metrics import AGENTS, TEST, with_running_mean
+from pisco.metrics import AGENTS, GRADIENT, TEST, with_running_mean
 from pisco.networks.network import Network
 from pisco.planning.meters import priced, timed
 from pisco.planning.pilot import DIVERGED, LUCKY, SLOWER, Pilot, values_of
@@ -143,8 +143,8 @@ def plan(
     check_apart("algorithm", methods)
     for method in methods:
         first_setting(method)
-    if not probabilities:
-        raise InputError("probabilities is empty; give at least one p to try")
+    if not isinstance(probabilities, Iterable) or not (probabilities := list(probabilities)):
+        raise InputError(f"probabilities is {probabilities!r}; give at least one p to try, as in [0, 0.1, 1]")
     for p in probabilities:
         check_number("a probability", p, low=0, high=1)
     goal = Target.of(*target, problem.columns)
@@ -155,7 +155,7 @@ def plan(
     tell("estimating L, σ² and f(x⁰) − f*")
     estimates = estimate(problem, batch_size=batch_size)
     # Few samples add their own noise to a gradient's norm; it has to stay far below what is asked for.
-    fine = 20 * estimates.noise / goal.bound if goal.column.startswith("grad_norm_sq") else 0.0
+    fine = 20 * estimates.noise / goal.bound if goal.column in GRADIENT else 0.0
     most = problem.num_agents * problem.max_size
     few = subsample(problem, int(min(max(samples, fine), most)), test=goal.metric.of in (TEST, AGENTS))
     meters = priced(problem, networks, prices) if clock is None else timed(problem, networks, clock, rounds)

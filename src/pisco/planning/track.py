@@ -36,7 +36,7 @@ CHUNK = 10
 STEPS_KEPT = 3
 """How many step sizes halving keeps, at least, among settings that pay the same."""
 
-ABSURD = 100.0
+HOPELESS = 100.0
 """A pilot whose loss is this many times its start has diverged."""
 
 AT_ONCE = 1.0
@@ -240,7 +240,7 @@ class Track:
             for index, row in enumerate(pilot.rows):
                 start, newest = row["loss"][0], row["loss"][-1]
                 apart = row["consensus_error"][-1]
-                if not (math.isfinite(newest) and math.isfinite(apart)) or newest > ABSURD * (1 + abs(start)):
+                if not (math.isfinite(newest) and math.isfinite(apart)) or newest > HOPELESS * (1 + abs(start)):
                     pilot.status = DIVERGED
                 elif pilot.met_at[index] is None:
                     met = self.target.met(values_of(self.target, row))

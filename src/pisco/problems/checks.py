@@ -123,10 +123,11 @@ def check_mean(problem: Problem) -> None:
     with heeding(problem.trouble):
         if at(1) == 0:  # a sum of nothing
             start = jax.tree.map(lambda leaf: leaf + jnp.ones_like(leaf), start)
-        once, twice = at(1), at(2)
-        step = twice - once
-        # Well above the noise of any dtype; a loss that compares the samples of a batch does not grow evenly.
-        grows = abs(step) > 0.05 * (abs(once) + abs(twice)) and abs(at(3) - twice - step) < 0.1 * abs(step)
+        found = [at(copies) for copies in (1, 2, 3, 4)]
+        (once, twice, *_), (step, *later) = found, np.diff(found).tolist()
+        # A loss that compares the samples of a batch does not grow evenly, and neither does noise.
+        even = all(abs(other - step) < 0.02 * abs(step) for other in later)
+        grows = even and abs(step) > 1e-3 * (abs(once) + abs(twice))
     if grows:
         raise InputError(
             f"loss returns a sum: {once:.4g} for {count} samples, {twice:.4g} for the same ones twice; "

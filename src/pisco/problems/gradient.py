@@ -26,6 +26,8 @@ from pisco.problems.sampling import batch_indices
 from pisco.tree import like_one, num_bytes, zeros_like
 from pisco.types import Grad, Key, Params
 
+__all__ = ["Batching", "gradient", "in_groups", "in_turn", "lean", "stacked"]
+
 BUFFERS_STREAM = 2**32 - 1
 """Apart from the keys of a round's gradients."""
 

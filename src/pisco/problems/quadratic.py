@@ -24,7 +24,10 @@ def quadratic(hessians: Any, minimizers: Any, *, init: Any = None) -> Problem:
     >>> float(problem.objective(jnp.array([0.5])))
     0.25
     """
-    a, b = np.asarray(hessians, dtype=float), np.asarray(minimizers, dtype=float)
+    try:
+        a, b = np.asarray(hessians, dtype=float), np.asarray(minimizers, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError("hessians and minimizers hold something else than numbers; give arrays of numbers") from None
     if a.ndim == 3 and b.ndim == 2:
         a, b = a[:, None], b[:, None]
     if a.ndim != 4 or b.ndim != 3 or a.shape[:3] != b.shape or a.shape[2] != a.shape[3]:

@@ -12,6 +12,8 @@ from pisco.data import Dataset
 from pisco.data.partition import deal
 from pisco.errors import InputError, check_counts
 
+__all__ = ["split"]
+
 Partition = str | Callable[..., Sequence[np.ndarray]] | Sequence[np.ndarray]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from pisco.data.partition import label_counts
 from pisco.errors import InputError
-from pisco.networks.graph import Graph
+from pisco.networks.graph import Graph, as_graph
 from pisco.report.drawing import places_of, segments
 from pisco.report.panels import Agents, Bars, Heat, LinkLines, Panel
 from pisco.report.picture import draw, draw_panel, save
@@ -85,6 +85,7 @@ def plot_network(
       ax: axes to draw into; None makes a figure of its own.
       agent_colours: one colour for all agents, or one per agent.
     """
+    graph = as_graph(graph)
     n = graph.num_agents
     if n > DRAW_UP_TO:
         raise InputError(f"{graph.name} has {n} agents, more than the {DRAW_UP_TO} a picture can show")

@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 
 from pisco.algorithms.registry import build as build_algorithm
 from pisco.errors import InputError, suggest
-from pisco.networks.graphs import GRAPHS
+from pisco.networks import graphs
 from pisco.networks.guards import GUARDS, Guard
 from pisco.networks.network import Network
 from pisco.networks.presence import PRESENCE
@@ -140,9 +140,9 @@ class NetworkTable(Choices):
         weights = str(given.get("weights"))
         if "graph" not in given and WEIGHTS.is_data(weights):
             given = {"graph": weights} | given
-        if "agents" not in given and GRAPHS.is_data(given.get("graph")):
+        if "agents" not in given and graphs.GRAPHS.is_data(given.get("graph")):
             read = WEIGHTS[weights](None).shape[0] if given["graph"] == weights else None
-            given = given | {"agents": read or GRAPHS[given["graph"]]().num_agents}
+            given = given | {"agents": read or graphs.by_name(given["graph"]).num_agents}
         return given
 
     @model_validator(mode="after")
@@ -153,7 +153,10 @@ class NetworkTable(Choices):
 
     def schedule(self) -> Schedule:
         """When the server is reached."""
-        return as_schedule(SCHEDULES[self.server](**self.taken_by("server")))
+        made: Any = SCHEDULES[self.server](**self.taken_by("server"))
+        if getattr(made, "__name__", "") == "<lambda>":  # results name what they ran
+            made.__name__ = label(self.server)
+        return as_schedule(made)
 
     def build_guard(self) -> Guard | None:
         """What is done with messages that lie too far away."""
@@ -186,7 +189,7 @@ class NetworkTable(Choices):
         rule, chosen = WEIGHTS[self.weights], self.taken_by("weights")
         if self.graph == self.weights:  # a file of weights has the links in it
             return None, rule(None)
-        graph = GRAPHS[self.graph](agents=self.agents, **self.taken_by("graph"))
+        graph = graphs.by_name(self.graph, agents=self.agents, **self.taken_by("graph"))
 
         def weigh(graph: Any) -> Any:
             return rule(graph, **chosen)

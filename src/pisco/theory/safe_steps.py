@@ -97,6 +97,8 @@ def _cases(curvatures: Any, weights: Any) -> list[np.ndarray]:
         return [given]
     weights = weights[0] if isinstance(weights, tuple) else weights
     matrix = as_csr(weights).toarray()
+    if len(given) != len(matrix):
+        raise InputError(f"curvatures are of {len(given)} agents and weights of {len(matrix)}; give one for each agent")
     one, steepest = np.eye(len(given)), np.argsort(-given, kind="stable")
     alone = given * one[steepest[:SINGLED_OUT]]
     without = given * (1 - one[np.argsort(-np.diagonal(matrix))[:SINGLED_OUT]])  # those who hear least of the others

@@ -100,8 +100,11 @@ def init(
     from pisco.federation import signed, signers
     from pisco.federation.authority import Authority, read_bundle
     from pisco.federation.plan import Federation
+    from pisco.networks.graphs import GRAPHS, by_name
     from pisco.problems.registry import PROBLEMS
 
+    if agents is None and not roster and GRAPHS.is_data(graph):
+        agents = by_name(graph).num_agents
     if (authority is None) != (not certificate):
         raise InputError(
             "--authority and --certificate go together: the certificates of the authority, and the DNS name in "
@@ -128,7 +131,6 @@ def init(
         tables["data"] = agreed.model_dump(exclude_none=True)
     apply(tables, settings)
     given: dict[str, Any] = {"name": name or folder.resolve().name, "rounds": rounds, "batch_size": batch_size}
-    given |= {"eval_every": max(1, rounds // 100)}  # measuring takes all samples, and every later state holds its row
     given |= {"host": host, "port": port, "agents": _members(roster, agents, outbound, host, port)}
     given |= {"relays": _addresses(relay) or None, "agent_weights": key_values(weight)}
     given |= {"weigh_by": "samples"} if by_samples else {}
@@ -281,12 +283,10 @@ def _numbers(text: str) -> list[int]:
 
 
 def started(algorithm: str) -> dict[str, Any]:
-    """The table of an algorithm, by name or in a file of one's own, with steps to start with where it takes them."""
-    from pisco.algorithms.registry import ALGORITHMS
+    """The table of an algorithm, by name or in a file of one's own, with steps to start with where it needs them."""
+    from pisco.algorithms.registry import needed
 
-    start = {"local_lr": 0.05, "local_steps": 1}
-    taken = ALGORITHMS[algorithm].hyperparameters
-    return {"name": algorithm} | {key: value for key, value in start.items() if key in taken}
+    return {"name": algorithm} | needed(algorithm, {"local_lr": 0.05, "local_steps": 1})
 
 
 def reached(server_prob: float | None) -> dict[str, Any]:

@@ -156,7 +156,7 @@ class ShardedEngine:
         return [jax.tree.map(lambda lead, x, i=i: leaf(lead, x[i]), leads, packed) for i in range(len(job.runs))]
 
     def _fixed(self, job: Job) -> dict[str, Any]:
-        """Placement a job's data once; what the programs need to know of it."""
+        """Place a job's data once; what the programs need to know of it."""
         if self._job is not job:
             self.blocks = Blocks(job.problem.num_agents, self.mesh.size)
             self.held = shard(job, self.blocks, self.mesh)

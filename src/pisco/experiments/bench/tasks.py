@@ -19,7 +19,7 @@ from pisco.engines.job import check_needs
 from pisco.errors import InputError, check_counts, check_number, choose
 from pisco.experiments.bench.suite import Place, Task
 from pisco.metrics import STATE, Metric
-from pisco.networks.graphs import GRAPHS
+from pisco.networks.graphs import by_name
 from pisco.networks.network import Network
 from pisco.networks.schedules import SCHEDULES, bernoulli
 from pisco.problems.classifier import classifier
@@ -150,7 +150,7 @@ def graph_of(table: Mapping[str, Any]) -> Any:
             raise InputError(f"networkx has no {table['networkx']!r}; name a graph, as in 'karate_club_graph'")
         return factory()
     given = {name: value for name, value in table.items() if name not in ("graph", "weights")}
-    return GRAPHS[str(table.get("graph"))](**given)
+    return by_name(str(table.get("graph")), **given)
 
 
 class Variant(NamedTuple):

@@ -27,7 +27,7 @@ _exchange.def_abstract_eval(lambda *leaves, kind: leaves)
 
 
 def exchange(tree: Any, kind: Any) -> Any:
-    """Mark an exchange inside a function that `Stages` will cut."""
+    """Mark an exchange inside a function that `Cut` will cut."""
     leaves, structure = jax.tree.flatten(tree)
     return jax.tree.unflatten(structure, _exchange.bind(*leaves, kind=kind))
 
@@ -44,11 +44,11 @@ def compiled_stage(part: core.Jaxpr) -> Callable[..., list[Any]]:
     return jax.jit(core.jaxpr_as_fun(core.ClosedJaxpr(part, ())))
 
 
-class Stages:
+class Cut:
     """A function as compiled stages with exchanges between them.
 
     >>> import jax.numpy as jnp
-    >>> stages = Stages(lambda x: 10 * exchange(x + 1, "mix"), jnp.ones(2))
+    >>> stages = Cut(lambda x: 10 * exchange(x + 1, "mix"), jnp.ones(2))
     >>> stages(lambda kind, call, leaves: [jnp.flip(leaf) for leaf in leaves], jnp.array([1.0, 2.0]))
     Array([30., 20.], dtype=float32)
     """
@@ -94,13 +94,13 @@ class Stages:
         """Of every leaf of the result, the exchange that it comes from as it is, and which leaf it is there.
 
         >>> x = jax.numpy.ones(2)
-        >>> Stages(lambda x: (x, *exchange((x, 2 * x), "mix")), x).handed_on
+        >>> Cut(lambda x: (x, *exchange((x, 2 * x), "mix")), x).handed_on
         [None, (0, 0), (0, 1)]
         """
         heard = {v: (at, leaf) for at, cut in enumerate(self.exchanges) for leaf, v in enumerate(cut.outvars)}
         return [None if isinstance(atom, core.Literal) else heard.get(atom) for atom in self._outputs]
 
-    def compile(self) -> Stages:
+    def compile(self) -> Cut:
         """Compile now rather than at the first call."""
         self._stages = [
             (needed, made, stage.lower(*(v.aval for v in needed)).compile() if hasattr(stage, "lower") else stage)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.engines.evaluate import measure_test, with_params
-from pisco.federation.runtime.cut import Exchange, Stages, Steps, answered, exchange
+from pisco.federation.runtime.cut import Cut, Exchange, Steps, answered, exchange
 from pisco.federation.runtime.updates import Compressing, CutMix
 from pisco.networks.placement import Everybody
 from pisco.networks.rounds import Told, pushed_leaves
@@ -84,14 +84,14 @@ class Programs:
             jax.ShapeDtypeStruct((), jnp.zeros(()).dtype),
             jax.ShapeDtypeStruct((1,), bool),  # type: ignore[arg-type]
         )
-        self._start = Stages(start, number)
-        self._round = Stages(one_round, self.state_like, number, told, number, number)
+        self._start = Cut(start, number)
+        self._round = Cut(one_round, self.state_like, number, told, number, number)
         kinds = [kind for kind, _ in self._round.messages]
         self.model_part = self._model_part(kinds)
         self.codecs = [kind.codec for kind in kinds if isinstance(kind, Compressing)]
         # Not `jax.jit`: it would build the agent's data into the program.
-        self._join = Stages(join, self.params_like, number, number, number)
-        self._measure = Stages(measure, self.params_like)
+        self._join = Cut(join, self.params_like, number, number, number)
+        self._measure = Cut(measure, self.params_like)
 
     def _model_part(self, kinds: list[Any]) -> list[int]:
         """Where a round hands on what one exchange brings as the parameters: which, and every leaf's place there."""
@@ -144,7 +144,7 @@ class Programs:
         found = answered(self._watched(self._measure, params), _nobody)
         return {name: float(value) for name, value in found.items()}
 
-    def _watched(self, stages: Stages, *args: Any) -> Steps:
+    def _watched(self, stages: Cut, *args: Any) -> Steps:
         """The steps of a program; samples or a model that fail end it with a sentence, before anything is sent."""
         steps, received = stages.steps(*args), None
         while True:
