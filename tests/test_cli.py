@@ -336,6 +336,16 @@ def test_a_ctrl_c_before_the_command_begins_is_one_line():
     assert (done.returncode, done.stderr) == (130, "interrupted; type the command again\n")
 
 
+def test_a_ctrl_c_while_the_command_is_imported_is_one_line():
+    early = (
+        "import os, threading, pisco_start; threading.Timer({}, os.kill, (os.getpid(), 2)).start(); pisco_start.main()"
+    )
+    for seconds in (0.01, 0.3):
+        program = [sys.executable, "-c", early.format(seconds), "run", "quick", "--set", "run.rounds=9999999"]
+        done = subprocess.run(program, capture_output=True, text=True, timeout=100)
+        assert (done.returncode, done.stderr) == (130, "interrupted; type the command again\n")
+
+
 def test_plot_show_and_export(tiny):
     for folder, step in (("a", 0.1), ("b", 0.2)):
         assert pisco("run", "tiny.toml", "--out", folder, "--set", f"algorithm.local_lr={step}").exit_code == 0

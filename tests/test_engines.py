@@ -159,6 +159,18 @@ def test_ctrl_c_keeps_what_was_computed():
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def test_ctrl_c_in_the_last_chunk_loses_nothing_and_is_told():
+    """A loop over short runs, each a single chunk, could not be stopped otherwise."""
+
+    def progress(update):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    result = run(chunk_rounds=30, progress=progress)
+    assert result.asked_to_stop and not result.interrupted and result.rounds == 30
+    assert_same(result, run())
+    assert not run().asked_to_stop
+
+
 def test_progress_reports_every_chunk():
     seen = []
     run(

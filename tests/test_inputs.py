@@ -163,7 +163,9 @@ def test_whole_numbers_are_kept_or_refused():
     loss = lambda p, b, k: (p - b) ** 2  # noqa: E731
     assert small(loss, jnp.zeros(()), numbers).data.tolist() == [5] * 12
     numbers[1, 2] = 2**40 + 7
-    with pytest.raises(InputError, match=r"data\['n'\] holds 1099511627783 \(in row 6\), which int32 cannot"):
+    with pytest.raises(
+        InputError, match=r"data\['n'\] holds 1099511627783 \(in sample 2 of agent 1\), which int32 cannot"
+    ):
         small(lambda p, b, k: (p - b["n"]) ** 2, jnp.zeros(()), {"n": numbers})
     with pytest.raises(InputError, match=r"test data holds 4294967296 \(in row 0\), which uint32 cannot"):
         small(test=np.full((2, 1), 2**32, np.uint64))
@@ -337,6 +339,13 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: outlook(RING, RING, rounds=2), "problem is Network.*, expected one such as"),
         (lambda: outlook(small(), pisco.Network.ring(5), rounds=2), "has 3 agents and the network 5; give both the"),
         (lambda: auto_step(RULE, small(), small(), rounds=2), "network is Problem.*, expected one such as"),
+        (
+            lambda: small(data=np.where(POINTS[2, 1, 0] == POINTS, np.nan, POINTS)),
+            "NaN or .* sample 1 of agent 2.; give",
+        ),
+        (lambda: tried().to_csv("."), "cannot write '.' .it is a folder.; give the path of a file"),
+        (lambda: small(init={"f": jnp.tanh, "x": jnp.ones(2)}), "expected numbers; give arrays alone, as eqx.filter"),
+        (lambda: small(parts={"local": "head"}), "no leaf is matched by local='head'; the model has one array without"),
         (lambda: auto_step(RULE, small(), RING, rounds=2), r"rule is dsgd.*, expected a function of a step size"),
         (lambda: plan(small(), RING, rounds=2, probabilities=0.2), "probabilities is 0.2; give at least one p to try"),
         (lambda: largest_safe_step([1.0, 2.0], np.eye(3), local_steps=0), "of 2 agents and weights of 3; give one for"),

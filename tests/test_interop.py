@@ -199,6 +199,8 @@ def chosen(rows, batches=None):
     [
         (lambda: torch.nn.BatchNorm1d(5, momentum=None), samples, "counts its batches"),
         (lambda: 3, samples, "expected a torch.nn.Module"),
+        (3, samples, "the module is 3, which cannot be called without arguments"),
+        (lambda n: mlp(), samples, "cannot be called without arguments .*, as in lambda: Net"),
         (lambda: torch.nn.Tanh(), samples, "no parameters"),
         (lambda: mlp().half(), samples, "float16"),
         (lambda: mlp().double(), doubles, "jax computes in float32"),
@@ -359,6 +361,27 @@ def test_buffers_that_some_samples_leave_as_they_are_are_renewed():
     for scale in (0.01, 10):
         data = torch.utils.data.TensorDataset(scale * torch.tensor(FEATURES), torch.tensor(CLASSES))
         assert interop.problem(Peak, torch.nn.functional.cross_entropy, data).kinds.of("buffers") == ["peak"]
+
+
+def test_agents_of_unlike_models_are_refused():
+    """Layers that others lack would never be trained, and unlike ones take the shapes of agent 0."""
+
+    def local(*layers):
+        return interop.local(lambda: torch.nn.Sequential(*layers), torch.nn.functional.cross_entropy, samples())
+
+    ours = local(torch.nn.Linear(5, 4))
+    for its, words in (
+        (
+            local(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)),
+            r"agent 1's model has float32\[3\] as 1.bias, and agent 0's has no such leaf",
+        ),
+        (
+            local(torch.nn.Linear(5, 8)),
+            r"agent 1's model has float32\[8\] as 0.bias, and agent 0's has float32\[4\]; give all",
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
+            host.problem(ours, its)
 
 
 PARTS = [slice(0, 8), slice(8, 16), slice(16, 24)]

@@ -122,7 +122,7 @@ def test_demo_figure_with_and_without_arrivals(tmp_path):
     fine = [result(3, label="x") for _ in demo.POINTS]
     missed = [result(3, grad_norm_sq_mean=np.ones((3, 30))) for _ in demo.POINTS]
     for name, results in (("fine", fine), ("missed", missed)):
-        _, path = demo.write(results, tmp_path / name)
+        path = demo.write(results, demo.table(results), tmp_path / name)
         assert path.stat().st_size > 10_000 and (tmp_path / name / "p-10-0.5" / "result.json").exists()
     assert "missed the training target" in demo.point_of(demo.table(missed))
 

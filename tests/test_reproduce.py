@@ -239,7 +239,7 @@ def test_finished_figures_are_kept_and_ctrl_c_is_no_result(tmp_path, monkeypatch
     cut = pisco("reproduce", figure.name, "--out", str(tmp_path / "other"))
     assert cut.exit_code == 130 and "type the command again" in cut.stderr
     stopped = made_up([[1.0, 1.0]])
-    stopped.interrupted = True
+    stopped.asked_to_stop = True
     with pytest.raises(KeyboardInterrupt):
         uncut([stopped])
 

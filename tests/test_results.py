@@ -68,7 +68,12 @@ def test_damaged_and_missing_results_say_so(tmp_path):
         pisco.Result.load(tmp_path)
     run().save(tmp_path)
     (tmp_path / "history.npz").write_bytes(b"rubbish")
-    with pytest.raises(pisco.InputError, match="damaged result"):
+    with pytest.raises(pisco.InputError, match=r"damaged result \(ValueError\); do the run again, in a folder of its"):
+        pisco.Result.load(tmp_path)
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    (checkpoints / "round-000000001.ckpt").touch()
+    with pytest.raises(pisco.InputError, match=r"damaged result .*; `pisco run --resume .*` finishes the run"):
         pisco.Result.load(tmp_path)
     rows = run(rounds=1).history
     odd = {"shorter": rows | {"loss": rows["loss"][:1]}, "words": rows | {"loss": rows["loss"].astype(str)}}

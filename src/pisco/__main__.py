@@ -1,6 +1,6 @@
 """`python -m pisco` is the command `pisco`."""
 
-from pisco.cli.main import main
+from pisco_start import main
 
 if __name__ == "__main__":
     main()

@@ -33,9 +33,10 @@ def writing(path: Any) -> Iterator[None]:
         raise
     except OSError as error:
         raise InputError(f"cannot write {path} ({error.strerror or error}); give another path") from error
-    except (TypeError, ValueError) as error:  # "" has no name, and a number is no path
+    except (TypeError, ValueError) as error:  # "" and "/" have no name, and a number is no path
         shown = str(path) if isinstance(path, os.PathLike) else path
-        raise InputError(f"cannot write {shown!r} ({error}); give the path of a file") from error
+        why = "it is a folder" if shown and isinstance(shown, str) and Path(shown).is_dir() else error
+        raise InputError(f"cannot write {shown!r} ({why}); give the path of a file") from error
 
 
 class InputError(ValueError):

@@ -130,7 +130,8 @@ class Kinds:
             tests = matchers(kind, given)
             matched = {told: [name for name in names if test(name)] for told, test in tests.items()}
             for told in (told for told, found in matched.items() if not found):
-                some = ", ".join(name or "one leaf without a path" for name in names[:4]) + ", …" * (len(names) > 4)
+                some = ", ".join(names[:4]) + ", …" * (len(names) > 4)
+                some = "one array without a name" if names == [name_of(())] else some
                 raise InputError(f"no leaf is matched by {told}; the model has {some}")
             for name in dict.fromkeys(name for found in matched.values() for name in found):
                 if name in found:

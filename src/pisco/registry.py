@@ -67,14 +67,19 @@ def fit(what: str, known: Options, given: Mapping[str, Any], table: str = "") ->
             raise InputError(f"{what} has no option {name!r}; {hint}")
     for name, option in known.items():
         if option.default is option.empty and name not in given:
-            example = _BASIC.get(option.annotation, ("", "…"))[1]
-            raise InputError(f"{table}{name} is missing; {what} needs it, as in {table}{name} = {example}")
+            as_in = f"{table}{name} = {example(option.annotation)}"
+            raise InputError(f"{table}{name} is missing; {what} needs it, as in {as_in}")
     fitted = {}
     for name, value in given.items():
         fits, fitted[name] = _converted(value, known[name].annotation)
         if not fits:
             raise InputError(f"{table}{name} is {value!r}, expected {_words(known[name].annotation)}")
     return fitted
+
+
+def example(kind: Any) -> str:
+    """A value of a type, as in files."""
+    return _BASIC.get(kind, ("", "…"))[1]
 
 
 def _converted(value: Any, kind: Any) -> tuple[bool, Any]:

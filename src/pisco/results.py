@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -50,6 +51,7 @@ class Result:
       diverged_at: the round from which the loss only grew worse, if it blew up; one entry per seed for several.
       rounds: communication rounds done.
       interrupted: stopped early by Ctrl-C.
+      asked_to_stop: whether Ctrl-C came, also where no round was left to do; it is not saved.
       seconds: wall-clock time.
       label: for tables and plots.
       agents: links, labels and, at some rounds of the first seed, ‖xᵢ − x̄‖² of every agent, for reports to draw;
@@ -66,6 +68,7 @@ class Result:
     diverged_at: Any = None
     rounds: int = 0
     interrupted: bool = False
+    asked_to_stop: bool = False
     seconds: float = 0.0
     label: str = ""
     versions: dict[str, str] = field(default_factory=lambda: _versions())
@@ -198,11 +201,11 @@ class Result:
             )
         except FileNotFoundError as error:
             name = Path(error.filename or "").name
-            begun = any((folder / "checkpoints").glob("*"))  # a run that was cut short
-            fix = f"`pisco run --resume {folder}` finishes the run" if begun else "`pisco run … --out` writes one"
+            fix = _finishing(folder) or "`pisco run … --out` writes one"
             raise InputError(f"{folder} holds no result: {name} is missing; {fix}") from error
         except DAMAGED as error:
-            raise InputError(f"{folder} holds a damaged result ({type(error).__name__}: {error})") from error
+            fix = _finishing(folder) or "do the run again, in a folder of its own"
+            raise InputError(f"{folder} holds a damaged result ({type(error).__name__}); {fix}") from error
 
     def to_pandas(self) -> DataFrame:
         """One row per seed and measured round."""
@@ -307,6 +310,12 @@ def measured(results: Sequence[Result], *, costs: bool = False) -> dict[str, Met
     ours = [*METRICS, *sorted(held.keys() - METRICS)]
     names = sorted(held, key=lambda name: (held[name].of == COST, ours.index(name)))
     return {name: held[name] for name in names if costs or held[name].of != COST}
+
+
+def _finishing(folder: Path) -> str:
+    """How a run is finished that left checkpoints; empty where it left none."""
+    begun = any((folder / "checkpoints").glob("*"))
+    return f"`pisco run --resume {quote(str(folder))}` finishes the run" if begun else ""
 
 
 def _versions() -> dict[str, str]:

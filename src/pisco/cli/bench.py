@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -109,7 +110,7 @@ def _measure(name: str, folder: Path, part: str, only: str | None, methods: str 
         return
     kinds = {"measured": done.measured, "kept from before": done.kept, "refused by the network": done.refused}
     say(", ".join(f"{len(names)} {kind}" for kind, names in kinds.items()) + f", in {done.seconds:.0f} s")
-    say(f"next: pisco bench show {folder}")
+    say(f"next: pisco bench show {quote(str(folder))}")
 
 
 def _view(

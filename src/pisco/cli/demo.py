@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -37,16 +38,18 @@ def demo(
     note(f"PISCO on a9a, a ring of 10: {len(experiment.POINTS)} values of p, {seeds_each}")
     with progress_bar(rounds, "demo") as progress:
         results = experiment.run_demo(rounds=rounds, seeds=chosen, progress=progress)
-    records, picture = experiment.write(results, folder)
+    records = experiment.table(results)
+    if not as_json:  # before anything can fail that is written
+        _print(records, experiment)
+        say(experiment.point_of(records))
+    picture = experiment.write(results, records, folder)
     if results[0].interrupted:
         note(f"interrupted after {results[0].rounds} of {rounds} rounds; type `pisco demo` to start again")
     if as_json:
         targets = {"grad_norm_sq_mean": experiment.TRAINING_TARGET, "test_accuracy": experiment.ACCURACY_TARGET}
         say_json({"targets": targets, "seeds": list(chosen), "points": records, "plot": picture})
     else:
-        _print(records, experiment)
-        say(experiment.point_of(records))
-        say(f"picture: {picture}   next: pisco report {folder}/p-*")
+        say(f"picture: {picture}   next: pisco report {quote(str(folder))}/p-*")
     if results[0].interrupted:
         raise typer.Exit(130)
 

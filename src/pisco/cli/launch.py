@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -55,7 +56,7 @@ def launch(
         stdout=answers().fileno(),
     ).run()
     if code == 1:
-        note(f"continue with `pisco launch --processes {processes} run --resume {folder}`")
+        note(f"continue with `pisco launch --processes {processes} run --resume {quote(str(folder))}`")
     if code:
         raise typer.Exit(code)
 

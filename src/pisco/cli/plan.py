@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -113,7 +114,7 @@ def plan(
         say_json(_record(planned, toml, picture))
     elif toml is not None:
         say(f"written: {toml} and {picture}")
-        say(f"next: pisco run {toml}")
+        say(f"next: pisco run {quote(str(toml))}")
     elif picture is not None:
         say(f"picture: {picture}")
     found = planned.plan

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -115,13 +116,13 @@ def run(
                 release(folder)
             raise
         except KeyboardInterrupt:
-            note(f"interrupted; continue with `pisco run --resume {folder}`")
+            note(f"interrupted; continue with `pisco run --resume {quote(str(folder))}`")
             raise typer.Exit(130) from None
     if result.interrupted:
         if group.leads:
             note(
                 f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
-                f"continue with `pisco run --resume {folder}`"
+                f"continue with `pisco run --resume {quote(str(folder))}`"
             )
         raise typer.Exit(130)
 
@@ -157,7 +158,7 @@ def _report(result: Result, folder: Path, config: Config, as_json: bool, note_fi
     title = f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder}")
-    say(f"next: pisco report {folder}")
+    say(f"next: pisco report {quote(str(folder))}")
 
 
 def _trouble(result: Result, config: Config) -> str | None:
@@ -171,14 +172,17 @@ def _trouble(result: Result, config: Config) -> str | None:
     else:
         return None
     coin = config.network.server == "bernoulli"  # other schedules take no chance
+    used, gossips = result.settings["algorithm"], config.network.schedule().probability != 1
     others = {
-        "network.weights=metropolis": config.network.weights != "metropolis",
-        "algorithm.name=pisco-one-exchange": result.settings["algorithm"].get("one_exchange") is False,
+        "a smaller algorithm.consensus_lr": "consensus_lr" in used,
+        "a smaller algorithm.local_lr": True,
+        "network.weights=metropolis": gossips and config.network.weights != "metropolis",
+        "algorithm.name=pisco-one-exchange": used.get("one_exchange") is False,
         f"a {'larger network.server_prob' if coin else 'network.server that is reached more often'}": (
-            config.network.schedule().probability != 1
+            gossips and not config.algorithm.build().needs.constant_map
         ),
     }
-    advice = ["a smaller algorithm.local_lr", *(name for name, helps in others.items() if helps)]
+    advice = [name for name, helps in others.items() if helps]
     return f"{what}; try {' or '.join(filter(None, [', '.join(advice[:-1]), advice[-1]]))}"
 
 

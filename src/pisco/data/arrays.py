@@ -21,8 +21,18 @@ def _plain(where: str, value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
-def as_arrays(what: str, tree: Any) -> Any:
-    """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits."""
+def as_arrays(what: str, tree: Any, sizes: Sequence[int] = ()) -> Any:
+    """The leaves as jax holds them; what it would change is refused: texts, NaN, numbers too large for 32 bits.
+
+    Where samples of several agents follow each other, `sizes` says how many each has.
+    """
+    ends = np.cumsum(sizes)
+
+    def place(row: int) -> str:
+        if not len(ends):
+            return f" (in row {row})"
+        agent = int(np.searchsorted(ends, row, side="right"))
+        return f" (in sample {row - (ends[agent] - sizes[agent])} of agent {agent})"
 
     def leaf(path: Any, value: Any) -> jax.Array:
         where = what + jax.tree_util.keystr(path)
@@ -30,7 +40,8 @@ def as_arrays(what: str, tree: Any) -> Any:
             raise InputError(f"{where} holds random keys, expected numbers; leave them out, as a loss is given a key")
         array = _plain(where, value)
         if array.dtype.kind in "OSUMm":
-            raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers")
+            arrays = "; give arrays alone, as eqx.filter(model, eqx.is_array) does" if callable(array.flat[0]) else ""
+            raise InputError(f"{where} holds {array.dtype} such as {array.flat[0]!r:.60}, expected numbers{arrays}")
         if array.dtype.char in "gG":  # longer than jax has
             array = array.astype(np.complex128 if array.dtype.char == "G" else np.float64)
         kept = jax.dtypes.canonicalize_dtype(array.dtype)
@@ -39,7 +50,7 @@ def as_arrays(what: str, tree: Any) -> Any:
         inexact = jnp.issubdtype(kept, jnp.inexact)
         wrong = np.argwhere(~np.isfinite(cast) if inexact else cast != array)
         if len(wrong):
-            held, row = array[tuple(wrong[0])], f" (in row {wrong[0][0]})" if array.ndim else ""
+            held, row = array[tuple(wrong[0])], place(int(wrong[0][0])) if array.ndim else ""
             if not np.isfinite(held):
                 raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
             fix = "scale them" if inexact else "number them from 0 on"

@@ -134,9 +134,8 @@ class Stream:
         try:
             made = jax.tree.map(_canonical, self.sources[agent].gather(own))
         except Exception as error:
-            raise InputError(
-                f"{whose} fail at samples {own.min()} to {own.max()} of {self.sizes[agent]} ({brief(error)}); fix them"
-            ) from error
+            where = f"{self._failing(agent, own)} of {self.sizes[agent]}"
+            raise InputError(f"{whose} fail at {where} ({brief(error)}); fix them") from error
         for leaf in jax.tree.leaves(made):
             if (bad := _first_not_finite(leaf)) is not None:
                 raise InputError(f"{whose} hold NaN or infinity at sample {own[bad]}; give finite numbers alone")
@@ -149,6 +148,15 @@ class Stream:
                 f"{_told(self.shapes)} before; give all samples one shape and dtype"
             )
         return made
+
+    def _failing(self, agent: int, own: np.ndarray) -> str:
+        """The first of these samples that fails alone, too; else where it lies."""
+        for row in own:
+            try:
+                self.sources[agent].gather(np.array([row]))
+            except Exception:
+                return f"sample {row}"
+        return f"samples {own.min()} to {own.max()}"
 
     def at(self, rows: jax.Array) -> Any:
         """Inside a program: the samples with these numbers."""

@@ -56,6 +56,7 @@ class Outcome:
     diverged_at: list[int | None]
     done: int
     interrupted: bool
+    asked_to_stop: bool  # in the last chunk perhaps, when nothing was left to do
     seconds: float
     frames: dict[str, np.ndarray] = field(default_factory=dict)
     names: Any = ()  # whom guards have named, as they are carried
@@ -106,7 +107,10 @@ def _started(engine: Engine, job: Job) -> tuple[Any, dict[str, np.ndarray]]:
         row = engine.measure(job, states)
     for run, loss in zip(job.runs, row["loss"], strict=True):
         if not np.isfinite(loss):
-            raise InputError(f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one")
+            raise InputError(
+                f"the loss at the start is {loss} (seed {run.seed}); give a start with a finite one, and samples "
+                "without NaN"
+            )
     return states, row
 
 
@@ -188,14 +192,15 @@ def drive(
 
     start_edges = _start_edges(job, sizes)
 
-    def outcome(params: Any = None, interrupted: bool = False, names: Any = ()) -> Outcome:
+    def outcome(params: Any = None, stopped: bool = False, names: Any = ()) -> Outcome:
         columns = history.columns(sizes, start_edges, job.network.presence is not None)
         columns |= {} if stopwatch is None else {"seconds": stopwatch.at(history.rounds, history.reached)}
         columns |= private.epsilons(job, sizes, history.rounds)
         seconds = time.perf_counter() - began
         frames = history.frames.arrays()
         told = private.facts(job)
-        return Outcome(params, columns, diverged_at(columns), done, interrupted, seconds, frames, names, told)
+        early = stopped and done < rounds
+        return Outcome(params, columns, diverged_at(columns), done, early, stopped, seconds, frames, names, told)
 
     saved_at, saved_round, stopping = -math.inf, done, False
     go_on = "" if checkpoints is None else ", and can go on from its last checkpoint"
@@ -231,4 +236,4 @@ def drive(
             save()
 
     last = engine.pack(states)
-    return outcome(last.state.params, interrupted=stopping and done < rounds, names=last.names)
+    return outcome(last.state.params, stopped=stopping, names=last.names)

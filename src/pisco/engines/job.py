@@ -168,8 +168,8 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         raise InputError(f"{algorithm.name} needs the server in every round; use server=always(), not {server!r}")
     if needs.doubly_stochastic and not network.keeps_mean:
         raise InputError(
-            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling`, "
-            'or let a sample of equal shares keep its average to itself (receivers="sampled")'
+            f"{algorithm.name} needs rounds that keep the agents' mean, which sampled reports do not; drop `sampling` "
+            '(in files `reporters`), or let a sample of equal shares keep its average to itself (receivers="sampled")'
         )
     if network.push is not None and needs.doubly_stochastic and not needs.one_way:
         raise InputError(

@@ -77,7 +77,7 @@ def run(
         "campus", "continents", "phones"), a JSON or TOML file, or a table of its fields.
 
     Divergence is no error: see `Result.diverged_at`. After Ctrl-C the rounds so far come back with
-    `Result.interrupted` set.
+    `Result.interrupted` set; a loop over runs ends by `Result.asked_to_stop`, as a run may have been at its end.
 
     >>> import pisco
     >>> problem = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
@@ -202,6 +202,7 @@ def _run(
             diverged_at=outcome.diverged_at[which],
             rounds=outcome.done,
             interrupted=outcome.interrupted,
+            asked_to_stop=outcome.asked_to_stop,
             seconds=outcome.seconds,
             agents=known | seen,
             metrics=by_column(job.problem.metrics),

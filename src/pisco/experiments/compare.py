@@ -165,6 +165,8 @@ def compare_methods(
                 break
             entry = Entry(label(method), chosen, tuned, result)
             _keep(place, key, entry)
+            if result.asked_to_stop:
+                return [*entries, entry]
         else:
             started(method, "kept")
         entries.append(entry)

@@ -91,13 +91,13 @@ def table(results: Sequence[Result]) -> list[dict[str, Any]]:
     return records
 
 
-def write(results: Sequence[Result], folder: Path) -> tuple[list[dict[str, Any]], Path]:
-    """Save every result, and draw `demo.png`; the records of the table, and where the picture is."""
+def write(results: Sequence[Result], records: Sequence[dict[str, Any]], folder: Path) -> Path:
+    """Save every result, and draw `demo.png`: where the picture is."""
     for point, result in zip(POINTS, results, strict=True):
         result.save(folder / f"p-{point.label.replace('^', '')}")
-    records, picture = table(results), folder / "demo.png"
+    picture = folder / "demo.png"
     draw([panels(results, records)], picture, size=(4.6, 4.2))
-    return records, picture
+    return picture
 
 
 def panels(results: Sequence[Result], records: Sequence[dict[str, Any]]) -> list[Panel]:

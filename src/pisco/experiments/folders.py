@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 
 from pisco.engines.checkpoint import newest_round
 from pisco.engines.driver import Progress
@@ -69,11 +70,11 @@ def claim(folder: Path, config: Config) -> None:
     if (folder / SUMMARY_FILE).exists():
         raise InputError(
             f"{folder} already holds a result; choose another --out, or go on from it with "
-            f"`pisco run --resume {folder} --set run.rounds=…`"
+            f"`pisco run --resume {quote(str(folder))} --set run.rounds=…`"
         )
     if (folder / CONFIG_FILE).exists():
         raise InputError(
-            f"{folder} holds a run that was cut short; continue it with `pisco run --resume {folder}`, or "
+            f"{folder} holds a run that was cut short; continue it with `pisco run --resume {quote(str(folder))}`, or "
             "choose another --out"
         )
     record(folder, config)
@@ -182,6 +183,6 @@ def keep(result: Result, folder: Path, config: Config) -> Path:
         except (InputError, OSError):
             raise InputError(
                 f"{said}; the checkpoints in {folder / CHECKPOINTS} are kept: free some space and type "
-                f"`pisco run --resume {folder}`"
+                f"`pisco run --resume {quote(str(folder))}`"
             ) from error
         raise InputError(f"{said}; the result was kept in {spare} instead") from error

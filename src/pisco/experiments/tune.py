@@ -93,7 +93,7 @@ def tune(
         chunk_rounds=config.run.chunk_rounds,
         progress=progress,
     )
-    if any(result.interrupted for result in results):
+    if any(result.asked_to_stop for result in results):
         raise KeyboardInterrupt
     return pick(grid, results, targets)
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pisco.errors import InputError, brief
-from pisco.parts import BUFFERS, FROZEN, RENEWED, matchers
+from pisco.parts import BUFFERS, FROZEN, RENEWED, matchers, names_of
 from pisco.problems.problem import Problem
 from pisco.trouble import Trouble
 from pisco.types import Key, Params
@@ -94,6 +94,8 @@ def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | No
                 f"{where} has dtype {leaf.dtype}, but jax computes in {kept}; "
                 'give the parameters that dtype, or set dtype = "float64" for the whole federation'
             )
+    for index, each in enumerate(agents[1:], start=1):
+        _check_alike(first, each.start(0), index)
     shapes = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), first)
     data = [
         {"agent": np.full(each.size, index, np.int32), "row": np.arange(each.size, dtype=np.int32)}
@@ -108,6 +110,21 @@ def problem(*agents: Local, name: str = "problem", parts: Mapping[str, Any] | No
     held = (*agents[0].buffers, *agents[0].constants)
     loss = _HostLoss(agents, shapes, tuple(each for each in held if any(test(each) for test in renewed)))
     return Problem(loss, _HostStart(agents[0], shapes), data, name=name, parts=kinds or None)
+
+
+def _check_alike(first: Params, other: Params, index: int) -> None:
+    """Refuse an agent whose model is not that of agent 0: nobody would train what the others lack."""
+
+    def told(params: Params) -> dict[str, str]:
+        return dict(zip(names_of(params), (f"{x.dtype}{list(x.shape)}" for x in jax.tree.leaves(params)), strict=True))
+
+    ours, its = told(first), told(other)
+    for name in (*ours, *its):
+        if ours.get(name) != its.get(name):
+            one, two = (each.get(name, "no such leaf") for each in (its, ours))
+            raise InputError(
+                f"agent {index}'s model has {one} as {name}, and agent 0's has {two}; give all agents the same model"
+            )
 
 
 def _either(names: list[str], given: Any) -> Any:

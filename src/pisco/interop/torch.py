@@ -75,7 +75,7 @@ def local(module: Any, loss: TorchLoss, samples: Any) -> Local:
     drawn = module if not isinstance(module, torch.nn.Module) else None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what is frozen is the same everywhere
-        net = _checked_module(drawn() if drawn is not None else module)
+        net = _checked_module(_made(module) if drawn is not None else module)
     held = tuple(key for key, value in net.named_buffers() if value.is_floating_point())
     dataset, collate = _indexable(samples)
     size = len(dataset)
@@ -224,6 +224,17 @@ def _fetched(context: Any, arrays: Sequence[Any]) -> list[np.ndarray]:
     torch = _torch()
     with _on_stream(context):
         return [torch.from_dlpack(array).cpu().numpy() for array in arrays]
+
+
+def _made(module: Any) -> Any:
+    """What a user's function makes."""
+    try:
+        return module()
+    except Exception as error:
+        raise InputError(
+            f"the module is {module!r:.80}, which cannot be called without arguments ({brief(error)}); give a "
+            "torch.nn.Module, or a function that makes one, as in lambda: Net(10)"
+        ) from error
 
 
 def _checked_module(net: Any) -> Any:

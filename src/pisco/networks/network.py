@@ -313,7 +313,7 @@ class Network:
                 "use symmetric weights, alone or with edge_dropout or random_matching"
             )
         if self.sampling is not None:
-            raise InputError(f"{what} says who reports to the server; drop `sampling`")
+            raise InputError(f"{what} says who reports to the server; drop `sampling` (in files `reporters`)")
 
         def unknown() -> Any:
             raise InputError(

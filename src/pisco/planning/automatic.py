@@ -146,7 +146,7 @@ class _Trials:
                 eval_every=max(1, length // ROWS),
                 chunk_rounds=max(50, length // ROWS),
             )
-        if any(result.interrupted for result in found):
+        if any(result.asked_to_stop for result in found):
             raise KeyboardInterrupt
         return found
 

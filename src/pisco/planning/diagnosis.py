@@ -116,7 +116,9 @@ def diagnose(
         check_counts(batch_size=batch_size)
     p = network.server.probability
     if p is None:
-        raise InputError(f"server={network.server!r} has no single probability; diagnose with bernoulli(p)")
+        raise InputError(
+            f"server={network.server!r} has no single probability; diagnose with bernoulli(p), as in server_prob = 0.1"
+        )
     optimizer = Optimizer.read(direction)
     through = optimizer.text if optimizer.normalises else ""
     # A tracker of the newest gradient carries too much noise for an optimizer that normalises.

@@ -182,8 +182,8 @@ def check_metrics(problem: Problem) -> None:
             continue
         if problem.test is None:
             raise InputError(
-                f"the metric {metric.name!r} has no test data to look at; give the samples as test=, or make it a "
-                "metric of the state with Metric(..., of='state')"
+                f"the metric {metric.name!r} has no test data to look at; give the samples as test= (a problem of "
+                "PyTorch modules takes none), or make it a metric of the state with Metric(..., of='state')"
             )
         reducing = "reduce"
         try:

@@ -109,7 +109,7 @@ class Problem:
         self.kinds, self.frozen = None, None
         if parts is not None:
             self._divide(parts)
-        self.data: Any = as_arrays("data", flat) if stream is None else stream
+        self.data: Any = as_arrays("data", flat, sizes) if stream is None else stream
         self.num_agents = len(sizes)
         self.sizes = jnp.asarray(sizes, jnp.int32)
         self.offsets = jnp.asarray(np.concatenate([[0], np.cumsum(sizes)[:-1]]), jnp.int32)

@@ -17,7 +17,7 @@ from pisco.networks.sampling import sample_groups
 from pisco.networks.schedules import SCHEDULES, Schedule, as_schedule
 from pisco.networks.varying import VARYING
 from pisco.networks.weights import WEIGHTS
-from pisco.registry import label
+from pisco.registry import example, label
 from pisco.settings import options
 from pisco.types import Algorithm
 
@@ -233,7 +233,9 @@ def _sentence(error: ValidationError, source: str, model: type[BaseModel], hint:
         near = f"did you mean {' or '.join(map(repr, inside))}?"
         return f"{place} is not {what}; {near if inside else suggest(where[-1], _fields(model, where[:-1]))}"
     if kind == "missing":
-        table = _is_table(_fields(model, where[:-1])[where[-1]].annotation)
+        annotation: Any = _fields(model, where[:-1])[where[-1]].annotation
+        table = _is_table(annotation)
+        hint = f"as in {place} = {example(annotation)}" if where[1:] and not table else hint
         return f"{source} lacks {f'the table [{place}]' if table else place}; add it, {hint}"
     if kind in ("model_type", "dict_type"):
         return f"{place} is {given!r}, expected a table [{place}] with keys of its own"

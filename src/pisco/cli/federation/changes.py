@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -216,7 +217,7 @@ def change(
     say(f"from round {at} on: {len(present.members)} agents, {', '.join(present.names)}")
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
     if action == "add":
-        say(f"next: pisco federation issue {name} --dir {home}")
+        say(f"next: pisco federation issue {name} --dir {quote(str(home))}")
     if now:
         say("members go on as soon as all of them have taken the plan, in about ten seconds")
     if action == "move":

@@ -6,6 +6,7 @@ import math
 import time
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -136,7 +137,7 @@ def try_(
     title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder / 'result'}")
-    say(f"next: pisco report {folder / 'result'}")
+    say(f"next: pisco report {quote(str(folder / 'result'))}")
 
 
 def _records(found: Any) -> list[dict[str, Any]]:

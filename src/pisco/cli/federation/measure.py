@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -49,4 +50,4 @@ def measure(
     if links.size:
         say(f"between agents: {1e3 * links.min():.3g} to {1e3 * links.max():.3g} ms, one way")
     say(f"written: {out}")
-    say(f"next: pisco run EXPERIMENT --set clock.file={out}")
+    say(f"next: pisco run EXPERIMENT --set clock.file={quote(str(out))}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -46,7 +47,7 @@ def collect(
     with private_files():
         made.save(out)
     say(f"the mean model of {len(results)} agents: {out}")
-    say(f"next: pisco federation export {out} --out model.npz")
+    say(f"next: pisco federation export {quote(str(out))} --out model.npz")
 
 
 def _ask(home: Path) -> None:

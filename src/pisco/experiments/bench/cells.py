@@ -154,7 +154,7 @@ def _sweep(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # cautions for whoever picks a method by hand
             results = sweep(full, problem, variant.network, **how)
-        if any(result.interrupted for result in results):
+        if any(result.asked_to_stop for result in results):
             raise KeyboardInterrupt
         found += results[: len(some)]
     return found

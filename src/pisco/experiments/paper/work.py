@@ -31,7 +31,7 @@ def quiet(words: str, rounds: int) -> AbstractContextManager[None]:
 
 def uncut(results: list[Result]) -> list[Result]:
     """The same results, unless Ctrl-C cut them short: a part of a study is none."""
-    if any(result.interrupted for result in results):
+    if any(result.asked_to_stop for result in results):
         raise KeyboardInterrupt
     return results
 
