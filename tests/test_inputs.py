@@ -169,7 +169,7 @@ def test_whole_numbers_are_kept_or_refused():
         small(lambda p, b, k: (p - b["n"]) ** 2, jnp.zeros(()), {"n": numbers})
     with pytest.raises(InputError, match=r"test data holds 4294967296 \(in row 0\), which uint32 cannot"):
         small(test=np.full((2, 1), 2**32, np.uint64))
-    with pytest.raises(InputError, match=r"data holds 1e\+300 \(in row 0\), which float32 cannot; scale them, or"):
+    with pytest.raises(InputError, match=r"data holds 1e\+300 \(in sample 0 of agent 0\), which float32 cannot; scale them, or"):
         small(data=np.full((3, 4, 2), 1e300))
     assert small(data=POINTS.astype(np.longdouble)).data.dtype == np.float32
     with jax.enable_x64(True):
