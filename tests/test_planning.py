@@ -205,7 +205,7 @@ def test_what_is_best_so_far_survives_an_interrupt_and_a_short_budget():
 
     few = {"methods": ["pisco"], "probabilities": (0.0, 0.1)}
     found = small_plan(tell=stop, **few)
-    assert found.interrupted and math.isfinite(found.setting.local_lr)
+    assert found.asked_to_stop and found.interrupted and math.isfinite(found.setting.local_lr)
     with pytest.raises(pisco.InputError, match="^there was no time to try one setting; give more"):
         small_plan(seconds=1e-6, **few)
 
@@ -226,7 +226,7 @@ def test_a_search_keeps_its_time(monkeypatch):
     for module in (planner, track):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     found = small_plan(seconds=60, methods=["pisco"], probabilities=(0.0, 0.1))
-    assert found.interrupted and 40 < found.seconds <= 60
+    assert found.interrupted and not found.asked_to_stop and 40 < found.seconds <= 60
 
 
 class LuckyTrack:

@@ -131,6 +131,8 @@ def plan(
         )
     if found.interrupted:
         note("the search was cut short; this is the best so far (more --seconds may find better)")
+    if found.asked_to_stop:
+        raise typer.Exit(130)
 
 
 def _recommended(config: Config, prices: Prices | None) -> list[str]:

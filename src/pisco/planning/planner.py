@@ -76,6 +76,8 @@ class Plan:
     seconds: float
     interrupted: bool
     """Whether Ctrl-C or the budget ended the search before it was through."""
+    asked_to_stop: bool = False
+    """Whether it was Ctrl-C."""
 
 
 def plan(
@@ -225,6 +227,7 @@ def _report(search: Search, unit: str, interrupted: bool, began: float) -> Plan:
         diverged=sum(p.status == DIVERGED for p in search.track.finished),
         seconds=time.monotonic() - began,
         interrupted=interrupted or search.cut_short,
+        asked_to_stop=interrupted,
     )
 
 

@@ -176,7 +176,7 @@ def device_mesh(devices: int | None) -> Mesh:
         if not 1 <= devices <= local:
             raise InputError(
                 f"--devices is {devices}, but this process has {local} {found[0].platform} "
-                f"device{'s' if local > 1 else ''}; ask for at most that many"
+                f"device{'s' if local > 1 else ''}; give a number from 1 up to that"
             )
         places = sorted({d.process_index for d in found})
         found = [d for p in places for d in [d for d in found if d.process_index == p][:devices]]
