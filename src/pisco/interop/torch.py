@@ -256,8 +256,8 @@ def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
         )
     if not isinstance(sampler, data.SequentialSampler | data.RandomSampler | None):
         raise InputError(
-            f"the loader chooses samples by a {type(sampler).__name__}, and here those of its whole data set are drawn "
-            "by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
+            f"the loader chooses samples by a {type(sampler).__name__}, but here samples of its whole data set are "
+            "drawn by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
         )
     return dataset, collate
 
