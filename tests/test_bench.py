@@ -452,4 +452,4 @@ def test_the_page_to_explore_is_that_of_todays_cells(tmp_path):
     if not page.is_file():
         pytest.skip("the documentation is not here")
     written = write_page(store.bundled(), tmp_path / "bench.html").read_text()
-    assert page.read_text() == written, "write it anew: python tools/benchmark_page.py"
+    assert page.read_text() == written, "write it again: python tools/benchmark_page.py"

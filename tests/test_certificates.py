@@ -284,8 +284,8 @@ def test_a_morning_with_certificates_of_the_office(office, tmp_path, monkeypatch
     for words, saying in [
         (("issue", "agent-2", "--dir", "clinic", "--certificate", office.folder / "agent-0.pem"), "of 'agent-0', not"),
         (("issue", "agent-2", "--dir", "clinic", "--certificate", purposes), "is not for serverAuth"),
-        (("issue", "agent-2", "--dir", "clinic", "--renew"), "takes --certificate and neither"),
-        (("issue", "agent-2", "--dir", "clinic", "--request", "x.pem"), "takes --certificate and neither"),
+        (("issue", "agent-2", "--dir", "clinic", "--renew"), "takes --certificate, not --request"),
+        (("issue", "agent-2", "--dir", "clinic", "--request", "x.pem"), "takes --certificate, not --request"),
         (("revoke", "agent-2", "--dir", "clinic"), "or give --certificate"),
         (("init", "other", "--authority", office.bundle), "go together"),
         (("init", "other", "--agents", 3, "--authority", office.bundle, *named[:4]), "'agent-1' has no certificate"),

@@ -345,9 +345,9 @@ def test_what_watches_the_loss_agent_by_agent_is_refused_with_a_clock():
             return jnp.arange(3) < observe(), memory
 
     network = pisco.Network.path(3, server=Lucky())
-    with pytest.raises(InputError, match="decides agent by agent from the loss"):
+    with pytest.raises(InputError, match="decides for each agent from the loss"):
         stopwatch(build("dsgd", local_lr=0.1), network, "campus")
-    with pytest.raises(InputError, match="say which rounds reached it"):
+    with pytest.raises(InputError, match="give `reached`, the rounds that reached the server"):
         stopwatch(build("dsgd", local_lr=0.1), pisco.Network.path(3, server=pisco.adaptive(4)), "campus").at([3])
 
 

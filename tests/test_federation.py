@@ -380,7 +380,7 @@ def test_a_member_sees_which_protections_it_agrees_to(tmp_path):
     made = command("init", tmp_path / "f", "--agents", 4, *[word for each in chosen for word in ("--set", each)])
     assert made.exit_code == 0, made.output
     said = json.loads(command("show", "--dir", tmp_path / "f", "--json").stdout)
-    assert said["server_sees"] == "the sum of masked vectors alone"
+    assert said["server_sees"] == "only the sum of masked vectors"
     assert said["guard"].startswith("clip(") and said["guard"].endswith("in gossip alone")
     assert said["presence"] == "deadline of 9 s, quorum of 3"
     assert "masked vectors" in command("show", "--dir", tmp_path / "f").stdout

@@ -270,7 +270,7 @@ def test_counts_that_members_tell_weigh_them(tmp_path, presence):
         again.close()
         assert again.mean_samples == sum(SIZES) / 3
     ran.problem_of = lambda agent: squares_of(1 - agent)
-    with pytest.raises(InputError, match="begun with 24 samples, by which the others count us, and now there are 8"):
+    with pytest.raises(InputError, match="begun with 24 samples, which give our weight, and now there are 8"):
         ran.build("agent-0")
     ran.problem_of = squares_of
     if presence == "deadline":
@@ -299,7 +299,7 @@ def test_who_comes_back_with_other_data_is_refused_where_they_count(tmp_path, ca
         assert book.told_before(name, samples) is None  # nobody has heard of a mean yet
         book.count(name, samples)
     assert book.told_before("agent-1", 40) is None
-    assert "told of 40 samples" in book.told_before("agent-1", 999)
+    assert "reported 40 samples" in book.told_before("agent-1", 999)
     plain = types.SimpleNamespace(
         num_samples=40, found=types.SimpleNamespace(job={"samples": 8}), plan=plan_for(2), store=None
     )
@@ -432,7 +432,7 @@ def test_safetensors_are_read_back(tmp_path):
 
 
 def test_closing_under_masks_needs_everybody():
-    with pytest.raises(InputError, match="needs everybody at the end"):
+    with pytest.raises(InputError, match='does not go with presence = "deadline"'):
         plan_for(3, closing=True, presence="deadline", deadline=5.0, server_sum="masked")
     assert "closing" not in plan_for(2).to_toml()
 
@@ -498,7 +498,7 @@ def test_status_and_logs_name_who_is_behind(tmp_path, caplog, monkeypatch):
         told = json.loads(CliRunner().invoke(app, ["federation", "status", "--kit", str(kit), "--json"]).output)
         assert told["held_up_by"]["name"] == "agent-2" and "loss" in told["reported_by_members"]
         shown = invoke("federation", "status", "--kit", kit, "--once")
-        assert "agent-2 holds the others up: not heard for" in shown and "members report of themselves" in shown
+        assert "agent-2 holds the others up: not heard for" in shown and "members report about themselves" in shown
         assert "agent-2 holds the others up" in ran.members["server"].ledger.line()
     finally:
         ran.stop()

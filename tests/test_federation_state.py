@@ -272,7 +272,7 @@ def test_the_state_of_a_server_belongs_to_its_plan(server, tmp_path):
     other = Federation(**server.plan.model_dump(exclude_none=True) | {"seed": 1})
     for plan, fine in ((later, True), (other, False), (server.plan, True)):
         kits.refresh(tmp_path, plan, server.kit.folder)
-        words = contextlib.nullcontext() if fine else pytest.raises(InputError, match="comes from another plan")
+        words = contextlib.nullcontext() if fine else pytest.raises(InputError, match="comes from a plan that differs")
         with words:
             made = Server(kits.Kit.load(server.kit.folder), tmp_path / "state")
             made.mailroom.close()

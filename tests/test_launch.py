@@ -297,7 +297,7 @@ def test_processes_with_different_settings_are_refused(experiment):
         (["launch", "--processes", "2", "demo"], "there is 'demo' to launch; write a run"),
         (["launch", "--processes", "0", "run", "quick"], "--processes is 0"),
         (["launch", "run", "quikc"], "unknown experiment 'quikc'"),
-        (["launch", "run", "quick", "--engine", "scan"], "only sharded runs on several processes"),
+        (["launch", "run", "quick", "--engine", "scan"], "only the engine sharded runs on several processes"),
         (["launch", "run", "quick", "--process-id", "1"], "--process-id is for runs without a launcher"),
         (["run", "quick", "--devices", "2"], "the engine scan runs on one device in one process; add --engine sharded"),
         (["run", "quick", "--engine", "sharded", "--devices", "0"], "--devices is 0"),

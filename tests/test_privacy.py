@@ -208,7 +208,7 @@ def test_an_epsilon_alone_finds_the_noise_and_with_noise_ends_the_run(coarse, ba
     np.testing.assert_allclose(found.history["epsilon"][-1], expected, rtol=1e-12)
     # With that noise given, and more to the others, a longer run ends where the budget of agent 1 does.
     problem = private(pisco.Privacy(**wish, noise=(2 * noise, noise, 2 * noise)), TWO_SIZES)
-    with pytest.warns(UserWarning, match="epsilon = 3 of agent 1 is spent after round 5, the last"):
+    with pytest.warns(UserWarning, match="epsilon = 3 of agent 1 is spent after round 5, so this is the last"):
         ended = pisco.run(RULE, problem, RING, rounds=50, **how)
     assert ended.rounds == 5 and not ended.interrupted
     with pytest.raises(pisco.InputError, match="the first round spends more than epsilon = 0.1"):

@@ -193,9 +193,9 @@ SPOILT = {
     "ends after 9 of 14 bytes": lambda u: {"data": u.data[:9]},
     "announces 400 bytes": lambda u: {"size": 400, "data": bytes(400)},
     "does not end after the 14 bytes": lambda u: {"data": u.data + b"more"},
-    "told of other arrays": lambda u: {"pieces": [Piece(codec=1, leaves=3, key=bytes(8))]},
-    "told of 1 arrays, expected 2": lambda u: {"pieces": [Piece(codec=1, leaves=1, key=bytes(8))]},
-    "of other arrays than": lambda u: {"pieces": [Piece(codec=9, leaves=2, key=bytes(8))]},
+    "changes do not fit its arrays": lambda u: {"pieces": [Piece(codec=1, leaves=3, key=bytes(8))]},
+    "of 1 arrays, expected 2": lambda u: {"pieces": [Piece(codec=1, leaves=1, key=bytes(8))]},
+    "do not fit its arrays": lambda u: {"pieces": [Piece(codec=9, leaves=2, key=bytes(8))]},
     "its key has 3 bytes": lambda u: {"pieces": [Piece(codec=1, leaves=2, key=b"abc")]},
     "its places are not 3 different ones": lambda u: {"data": b"\xff\xff" + u.data[2:]},
     "NaN or infinity": lambda u: {"data": u.data[:2] + np.full(3, np.inf, np.float32).tobytes()},
@@ -212,7 +212,7 @@ def test_updates_that_cannot_be_are_refused(sentence):
 
 def test_an_update_that_was_not_asked_for_is_refused():
     update, _, _ = an_update()
-    with pytest.raises(BadMessage, match="tells what changed, but was asked for the whole"):
+    with pytest.raises(BadMessage, match="holds only changes, but was asked for the whole"):
         told(update, None)
     small = MessageLayout((("float32", (1, 2)),))
     update = Update([Piece(codec=1, leaves=1, key=bytes(8))], b"", str(small))

@@ -160,7 +160,7 @@ def test_changes_at_once_that_cannot_be_are_refused():
         (lambda: plan.change(10, "remove", "agent-1", now=True), "cannot be planned"),
         (lambda: plan.change(3, "remove", "agent-1", now=True).cancel("agent-1"), "cannot be cancelled"),
         (lambda: plan_for(4, presence="deadline", deadline=2.0).change(3, "remove", "agent-1", now=True), "nobody"),
-        (lambda: plan_for(4, server_sum="masked").change(3, "remove", "agent-1", now=True), "would tell its vector"),
+        (lambda: plan_for(4, server_sum="masked").change(3, "remove", "agent-1", now=True), "would reveal its vector"),
         (lambda: plan_for(4, **words).change(3, "remove", "agent-1", now=True), "drop `sampling`"),
     ]:
         with pytest.raises(pisco.InputError, match=why):

@@ -266,5 +266,5 @@ def test_a_clock_is_made_of_what_agents_tell():
     assert links[0, 1] == links[1, 0] == 0.1 and links[1, 2] == 0.2 and 0.1 <= links[0, 2] <= 0.2
     assert clock.bandwidth_gossip.median[0, 1] == 2e6 and clock.latency_server.median.tolist() == [0.3, 0.0, 0.0]
     assert not clock_of(plan, {name: times | {"pushed": 1.0} for name, times in told.items()}).asked
-    with pytest.raises(pisco.InputError, match="agent-2 told no times yet"):
+    with pytest.raises(pisco.InputError, match="agent-2 reported no times yet"):
         clock_of(plan, {name: times for name, times in told.items() if name != "agent-2"})

@@ -260,7 +260,7 @@ def test_a_run_in_which_nobody_is_left_behind_needs_no_log(tmp_path, x64):
 
 
 def test_who_is_removed_at_once_leaves_no_last_round():
-    with pytest.raises(pisco.InputError, match="nothing tells which round"):
+    with pytest.raises(pisco.InputError, match="no log has its last round"):
         everybody(plan_for(3, rounds=6).change(3, "remove", "agent-2", now=True))
 
 
@@ -297,7 +297,7 @@ def test_a_state_that_contradicts_the_plan_does_not_start(finished, tmp_path):
     folder = restarted(finished, tmp_path, "agent-0")
     kit = kits.Kit.load(finished.home / "kits" / "agent-0")
     kit.federation = finished.plan.change(6, "remove", "agent-2")  # rounds 6 to 11 were with it
-    with pytest.raises(pisco.InputError, match="rounds of another plan"):
+    with pytest.raises(pisco.InputError, match="rounds of a plan that differs"):
         RolledAgent(kit, load_problem(finished.home / "model.py", finished.home / "agent-0.npz"), folder)
 
 
@@ -314,7 +314,7 @@ def test_who_lost_its_state_cannot_start_over(finished, tmp_path, lost):
     ran.stop()
     ran.join(fine=False)
     assert isinstance(ran.errors["agent-0"], Stopped) and not isinstance(ran.errors["agent-0"], Waited)
-    why = "cannot start over" if lost == "agent-0" else "other rolls than those in the server's log"
+    why = "cannot start over" if lost == "agent-0" else "its rolls differ from those in the server's log"
     assert why in str(ran.errors["agent-0"])
 
 
@@ -347,7 +347,7 @@ def test_members_who_are_told_two_rolls_refuse_each_other(tmp_path, monkeypatch,
     monkeypatch.setattr(rolled_server.RolledServer, "_why_not_heard", lambda self, index, request: None)
     with caplog.at_level(logging.WARNING, logger="pisco.federation"):
         ran = Running(tmp_path, plan, problem_of)
-        ran.wait(lambda: "it was told another roll than we were" in caplog.text)
+        ran.wait(lambda: "its roll, or one before it, differs from ours" in caplog.text)
     assert all(ran.members[name].base.round < 0 for name in plan.names)  # nothing counts
     ran.stop()
     ran.join(fine=False)
@@ -364,7 +364,7 @@ def test_who_is_refused_at_the_roll_hears_why(tmp_path, monkeypatch):
     ran.join("agent-1", fine=False)
     ran.stop()
     ran.join(fine=False)
-    assert f"alone calls the roll: it refuses us: {refuse}" in str(ran.errors["agent-1"])
+    assert f"server to call the roll: it refuses us: {refuse}" in str(ran.errors["agent-1"])
 
 
 def test_plans_that_cannot_do_without_the_absent_are_refused():

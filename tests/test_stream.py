@@ -256,9 +256,12 @@ def test_a_loader_that_fails_at_once_and_other_nonsense():
     for data, sentence in (
         (Samples(0), "data is one Samples, expected a list"),
         ([Samples(0, lambda sample: None)], "a sample of the data holds no numbers"),
-        ([Samples(0, lambda sample: sample | {"y": 2**40})], "samples hold 1099511627776, which int32 cannot"),
-        ([Fewer(0)], "0 samples came where 1 were asked for"),
-        ([Batches()], "data holds a Batches, which hands out batches of its own"),
+        (
+            [Samples(0, lambda sample: sample | {"y": 2**40})],
+            "samples hold 1099511627776, which does not fit into int32",
+        ),
+        ([Fewer(0)], "returned 0 samples, expected 1"),
+        ([Batches()], "data holds a Batches, which makes its own batches"),
         ([Rows({"y": []}), Samples(0)], "agent 0's data have no samples"),
     ):
         with pytest.raises(pisco.InputError, match=sentence):
@@ -356,7 +359,7 @@ def test_files_and_data_sets_that_get_shorter(tmp_path):
     fewer = Samples(0)
     stream = Stream([_Items(fewer)])
     fewer.__class__ = type("Shorter", (Samples,), {"__len__": lambda self: 5})
-    with pytest.raises(pisco.InputError, match=r"of 12 \(there are 5 samples, and there were 12\)"):
+    with pytest.raises(pisco.InputError, match=r"of 12 \(there are 5 samples now, and there were 12 before\)"):
         stream.gather(np.arange(3))
 
 

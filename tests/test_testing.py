@@ -144,11 +144,11 @@ def tracking_start(params, key, grad, mix):
     ("broken", "check", "words"),
     [
         (rule(clipped_over_the_stack), "one agent alone", "works on the whole stack"),
-        (rule(first_agent_leads), "agents permuted", "looks at an agent's place"),
+        (rule(first_agent_leads), "agents permuted", "depends on an agent's place"),
         (rule(mixes_in_a_loop), "costs counted", "calls `mix` inside scan; call it directly in `round`"),
         (rule(branches_on_a_number), "state", "use jnp.where"),
         (rule(loses_the_dtype), "state", "goes into a round as bfloat16[4, 2, 3] and comes out as float32"),
-        (rule(draws_by_itself), "same seed, same bits", "the round's key alone"),
+        (rule(draws_by_itself), "same seed, same bits", "with jax.random and the round's key"),
         (rule(counts_rounds, lambda p, *_: Counting(p, jnp.int32(0))), "state", "lead with the agents"),
         (rule(lambda lr, state, *_: state, lambda params, *_: params), "state", "without `params`"),
         (

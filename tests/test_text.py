@@ -31,7 +31,7 @@ def test_tokenizers_refuse_one_text_and_tokens_of_others():
             with pytest.raises(InputError, match="expected a list of texts"):
                 function(given)
         for wrong in (-1, len(tokens.pieces)):
-            with pytest.raises(InputError, match=f"token {wrong} is none of this tokenizer's"):
+            with pytest.raises(InputError, match=f"token {wrong} is not one of this tokenizer's"):
                 tokens.decode([0, wrong])
 
 

@@ -4,7 +4,7 @@
     python tools/benchmark_page.py CELLS       # first put these among them: a folder of cells, or a .tar.gz of one
     python tools/benchmark_page.py CELLS sd-gt # the same where a method's code has changed since
 
-Every block of the page that follows a line `<!-- measured: NAME -->`, up to the next empty line, is written anew. A
+Every block of the page that follows a line `<!-- measured: NAME -->`, up to the next empty line, is written again. A
 cell that is there already stays, unless the new one differs in its seconds alone or is of a method that is named.
 """
 

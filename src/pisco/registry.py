@@ -176,7 +176,7 @@ def check_apart(kind: str, names: Sequence[str]) -> None:
 
 
 _own_files: set[str] = set()
-"""Files of users that were run: whose errors are theirs to mend."""
+"""Files of users that were run: their errors are for users to fix."""
 
 
 def load_file(path: Path) -> ModuleType:

@@ -68,7 +68,7 @@ class Sample(NamedTuple):
     def median(self) -> Estimate:
         """The median; where half of the seeds missed, more than what one of those spent.
 
-        What a seed spends hangs on its coins, so those that missed may have spent less than one that got there: by
+        What a seed spends depends on its coins, so those that missed may have spent less than one that got there. By
         Kaplan and Meier alone there would then be a median price to a target that most seeds miss.
 
         >>> print(Sample.of([1880, math.nan, math.nan], spent=[0, 400, 600]).median.alone())

@@ -165,7 +165,7 @@ def _state(trial: _Trial) -> str:
         if before != after:
             return f"{where} goes into a round as {before} and comes out as {after}; cast steps as pisco.tree does"
     if not jax.tree.all(jax.tree.map(lambda a, b: a.dtype == b.dtype, last.params, params)):
-        return "`params` of the state have not the dtypes of the start; keep them"
+        return "`params` of the state do not have the dtypes of the start; keep them"
     finite = jax.tree.all(jax.tree.map(lambda x: bool(np.isfinite(x).all()), trial.after().params))
     # The other checks take NaN for like NaN, and would pass.
     return (
@@ -177,7 +177,7 @@ def _permuted(trial: _Trial) -> str:
     order = np.array([2, 0, 3, 1])
     plain = jax.tree.map(lambda x: x[order], trial.after())
     return _differs(plain, trial.after(order, W[np.ix_(order, order)])) and (
-        "agents numbered otherwise come to another state: the rule looks at an agent's place; leave the leading axis "
+        "agents in another order come to another state: the rule depends on an agent's place; leave the leading axis "
         "alone (pisco.tree, jax.tree.map, jax.vmap, mix.each)"
     )
 
@@ -191,7 +191,7 @@ def _alone(trial: _Trial) -> str:
         where = where or (_differs(_moved(together), _moved(apart), 1e-2, least=3e-4) and "`params`")
         if where:
             return (
-                f"without exchanges an agent comes to another {where} among others than alone: the rule works on the "
+                f"without exchanges {where} of an agent differs when others are there: the rule works on the "
                 "whole stack (a norm, a mean, an optimizer over all agents at once); write it for one agent and use "
                 "jax.vmap or mix.each"
             )
@@ -215,7 +215,11 @@ def _costs(trial: _Trial) -> str:
     cut = Cut(lambda state: trial.rule.round(state, agents.key, agents.grad, mix), state)  # as in a federation
     sent = [num_bytes(leaves) // AGENTS for _, leaves in cut.messages]
     counted = message_sizes(trial.rule, state.params, AGENTS).whole
-    return "" if sent == counted else f"a round sends {sent} bytes a link, {counted} are counted; mix alike always"
+    return (
+        ""
+        if sent == counted
+        else f"a round sends {sent} bytes a link, {counted} are counted; mix the same in every round"
+    )
 
 
 def _compiled(trial: _Trial) -> str:
@@ -232,13 +236,13 @@ def _compiled(trial: _Trial) -> str:
 def _same_bits(trial: _Trial) -> str:
     one, two = (jax.make_jaxpr(lambda *args: trial.trajectory(*args))(trial.rule, trial.agents()) for _ in "12")
     same = str(one) == str(two) and not _differs(one.consts, two.consts, 0.0)
-    return "" if same else "a round is another one every time; draw with jax.random and the round's key alone"
+    return "" if same else "a repeated round is not the same; draw only with jax.random and the round's key"
 
 
 def _engines(trial: _Trial) -> str:
     with jax.disable_jit():
         where = _differs(trial.after(), trial.trajectory(trial.rule, trial.agents()))
-    return where and f"compiled and in plain Python it comes to another {where}; keep no Python state between rounds"
+    return where and f"compiled and in plain Python {where} differs; keep no Python state between rounds"
 
 
 _CHECKS: dict[str, Callable[[_Trial], str]] = {

@@ -102,7 +102,7 @@ class Optimizer:
 
     Made by `read` from an optax transformation *without a step size* (`optax.scale_by_adam()`), from a name, a table
     such as {"name": "momentum", "decay": 0.8}, or a list of these, one after the other. Its memory is one agent's own:
-    it stays there, but for what `shared` names.
+    it stays there, except for what `shared` names.
     """
 
     text: str = ""
@@ -150,8 +150,8 @@ class Optimizer:
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct([min(size, 2) for size in x.shape[1:]], x.dtype), params)
         if any(along < 0 for along in _probe(self, 1.0, like)):
             raise InputError(
-                f"the optimizer {self.text} turns the direction round: it holds a step size; leave that to local_lr or "
-                "comm_lr, as in optax.scale_by_adam() instead of optax.adam(0.001)"
+                f"the optimizer {self.text} reverses the direction, because it holds a step size; set that with "
+                "local_lr or comm_lr instead, as in optax.scale_by_adam() for optax.adam(0.001)"
             )
         try:
             memory = jax.vmap(rule.init)(params)
@@ -164,12 +164,16 @@ class Optimizer:
         if any(jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in jax.tree.leaves(memory)):
             raise InputError(
                 f"the optimizer {self.text} holds a random key, and all agents would draw the same with it; leave it "
-                "out, and let noise be that of pisco.Privacy"
+                "out, and add noise with pisco.Privacy"
             )
         if _forms(moves, dtypes=False) != _forms(params, dtypes=False):
-            raise InputError(f"the optimizer {self.text} makes something else of a direction than a direction; fix it")
+            raise InputError(
+                f"the optimizer {self.text} changes the leaves or shapes of the direction; let it return the same ones"
+            )
         if _forms(memory) != _forms(after):
-            raise InputError(f"the memory of the optimizer {self.text} changes its shapes or types in a step; fix it")
+            raise InputError(
+                f"the memory of the optimizer {self.text} changes its shapes or types in a step; keep them"
+            )
         return memory
 
     def update(self, direction: Params, memory: Any, params: Params) -> tuple[Params, Any]:

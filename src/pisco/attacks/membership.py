@@ -1,9 +1,9 @@
 """Membership inference: whether a sample that one has was among those that an agent trained on.
 
-From a message: candidates are the samples of the batch and others of the same agent, whose gradients the
-attacker can compute; the gradient that was seen is written as a combination of theirs (ridge regression), and the
-coefficients rank the candidates. From the model at the end: small losses speak for training samples (S. Yeom et al.,
-"Privacy risk in machine learning", 2018).
+From a message: candidates are the samples of the batch and others of the same agent, whose gradients the attacker can
+compute. The gradient that was seen is written as a combination of theirs (ridge regression), and the coefficients rank
+the candidates. From the model at the end: small losses speak for training samples (S. Yeom et al., "Privacy risk in
+machine learning", 2018).
 """
 
 from __future__ import annotations

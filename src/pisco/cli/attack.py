@@ -27,7 +27,7 @@ def attack(
 ) -> None:
     """Try to recover an agent's samples from its first gradient, and to tell which were trained on.
 
-    Against a run of yours, with the data at hand to see how well it went.
+    Against a run of yours: its data is known, so the result shows how well the attack went.
 
     Example:
 

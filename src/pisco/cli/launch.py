@@ -86,7 +86,7 @@ def _prepare(given: dict[str, Any], arguments: list[str]) -> tuple[Path, list[st
     from pisco.experiments.folders import unused
 
     if given["engine"] not in (None, "sharded"):
-        raise InputError(f"--engine is {given['engine']}, but only sharded runs on several processes")
+        raise InputError(f"--engine is {given['engine']}, but only the engine sharded runs on several processes")
     arguments = arguments if given["engine"] else [*arguments, "--engine", "sharded"]
     if given["resume"] is not None:
         return Path(given["resume"]), arguments  # a text in older typer

@@ -120,9 +120,9 @@ def plan(
     found = planned.plan
     if not found.reachable:
         note(
-            f"warning: the target is out of reach in {config.run.rounds} rounds: the best that any pilot run came to "
-            f"is {found.lowest:.3g}, and there the curves are flat; give an easier --target, larger batches, or, where "
-            "gradients are noisy, many more rounds, in which smaller steps end lower"
+            f"warning: the target is out of reach in {config.run.rounds} rounds: the best value of any pilot run is "
+            f"{found.lowest:.3g}, and there the curves are flat; give an easier --target, larger batches, or, if "
+            "gradients are noisy, many more rounds with smaller steps"
         )
     elif not found.measured:
         note(

@@ -1,9 +1,9 @@
 """The seconds of a run: a recursion of maxima over the links that its coins chose.
 
-Every agent has a clock. A gradient adds its seconds. The message of j is at i at t_j + bytes/bandwidth + latency, and i
-goes on at the latest of its own time and of what it waits for: its neighbours, or the average of all who report. (Where
-messages are asked for, none leaves before the question is there, and the server asks when it is first asked.) Time
-changes no trajectory, so it is computed beside the run, from the same draws, on the host and in double precision.
+Every agent has a clock. A gradient adds its seconds. The message of j is at i at t_j + bytes/bandwidth + latency. Then
+i goes on at the latest of its own time and of what it waits for: its neighbours, or the average of all who report.
+(Where messages are asked for, none leaves before the question is there, and the server asks when it is first asked.)
+Time changes no trajectory. So it is computed beside the run, from the same draws, on the host and in double precision.
 What a schedule decides that watches the loss cannot be drawn again: that is taken from the run.
 """
 
@@ -209,8 +209,8 @@ class Stopwatch:
         self.watches = watches_loss(runs[0].server)
         if self.watches and network.splits_rounds:
             raise InputError(
-                "the server's schedule decides agent by agent from the loss, and who reached the server is not kept of "
-                "such a run; leave out the clock, or let the schedule decide for all agents at once"
+                "the server's schedule decides for each agent from the loss, and such a run does not keep who reached "
+                "the server; leave out the clock, or let the schedule decide for all agents at once"
             )
         self.clock, self.asked, self.network = clock.quantities, clock.asked, network
         self.runs = [(run.server, streams(seed_key(run.seed))) for run in runs]
@@ -246,7 +246,9 @@ class Stopwatch:
         `reached` says of every run's rounds so far which ones reached the server, where the schedule watches the loss.
         """
         if self.watches and reached is None:
-            raise InputError("the server's schedule watches the loss; say which rounds reached it, as the run has seen")
+            raise InputError(
+                "the server's schedule watches the loss; give `reached`, the rounds that reached the server"
+            )
         seen = reached if self.watches else None
         for k in sorted(set(rounds) - self.known.keys()):
             while k > self.done:  # whole chunks, so that one program does for all

@@ -52,10 +52,10 @@ def as_arrays(what: str, tree: Any, sizes: Sequence[int] = ()) -> Any:
         if len(wrong):
             held, row = array[tuple(wrong[0])], place(int(wrong[0][0])) if array.ndim else ""
             if not np.isfinite(held):
-                raise InputError(f"{where} holds NaN or infinity{row}; give finite numbers alone")
+                raise InputError(f"{where} holds NaN or infinity{row}; give only finite numbers")
             fix = "scale them" if inexact else "number them from 0 on"
             raise InputError(
-                f"{where} holds {held}{row}, which {kept} cannot; {fix}, or "
+                f"{where} holds {held}{row}, which does not fit into {kept}; {fix}, or "
                 'keep 64 bits with jax.config.update("jax_enable_x64", True)'
             )
         return jnp.asarray(array)
@@ -69,8 +69,8 @@ def refuse_items(what: str, tree: Any) -> None:
     for leaf in jax.tree.leaves(tree):
         if hasattr(leaf, "__iter__") and not (hasattr(leaf, "__getitem__") or hasattr(leaf, "__array__")):
             raise InputError(
-                f"{what} holds a {type(leaf).__name__}, which hands out batches of its own, and samples are asked for "
-                "by number; give the data set behind it"
+                f"{what} holds a {type(leaf).__name__}, which makes its own batches, but pisco asks for samples by "
+                "number; give the data set behind it"
             )
         if hasattr(leaf, "__getitem__") and not hasattr(leaf, "__array__") and not isinstance(leaf, Sequence):
             raise InputError(

@@ -200,7 +200,9 @@ def deal(dataset: Dataset, partition: str | Callable[..., Sequence[Any]], agents
         try:
             inspect.signature(rule).bind(dataset.labels, agents=agents, **given)
         except TypeError as error:
-            raise InputError(f"a partition is called as f(labels, agents=…); name yours so ({error})") from None
+            raise InputError(
+                f"a partition is called as f(labels, agents=…); give yours these arguments ({error})"
+            ) from None
     dealt = rule(dataset.labels, agents=agents, **given)
     if not isinstance(dealt, Iterable):
         raise InputError(f"the partition returns {dealt!r}, expected a list with every agent's samples")

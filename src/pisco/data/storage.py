@@ -1,4 +1,4 @@
-"""Where dataset files live: the `PISCO_DATA` folder, the cache folder, or a download into the latter."""
+"""Where dataset files live: the `PISCO_DATA` folder, the cache folder, or a download into that folder."""
 
 from __future__ import annotations
 

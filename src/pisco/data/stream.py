@@ -1,6 +1,6 @@
 """Samples that stay where they are, in files or behind `__getitem__`: batches are gathered on the host when needed.
 
-Which samples a batch holds is a hash of (key, agent, slot), so an engine knows them beforehand and has them gathered
+Which samples a batch holds is a hash of (key, agent, slot), so an engine knows them in advance and has them gathered
 while the device still works on earlier ones (`engines.feeder`). Without that, they are gathered when asked for.
 """
 
@@ -56,16 +56,16 @@ class _Items:
         try:
             self.samples, self.size = samples, len(samples)
         except Exception as error:
-            raise InputError(f"a data set does not say how many samples it has ({brief(error)}); let it") from error
+            raise InputError(f"the length of a data set is not known ({brief(error)}); give it a `__len__`") from error
 
     def gather(self, rows: np.ndarray) -> Any:
         if (held := len(self.samples)) < self.size:
-            raise InputError(f"there are {held} samples, and there were {self.size}")
+            raise InputError(f"there are {held} samples now, and there were {self.size} before")
         many = getattr(self.samples, "__getitems__", None)
         each = [int(row) for row in rows]
         got = many(each) if many is not None else [self.samples[row] for row in each]
         if len(got) != len(each):
-            raise InputError(f"{len(got)} samples came where {len(each)} were asked for")
+            raise InputError(f"it returned {len(got)} samples, expected {len(each)}")
 
         def stacked(*leaves):
             return np.stack([np.asarray(leaf) for leaf in leaves])
@@ -138,7 +138,7 @@ class Stream:
             raise InputError(f"{whose} fail at {where} ({brief(error)}); fix them") from error
         for leaf in jax.tree.leaves(made):
             if (bad := _first_not_finite(leaf)) is not None:
-                raise InputError(f"{whose} hold NaN or infinity at sample {own[bad]}; give finite numbers alone")
+                raise InputError(f"{whose} hold NaN or infinity at sample {own[bad]}; give only finite numbers")
         if self.shapes is None:
             return made
         found = like_one(made)
@@ -235,7 +235,9 @@ def _canonical(array: np.ndarray) -> np.ndarray:
         raise InputError(f"samples hold {array.dtype}, expected numbers")
     kept = array.astype(jax.dtypes.canonicalize_dtype(array.dtype), copy=False)
     if array.dtype.kind in "iu" and kept.dtype != array.dtype and (kept != array).any():
-        raise InputError(f"samples hold {array[kept != array].flat[0]}, which {kept.dtype} cannot; renumber them")
+        raise InputError(
+            f"samples hold {array[kept != array].flat[0]}, which does not fit into {kept.dtype}; renumber them"
+        )
     return kept
 
 

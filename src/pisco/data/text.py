@@ -36,7 +36,7 @@ def characters(texts: Sequence[str]) -> Tokenizer:
     >>> tokens.encode(["sun"])
     Traceback (most recent call last):
     ...
-    pisco.errors.InputError: character 's' is in none of the texts that the tokenizer was made of; give these too
+    pisco.errors.InputError: character 's' is in none of the texts that the tokenizer was made from; ...
     """
     codes = np.array(sorted({ord(character) for text in _texts(texts) for character in set(text)}), np.uint32)
     pieces = tuple(map(chr, codes.tolist()))
@@ -51,8 +51,8 @@ def characters(texts: Sequence[str]) -> Tokenizer:
         wrong = codes[places] != given if len(codes) else np.ones(len(given), bool)
         if wrong.any():
             raise InputError(
-                f"character {chr(given[wrong.argmax()])!r} is in none of the texts that the tokenizer was made of; "
-                "give these too"
+                f"character {chr(given[wrong.argmax()])!r} is in none of the texts that the tokenizer was made from; "
+                "make it from all texts"
             )
         return places.astype(dtype)
 
@@ -105,7 +105,7 @@ def _texts(given: Any) -> list[str]:
 def _tokens(given: Any, count: int) -> list[int]:
     tokens = [int(token) for token in given]
     if wrong := [token for token in tokens if not 0 <= token < count]:
-        raise InputError(f"token {wrong[0]} is none of this tokenizer's, which are 0 to {count - 1}; give its own")
+        raise InputError(f"token {wrong[0]} is not one of this tokenizer's; give tokens from 0 to {count - 1}")
     return tokens
 
 

@@ -18,7 +18,7 @@ FIRST, LATER = 200, 200
 
 
 class Frames:
-    """Every agent's error at some rounds of the watched runs: the first ones all, later ones ever more sparsely.
+    """Every agent's error at some rounds of the watched runs: all of the first ones, then fewer and fewer.
 
     >>> frames = Frames()
     >>> for k in range(10_000):

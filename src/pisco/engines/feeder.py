@@ -82,7 +82,10 @@ def _run(jaxpr: Any, consts: Any, arguments: Any) -> tuple[list[Any], list[jax.A
             keys += within
         else:
             where = equation.primitive.name
-            raise InputError(f"the algorithm calls `grad` inside {where}, where its batches cannot be told beforehand")
+            raise InputError(
+                f"the algorithm calls `grad` inside {where}, where its batches cannot be known in advance; "
+                "call it directly in `round`"
+            )
         known.update(zip(equation.outvars, made, strict=True))
     return [read(atom) for atom in jaxpr.outvars], keys
 

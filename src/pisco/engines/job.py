@@ -151,13 +151,12 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
     absent = network.presence is not None
     if absent and (needs.server_every_round or needs.constant_map):
         raise InputError(
-            f"{algorithm.name} needs everybody in every round, or the absent hold something else when they are back; "
+            f"{algorithm.name} needs everybody in every round, as absent agents would come back with an old state; "
             "drop presence, or take another method"
         )
     if network.guard is not None and (needs.steady_links or needs.constant_map):
         raise InputError(
-            f"{algorithm.name} sends sums over rounds, which no distance from one's own vector judges; "
-            f"drop guard={network.guard!r}"
+            f"{algorithm.name} sends sums over rounds, which a guard cannot judge; drop guard={network.guard!r}"
         )
     if network.guard is not None and network.guard.reports and algorithm.rebase is None:
         raise InputError(
@@ -183,7 +182,7 @@ def check_needs(algorithm: Algorithm, network: Network) -> None:
         )
     if needs.steady_links and (network.varying is not None or network.splits_rounds):
         raise InputError(
-            f"{algorithm.name} goes by messages of earlier rounds, which go stale when links come and go; "
+            f"{algorithm.name} depends on messages of earlier rounds, which go stale when links come and go; "
             "use fixed weights and a schedule that is the same for all agents"
         )
     if needs.constant_map and server.probability not in (0.0, 1.0):

@@ -61,12 +61,13 @@ def prepared(job: Job, sizes: MessageSizes, rounds: int) -> tuple[Job, int]:
             allowed = most(fits, rounds)
             if not allowed:
                 raise InputError(
-                    f"the first round spends more than epsilon = {budget:g}; give more noise, or more epsilon"
+                    f"the first round spends more than epsilon = {budget:g}; give more noise, or a larger epsilon"
                 )
             if allowed < rounds:
                 agent, rounds = int(each.agents[np.argmin(epsilon[each.agents])]), allowed
                 warnings.warn(
-                    f"epsilon = {budget:g} of agent {agent} is spent after round {rounds}, the last", stacklevel=4
+                    f"epsilon = {budget:g} of agent {agent} is spent after round {rounds}, so this is the last one",
+                    stacklevel=4,
                 )
     return job, rounds
 

@@ -147,7 +147,7 @@ def point_of(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _median(rounds: np.ndarray) -> int:
-    """Which seed has the median, those that never arrive last; the later of two, so as not to flatter."""
+    """Which seed has the median, those that never arrive last; the later of two, to be on the safe side."""
     return int(np.argsort(np.where(np.isnan(rounds), np.inf, rounds), kind="stable")[len(rounds) // 2])
 
 

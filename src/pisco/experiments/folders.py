@@ -97,8 +97,8 @@ def _warn_of_changes(folder: Path, config: Config) -> None:
     for path, digest in _own_files(config).items():
         if before.get(path, digest) != digest:
             warnings.warn(
-                f"{path} is not as it was when {folder} began: rounds so far are of the old one; put it back, or start "
-                "a new run in another folder",
+                f"{path} has changed since {folder} began, and the rounds so far used the old file; put that back, or "
+                "start a new run in another folder",
                 stacklevel=3,
             )
 
@@ -171,7 +171,7 @@ def finished(folder: Path, config: Config) -> Result | None:
 
 
 def keep(result: Result, folder: Path, config: Config) -> Path:
-    """Save a result, if need be where temporary files go: hours of computing must not end on a full disk."""
+    """Save a result, if needed where temporary files go: hours of computing must not end on a full disk."""
     try:
         return result.save(folder, config=config.to_dict())
     except (InputError, OSError) as error:

@@ -128,8 +128,8 @@ class Authority:
         """A certificate that says the holder of a key is `name`; a copy is kept in `issued`."""
         if not (self.folder / KEY).is_file():
             raise InputError(
-                f"certificates of {self.federation!r} come from another authority; give --certificate, the one that "
-                f"{name!r} has of it"
+                f"certificates of {self.federation!r} come from another authority; give --certificate with the one "
+                f"that {name!r} got there"
             )
         issuer, start = self.certificate, start or now()
         self.check_days(days, start)
@@ -173,8 +173,8 @@ class Authority:
         known, trusted = ([each.public_key() for each in found] for found in (self.issued(name), self.trusted(name)))
         if public in known and public not in trusted:
             raise InputError(
-                f"the certificates of this key of {name!r} were revoked, and who has a copy of it would be in again; "
-                "make a new key: `pisco federation request`, or `issue` with another --out and without --renew"
+                f"the certificates of this key of {name!r} were revoked, and a new one would let in who has a copy of "
+                "it; make a new key: `pisco federation request`, or `issue` with another --out and without --renew"
             )
 
     def revoked(self) -> dict[int, dt.datetime]:

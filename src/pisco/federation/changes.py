@@ -123,7 +123,8 @@ def check_changes(plan: Federation) -> None:
             )
         if (change.address is None and change.reach is None) != (change.action == "remove"):
             raise InputError(
-                f"the change of {change.name!r} at round {change.round} needs an address, unless it removes"
+                f"the change of {change.name!r} at round {change.round} needs an address; "
+                "give one, or remove the member"
             )
         if change.now:
             _check_urgent(plan, change)
@@ -132,16 +133,18 @@ def check_changes(plan: Federation) -> None:
 
 def _check_urgent(plan: Federation, change: Change) -> None:
     if change.action == "add":
-        raise InputError(f"the change at round {change.round} adds {change.name!r} at once, which takes time")
+        raise InputError(
+            f"the change at round {change.round} adds {change.name!r} at once, but joining takes time; leave out `now`"
+        )
     if plan.presence == "deadline":
         raise InputError(
-            f'{change.name!r} need not be changed at once: with presence = "deadline" nobody waits for it; leave out '
-            "`now`"
+            f'{change.name!r} does not have to be changed at once: with presence = "deadline" nobody waits for it; '
+            "leave out `now`"
         )
     if change.action == "remove" and plan.server_sum:
         raise InputError(
             f"{change.name!r} cannot be removed at once: others may have masked a sum with it, and a second one "
-            'without it would tell its vector; with masks, use presence = "deadline"'
+            'without it would reveal its vector; with masks, use presence = "deadline"'
         )
 
 

@@ -44,18 +44,17 @@ def check(plan: Federation) -> None:
             "leave one of them out"
         )
     if plan.closing and plan.presence == "deadline" and plan.server_sum:
+        # A second sum, without somebody who is missing, would reveal its vector.
         raise InputError(
-            'closing = true with server_sum = "masked" needs everybody at the end, and presence = "deadline" does not '
-            "wait for them (a second sum, without one who is missing, would tell its vector); leave it out: the server "
-            "has the model where the last round reaches it, else give `pisco federation collect` everybody's result"
+            'closing = true with server_sum = "masked" does not go with presence = "deadline", which does not wait for '
+            "everybody; leave closing out, and give `pisco federation collect` everybody's result if the last round "
+            "does not reach the server"
         )
     check_changes(plan)
     check_relays(plan.relays or [], plan.server_address, plan.epochs)
     _check_certificates(plan)
     if plan.network.server_sum:
-        raise InputError(
-            "network.server_sum is for simulations; write server_sum at the top of the plan, for all to see"
-        )
+        raise InputError("network.server_sum is for simulations; write server_sum at the top of the plan instead")
     if plan.server_sum:
         masking.check(plan)
     for epoch in plan.epochs:
@@ -67,8 +66,8 @@ def _check_certificates(plan: Federation) -> None:
     without = [name for name in everybody if name not in named]
     if named and without:
         raise InputError(
-            f"{without[0]!r} has no certificate named, but others have; give the DNS name in everybody's, the server's "
-            "too (server_certificate), or nobody's"
+            f"{without[0]!r} has no certificate named, but others have; give a DNS name for everybody, the server too "
+            "(server_certificate), or for nobody"
         )
     for name, dns in named.items():
         other = next((each for each in named if named[each] == dns), name)

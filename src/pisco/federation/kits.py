@@ -309,8 +309,8 @@ def issue(
     signer = ca.Authority.open(home / "authority", plan.name)
     if bool(plan.certificates) < bool(certificate) or (bool(plan.certificates) and (request is not None or renew)):
         raise InputError(
-            "a plan that names certificates takes --certificate and neither --request nor --renew, and no other plan "
-            "takes it"
+            "a plan that names certificates takes --certificate, not --request or --renew; without named certificates "
+            "leave --certificate out"
         )
     if plan.certificates:
         return _bring(home, plan, name, folder, certificate)
@@ -351,7 +351,9 @@ def _bring(home: Path, plan: Federation, name: str, folder: Path, path: Path | N
     if brought is not None:
         authority = ca.Authority.open(home / "authority", plan.name)
         if not keyfiles.check_signed(brought, (authority.folder / ca.CERTIFICATE).read_bytes()):
-            raise InputError(f"{path} is not signed by the authority of {home}; give it the one between them, too")
+            raise InputError(
+                f"{path} is not signed by the authority of {home}; add the certificate that signed it to that authority"
+            )
         try:
             whose = member_of(brought, plan)
         except Refused as error:

@@ -141,7 +141,7 @@ class Chain:
     def repeats(self, round_: int, called: Collection[int], plan: Federation) -> bool:
         """Whether a sum of these would tell too much beside earlier ones, as too few bring a vector that is in none.
 
-        Where it is not so, the last sum in whatever one makes of several has a quorum of vectors that are in no other.
+        Otherwise, of any sums that are combined, the last has a quorum of vectors that are in no other.
         """
         known, called = self._summed_by(round_, plan), self.joined & frozenset(called)
         return bool(known & called) and len(called - known) < plan.quorum_at(round_)

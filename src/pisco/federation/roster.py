@@ -52,7 +52,9 @@ def check_address(address: str) -> str:
 def check_dns(name: str) -> str:
     """A DNS name of a certificate, in lower case; no pattern."""
     if not HOST.fullmatch(name) or name.startswith("[") or "." not in name:
-        raise InputError(f"{name!r} is no DNS name of one certificate; write it as in north.example.org, without *")
+        raise InputError(
+            f"{name!r} cannot be used as the DNS name in a certificate; write it as in north.example.org, without *"
+        )
     return name.lower()
 
 

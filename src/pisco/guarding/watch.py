@@ -56,7 +56,7 @@ class Names(NamedTuple):
     left: Any  # (n,) the first round without it; -1: it is there
     factor: Any  # (n,) the largest that was seen
     sums: Any  # (n + 1, n, SKETCH) of all rounds
-    first: Any  # (n + 1,) the receivers' own vectors in the first rounds, before they can have been led astray
+    first: Any  # (n + 1,) the receivers' own vectors in the first rounds, before poison can have changed them
 
     @classmethod
     def nobody(cls, agents: int) -> Names:

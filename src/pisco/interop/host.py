@@ -193,7 +193,7 @@ class _HostLoss:
 
     def _fails(self, error: Exception, agents: Sequence[Any], *, training: bool) -> None:
         whose = " and ".join(f"agent {one}'s" for one in agents[:3]) if len(self.agents) > 1 else "the"
-        told = f"{whose} model or samples fail ({brief(error)}); mend them"
+        told = f"{whose} model or samples fail ({brief(error)}); fix them"
         self.trouble.meet(InputError(told), training=training)
 
     def renewed(self, params: Params, owner: np.ndarray, row: np.ndarray, words: Any) -> Params:

@@ -34,6 +34,6 @@ def load_problem(path: str | Path, data: str | Path | None = None) -> Problem:
         )
     if made.num_agents != 1:
         raise InputError(
-            f"{FUNCTION}() of {path} returns a problem of {made.num_agents} agents, expected this one's data alone"
+            f"{FUNCTION}() of {path} returns a problem of {made.num_agents} agents, expected one, with its own data"
         )
     return made

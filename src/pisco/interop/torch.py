@@ -274,7 +274,7 @@ def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
     plain = isinstance(sampler, data.SequentialSampler | data.RandomSampler)
     if sampler is not None and not (plain and getattr(sampler, "data_source", None) is dataset):
         raise InputError(
-            f"the loader chooses samples by a {type(sampler).__name__} of its own, and here those of its whole data "
+            f"the loader chooses samples by a {type(sampler).__name__} of its own, but here samples of its whole data "
             "set are drawn by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
         )
     return dataset, collate

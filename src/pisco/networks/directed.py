@@ -36,7 +36,7 @@ def directed_exponential(agents: int) -> Graph:
 
 
 def random_digraph(agents: int, prob: float, seed: int = 0) -> Graph:
-    """A directed ring, and every other ordered pair with probability `prob`: strongly connected, seldom balanced."""
+    """A directed ring, and every other ordered pair with probability `prob`: strongly connected, rarely balanced."""
     n = count("agents", agents)
     check_number("prob", prob, low=0, high=1)
     check_number("seed", seed, low=0, integer=True)

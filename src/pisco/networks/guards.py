@@ -94,7 +94,7 @@ def clip(
         guards gossip alone.
 
     Clipped gossip is from L. He, S. P. Karimireddy and M. Jaggi, "Byzantine-Robust Decentralized Learning via
-    ClippedGossip", 2022 (arXiv 2202.01545; only the abstract was at hand). The rule for the radius, leaving out and
+    ClippedGossip", 2022 (arXiv 2202.01545; we had only the abstract). The rule for the radius, leaving out and
     naming are ours.
 
     >>> clip(leave_out_at=20)

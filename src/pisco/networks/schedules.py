@@ -230,8 +230,8 @@ def adaptive(period: int, *, power: float = 0.25, warmup: int = 0, longest: int 
       warmup: rounds during which H stays and F_init is still learned.
       longest: an upper limit for H.
 
-    Reconstructed: only the abstract of Y. Chen et al., "Accelerating Gossip SGD with Periodic Global Averaging", ICML
-    2021, was at hand; q = 1/4 and the blending follow descriptions of it.
+    Reconstructed: we had only the abstract of Y. Chen et al., "Accelerating Gossip SGD with Periodic Global
+    Averaging", ICML 2021; q = 1/4 and the blending follow descriptions of it.
 
     >>> adaptive(4)
     adaptive(4, power=0.25)

@@ -202,7 +202,7 @@ def _tracking(facts: Facts, errors: dict[str, float], through: str) -> Answer:
     )
     if ratio < CLEARLY:
         best += f" through {through}, with steps that decay" if through else ""
-        words = f"yes, take {best}: {why}, and what agents differ by would stay; expect {ratio:.2g} of the error"
+        words = f"yes, take {best}: {why}, and the agents' difference would stay; expect {ratio:.2g} of the error"
     elif ratio < HARDLY:
         words = f"it hardly matters: {why}, and neither moves the mean gradient much; {PLAIN} sends half as much"
     else:
@@ -231,7 +231,7 @@ def _server(errors: dict[float, float], now: float) -> Answer:
     enough = min(p for p, error in errors.items() if error <= HARDLY * errors[1.0])
     ratio = errors[enough] / errors[now]
     words = (
-        f"yes, p = {enough:g} in place of {now:g}: expect {ratio:.2g} of the error; beyond that little is left to gain"
+        f"yes, p = {enough:g} instead of {now:g}: expect {ratio:.2g} of the error; beyond that little is left to gain"
     )
     return Answer("more server rounds", True, ratio, words)
 
@@ -241,5 +241,7 @@ def _compression(ratio: float, spread: Spread) -> Answer:
     if ratio < HARDLY:
         words = f"yes, top-k of a tenth: {held}; expect {ratio:.2g} times the error at equal rounds"
     else:
-        words = f"not top-k of a tenth: {held}, mixing slows down; expect {ratio:.2g} times the error at equal rounds"
+        words = (
+            f"not top-k of a tenth: {held}, and mixing slows down; expect {ratio:.2g} times the error at equal rounds"
+        )
     return Answer("compression", ratio < HARDLY, ratio, words)

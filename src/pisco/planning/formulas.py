@@ -20,8 +20,8 @@ from pisco.theory.paper import network_dependency
 from pisco.theory.safe_steps import largest_safe_step
 
 ODD = (
-    "all of this is for steady links, one gossip exchange at a time and a server that hears everybody, which this "
-    "network has not: take it for the same graph without that"
+    "all of this is for steady links, one gossip exchange at a time and a server that hears everybody; this network "
+    "is different, so read it as the theory of the same graph without that"
 )
 
 

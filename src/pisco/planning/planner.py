@@ -99,8 +99,8 @@ def plan(
 ) -> Plan:
     """Find the cheapest way to run PISCO, or other methods, on a problem and a graph.
 
-    The theory leaves out weights and step sizes that cannot do well; pilot runs race the others at equal price
-    (`pisco.planning.pilot`); the best few are run on fresh seeds, the closest of these on more, and the winner to the
+    The theory leaves out weights and step sizes that cannot do well. Pilot runs race the others at equal price
+    (`pisco.planning.pilot`). The best few are run on fresh seeds, the closest of these on more, and the winner to the
     last round.
 
     Args:
@@ -177,7 +177,7 @@ def plan(
         start = track.begin(first._replace(weights=next(iter(networks)), server_prob=allowed[-1]), RACE_SEEDS)
         if goal.column not in with_running_mean(start.rows[0]):
             raise InputError(
-                f"{first.method} has nothing to measure {goal.column} of; leave it out, or give another target"
+                f"{first.method} does not measure {goal.column}; leave the method out, or give another target"
             )
         if all(goal.met(values_of(goal, row)).all() for row in start.rows):
             raise InputError(

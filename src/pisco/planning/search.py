@@ -20,7 +20,7 @@ LADDER = (4, 10)
 RACE_SEEDS = (700, 701, 702)
 FINAL_SEEDS = tuple(range(800, 809))
 RUN_OFF_SEEDS = tuple(range(900, 924))
-"""All apart from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
+"""All differ from the seeds of tuning (100 on) and from small ones, with which plans are judged."""
 
 CONTENDERS, CLOSE = 4, 1.5
 """At most this many finalists, up to this many times the cheapest, meet in the run-off: nine seeds can be lucky."""
@@ -110,7 +110,7 @@ class Search:
         return [p for p in self.ranked() if self._undecided(p) and (p.seeds == FINAL_SEEDS or p.setting not in judged)]
 
     def _misjudged(self, pilot: Pilot) -> bool:
-        """Whether it was dropped for the sake of one that turned out to be lucky."""
+        """Whether it was dropped in favour of one that turned out to be lucky."""
         return pilot.status == COSTLIER and pilot.floor < self.track.cheapest(pilot.seeds)
 
     def _promise(self, pilot: Pilot) -> float:

@@ -197,9 +197,9 @@ def candidates(
 
     For PISCO: weights that the theory does not rule out, steps around its stable limit, and not far above what gradient
     descent itself allows. Tuned steps on a9a lie up to five times above the limit at x⁰, because the curvature falls
-    along the path; and where the limit is gradient descent's own, the best step lies below it, the more so the more
-    agents' curvatures differ. Other methods, which take `gradients` a round, are tried on all weights, from gradient
-    descent's limit down.
+    along the path. Where the limit is gradient descent's own, the best step lies below it, and further below where
+    agents' curvatures differ more. Other methods, which take `gradients` a round, are tried on all weights, from
+    gradient descent's limit down.
     """
     curvature = max(estimates.smoothness, 1e-12)
     easing = float(np.clip(curvature / max(estimates.end_smoothness, 1e-12), 1.0, 4.0))

@@ -1,7 +1,7 @@
 """A step size before a run: is it safe?
 
 Theory alone warns too often. At the curvature of x⁰, tuned steps on a9a lie two to five times above the mean-square
-limit and do well: the curvature falls along the path, server rounds come before deviations have grown, and a logistic
+limit and do well. The curvature falls along the path, server rounds come before deviations have grown, and a logistic
 gradient is bounded. So theory only raises the question; the first rounds of the run itself, which cost little because
 its program has to be compiled anyway, answer it.
 """
@@ -150,7 +150,7 @@ def _below(limit: float) -> float:
 
 
 def _affordable(problem: Problem) -> tuple[Problem, float] | None:
-    """The problem thinned to what can be looked at in a second, and what the loss of one sample costs.
+    """The problem with as few samples as a second allows, and what the loss of one sample costs.
 
     None when even few samples cost too much.
     """

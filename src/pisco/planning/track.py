@@ -53,7 +53,7 @@ class OutOfTime(Exception):
 
 
 class Track:
-    """Where pilots are run: one thinned problem, one network for each choice of weights, one target, one deadline."""
+    """Where pilots are run: one smaller problem, one network for each choice of weights, one target, one deadline."""
 
     def __init__(
         self,

@@ -58,7 +58,7 @@ def noise_for(epsilon: float, samples: int, batch_size: int | None, evaluations:
     while spent(high, samples, batch_size, evaluations, delta) > epsilon:
         low, high = high, 2 * high
         if high > MOST_NOISE:
-            raise InputError(f"no noise keeps {evaluations} gradients within epsilon = {epsilon:g}; allow more")
+            raise InputError(f"no noise keeps {evaluations} gradients within epsilon = {epsilon:g}; give a larger one")
     while high - low > 1e-3 * high:
         middle = (low + high) / 2
         enough = spent(middle, samples, batch_size, evaluations, delta) <= epsilon

@@ -157,20 +157,20 @@ def why_not_alone(problem: Problem) -> str | None:
     some, count = _some(problem)
     both = jax.jit(lambda params, batch: (problem.batch_loss(params, batch), problem.sample_losses(params, batch)))
     taken = "measured" if problem.min_size == problem.max_size else "measured, and full batches are taken,"
-    mend = f"here it is {taken} one sample at a time; return one loss a sample"
+    fix = f"here it is {taken} one sample at a time; return one loss a sample"
     with heeding(problem.trouble):
         try:
             together, alone = (np.asarray(x, float) for x in both(problem.init(jax.random.key(0)), some))
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"the loss fails on one sample alone ({brief(error)}), and {mend}") from error
+            raise InputError(f"the loss fails on one sample alone ({brief(error)}), and {fix}") from error
     same = abs(together - alone.mean()) <= 0.05 * (abs(together) + abs(alone).mean())
     if same or not np.isfinite(together):
         return None
     return (
         f"the loss of {count} samples together is {together:.4g}, and of each alone {alone.mean():.4g} on average: "
-        f"it compares samples, or weighs them differently, and {mend}"
+        f"it compares samples, or weighs them differently, and {fix}"
     )
 
 

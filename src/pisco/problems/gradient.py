@@ -100,7 +100,7 @@ def products(primitive: Any, *given: Any, **params: Any) -> Any:
 
 
 def _copies_of(params: Params) -> Keep:
-    """Keep parameters in the precision of the pass: they are small beside it, and made again they are read anew."""
+    """Keep parameters in the precision of the pass: they are small beside it, and made again they are read again."""
     shapes = {leaf.shape for leaf in jax.tree.leaves(params)}
     return lambda primitive, *given, **how: primitive.name == "convert_element_type" and given[0].shape in shapes
 
@@ -277,7 +277,7 @@ def _batch(problem: Problem, batch_size: int | None, key: Key, agent: Any, at: A
 def agent_buffers(problem: Problem, batch_size: int | None, place: int | None = None) -> OfAgent:
     """One agent's parameters with the buffers that its loss makes of one more batch: once a round, at its end.
 
-    Gradients do not ask for buffers, as normalisation trains by the batch at hand; so one pass a round keeps them.
+    Gradients do not ask for buffers, as normalisation trains by the batch itself; so one pass a round keeps them.
     """
 
     def renewed(params: Params, key: Key, agent: Any) -> Params:

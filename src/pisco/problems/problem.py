@@ -176,7 +176,7 @@ class Problem:
 
     @property
     def num_measured(self) -> int:
-        """Samples that one measurement looks at: those of the loss, and the test samples, by each agent if need be."""
+        """Samples that one measurement looks at: those of the loss, and the test samples, by each agent if needed."""
         kinds = {metric.of for metric in self.metrics}
         tested = self.num_test * ((TEST in kinds) + self.num_agents * (AGENTS in kinds))
         if self.eval_samples is None:

@@ -1,4 +1,4 @@
-"""Results as the numbers a page draws: curves thinned to what a screen can show, networks frame by frame, labels."""
+"""Results as the numbers a page draws: curves of the points that a screen can show, networks frame by frame, labels."""
 
 from __future__ import annotations
 

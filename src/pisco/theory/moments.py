@@ -1,6 +1,6 @@
 """Which step sizes are stable when agents' curvatures differ: exact second moments of PISCO on quadratics.
 
-Agents whose Hessians differ do not split into the eigenmodes of W, and a limit at the curvature of f, or at that of the
+Agents whose Hessians differ do not split into the eigenmodes of W. A limit at the curvature of f, or at that of the
 steepest agent, can be many times too large: between exchanges steep agents run ahead of flat ones. So here all agents
 are taken together. With C = Y − G, which sums to zero over agents, one round is linear in (X, C):
 

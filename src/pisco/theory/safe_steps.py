@@ -45,13 +45,13 @@ def agents_growth(curvatures: Any, weights: Any, *, local_lr: float, **rule: Unp
 def largest_safe_step(curvatures: Any, weights: Any, **rule: Unpack[Rule]) -> float:
     """The η_l up to which every smaller step is stable, in mean square over the coins; 0 when none is.
 
-    Given the agents' Hessians it is exact on quadratics. Given only the largest curvature of each agent it is the
-    least of several cases in one dimension: all agents that steep, the flatter half of them flat, every other one
-    flat (either side of W's smallest eigenvector), one flat, all but one flat. That is no proof for every Hessian
-    below those curvatures, but on random ones the result was never more than 5% above the exact limit, and at least
-    half of it nine times in ten (tests/test_stability.py). For more than `MOST_AGENTS` (`MOST_WITH_COINS` if
-    0 < p < 1) it is `largest_stable_step` at the steepest agent's curvature: a guide, and too large where agents
-    differ much.
+    Given the agents' Hessians it is exact on quadratics. Given only the largest curvature of each agent it is the least
+    of several cases in one dimension. All agents are that steep, the flatter half of them is flat, every other one is
+    flat (either side of W's smallest eigenvector), one is flat, or all except one are flat. That is no proof for every
+    Hessian below those curvatures, but on random ones the result was never more than 5% above the exact limit, and at
+    least half of it nine times in ten (tests/test_stability.py). For more than `MOST_AGENTS` (`MOST_WITH_COINS` if 0 <
+    p < 1) it is `largest_stable_step` at the steepest agent's curvature: a guide, and too large where agents differ
+    much.
 
     Without a server the components of a graph never hear of each other: the limit is then that of the worst of them.
 

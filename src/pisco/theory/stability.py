@@ -156,7 +156,7 @@ def largest_stable_step(modes: Iterable[complex], smoothness: float, **rule: Unp
     Only for agents with one and the same Hessian; `largest_safe_step` is for all others.
 
     Args:
-      modes: the eigenvalues of W but for the mean's own 1, as `weight_modes` gives them.
+      modes: the eigenvalues of W except the mean's own 1, as `weight_modes` gives them.
       smoothness: L; every curvature up to it counts.
       **rule: PISCO's settings besides η_l.
 

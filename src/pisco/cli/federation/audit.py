@@ -19,8 +19,8 @@ def audit(
 ) -> None:
     """Check that nobody changed a member's audit log, and count what is in it.
 
-    Every line is hashed with all before it and signed by the member. Note the last hash now and then, away from that
-    machine: with --head it is seen when lines were cut off.
+    Every line is hashed with all before it and signed by the member. Note the last hash now and then on another
+    machine: with that hash, --head shows whether lines were cut off.
 
     Example:
 

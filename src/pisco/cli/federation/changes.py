@@ -38,7 +38,7 @@ def init(
     weight: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=NUMBER", help="How much an agent counts, as by its samples; for all agents or none."
+            metavar="NAME=NUMBER", help="How much an agent counts, say by its samples; for all agents or none."
         ),
     ] = None,
     by_samples: Annotated[
@@ -71,7 +71,7 @@ def init(
     ] = None,
     certificate: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=DNS", help="The DNS name in a member's certificate of that authority; for all."),
+        typer.Option(metavar="NAME=DNS", help="The DNS name in each member's certificate of that authority."),
     ] = None,
     sign_with: Annotated[
         str | None,
@@ -108,8 +108,8 @@ def init(
         agents = by_name(graph).num_agents
     if (authority is None) != (not certificate):
         raise InputError(
-            "--authority and --certificate go together: the certificates of the authority, and the DNS name in "
-            "everybody's, as in --certificate north=north.example.org"
+            "--authority and --certificate go together: give the certificates of the authority, and for every member "
+            "its DNS name, as in --certificate north=north.example.org"
         )
     if (folder / PLAN).exists() or (folder / AUTHORITY).exists():
         raise InputError(f"{folder} holds a federation already; choose another folder, or `pisco federation change` it")
@@ -166,9 +166,9 @@ def change(
     address: Annotated[
         str | None, typer.Option(help="Where it listens from then on, or `outbound` (add, move).")
     ] = None,
-    weight: Annotated[float | None, typer.Option(help="How much it counts, where others have weights (add).")] = None,
+    weight: Annotated[float | None, typer.Option(help="How much it counts, if the others have weights (add).")] = None,
     certificate: Annotated[
-        str | None, typer.Option(help="The DNS name in its certificate, where those are of another authority (add).")
+        str | None, typer.Option(help="The DNS name in its certificate, if those are of another authority (add).")
     ] = None,
     now: Annotated[
         bool,
@@ -181,7 +181,7 @@ def change(
     """Plan a change of the roster from a round on; its new weights are computed and written into the plan.
 
     `cancel` takes back the last change, if it is of this agent and its round is not yet reached. All of them work while
-    members are gone: with presence = "deadline" as they are, with "all" once those are removed or moved with --now.
+    members are gone: with presence = "deadline" at once, with "all" after those are removed or moved with --now.
 
     Examples:
 
@@ -225,7 +225,7 @@ def change(
         say(f"next: {when}start {name} at {address} with its kit and its state folder")
     if action == "remove":
         say(f"next: once round {at} is over, pisco federation revoke {name} --dir {home}")
-    note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
+    note("copy federation.toml into the server's kit, if that is elsewhere; members take it from the server")
 
 
 def _cancel(home: Path, plan: Federation, name: str) -> None:
@@ -239,7 +239,7 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
     renewed = refresh_kits(home, changed)
     say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
-    note("copy federation.toml into the server's kit, where that is elsewhere; members take it from the server")
+    note("copy federation.toml into the server's kit, if that is elsewhere; members take it from the server")
 
 
 def _warn(words: str | None) -> None:

@@ -180,5 +180,7 @@ def _standing(found: Any) -> Table:
             record["trouble"] or record["waiting_for"],
         )
     held = f"{found.held_by} holds the others up: {found.held_why}\n" if found.held_by else ""
-    shown.caption = Text(f"{held}all but the last contact is what members report of themselves", justify="left")
+    shown.caption = Text(
+        f"{held}everything except the last contact is what members report about themselves", justify="left"
+    )
     return shown

@@ -11,7 +11,7 @@ from pisco.cli.console import note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
 
 Certificate = Annotated[
-    Path | None, typer.Option(help="The member's certificate of another authority, where the plan is for those.")
+    Path | None, typer.Option(help="The member's certificate, if those of the plan come from another authority.")
 ]
 
 
@@ -25,7 +25,8 @@ def issue(
         Path | None, typer.Option(help="Sign the key of this request, which stays where it was made.")
     ] = None,
     renew: Annotated[
-        bool, typer.Option("--renew", help="A new certificate for the key in the kit, or for that of its request.")
+        bool,
+        typer.Option("--renew", help="Make a new certificate for the key in the kit, or for the key of its request."),
     ] = False,
     certificate: Certificate = None,
 ) -> None:
@@ -125,4 +126,4 @@ def revoke(
         say(f"revoked: {name}, serial {each.serial_number:x}")
     renewed = refresh_kits(home, plan)
     say(f"list:    {home / AUTHORITY / 'revoked.pem'} ({renewed} kits here renewed)")
-    note("copy revoked.pem into the server's kit, where that is elsewhere: members take it there, with no restart")
+    note("copy revoked.pem into the server's kit, if that is elsewhere: members take it there, with no restart")

@@ -23,9 +23,9 @@ def collect(
     """Get the mean of the models that the agents end with, where the plan has no closing average.
 
     Without results the plan is changed to ask for one: every agent gives the server its parameters once more after the
-    last round, and the server's result holds the mean. Who is done already is started once more.
+    last round, and the server's result holds the mean. Members that are done already must be started once more.
 
-    With everybody's `result` folder, sent to whoever collects, they are averaged here.
+    With the `result` folder of every agent, the models are averaged here.
 
     Examples:
 
@@ -42,7 +42,7 @@ def collect(
         _ask(home)
         return
     if kit is None:
-        raise InputError("give --kit, any member's, to know who must be in the mean")
+        raise InputError("give --kit with any member's kit, which says who must be in the mean")
     made = models.collect(Kit.load(kit).federation, [Result.load(each) for each in results])
     with private_files():
         made.save(out)
@@ -64,7 +64,7 @@ def _ask(home: Path) -> None:
     renewed = refresh_kits(home, closed)
     say(f"after the last round everybody gives the server its parameters ({renewed} kits here renewed)")
     say("next: start the server and the agents that are done once more, with their usual commands")
-    note("copy federation.toml into the server's kit, where that is elsewhere, and into those of agents that are done")
+    note("copy federation.toml into the server's kit, if that is elsewhere, and into those of agents that are done")
 
 
 def export(

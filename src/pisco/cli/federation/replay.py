@@ -78,5 +78,5 @@ def replay(
         differ |= same != 0
         say(f"{name}: {'the same to the bit' if same == 0 else f'differs by {same:.1e}'}")
     if differ:
-        note("a result was not made by these rolls, plan and data, or on another kind of machine")
+        note("a result was made with other rolls, another plan or other data, or on another kind of machine")
         raise typer.Exit(1)

@@ -87,7 +87,7 @@ def _percent(counts: dict[str, float], name: str) -> str:
 
 def _trust(plan: Federation) -> dict[str, str]:
     """What a member agrees to: what the server sees of it, who judges its messages, and whether rounds wait for it."""
-    sees = "the sum of masked vectors alone" if plan.server_sum else "every reporter's vectors"
+    sees = "only the sum of masked vectors" if plan.server_sum else "every reporter's vectors"
     guard = "none" if plan.guard is None else f"{plan.guard!r}{'' if plan.guard.guard_server else ', in gossip alone'}"
     waits = "all" if plan.deadline is None else f"deadline of {plan.deadline:g} s, quorum of {plan.quorum_at(0)}"
     return {"server sees": sees, "guard": guard, "presence": waits}

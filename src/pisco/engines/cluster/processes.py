@@ -199,7 +199,7 @@ class Processes:
     def part(self, seconds: float = PART_SECONDS) -> None:
         """Before all end with bad input: process 0 goes last, since jax aborts those who lose its coordinator.
 
-        A process that found nothing wrong says nothing; it is waited for in vain, and only so long.
+        A process that found nothing wrong says nothing, so the wait for it has an end.
         """
         from jax._src.distributed import global_state  # jax names no public way to its store of keys
 

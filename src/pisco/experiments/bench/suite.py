@@ -28,7 +28,7 @@ ALL = "all"
 
 @dataclass(frozen=True)
 class Judging:
-    """How a cell is tuned and judged; a task may have some of it otherwise than its suite."""
+    """How a cell is tuned and judged; a task may differ from its suite in some of it."""
 
     seeds: int = 20
     """Those that are reported are 0, 1, …; those tuned on are 100, 101, …"""

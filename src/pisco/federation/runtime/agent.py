@@ -134,13 +134,13 @@ class Agent(MemberProcess):
         return self.found.state(self.programs.state_like) if self.found else None
 
     def _check_past(self) -> None:
-        """Refuse a plan that tells rounds otherwise that our state has behind it."""
+        """Refuse a plan that differs in rounds that our state has already done."""
         past = self.found.job.get("plan") if self.found else None
         if past is not None and past != self.plan.hash_at(self.done - 1):
             self.store.close()
             raise InputError(
-                f"the state in {self.store.folder} comes from {self.done} rounds of another plan than the one in "
-                f"{self.kit.folder}; copy the coordinator's newest federation.toml there, whose past is ours"
+                f"the state in {self.store.folder} has done {self.done} rounds of a plan that differs from the one in "
+                f"{self.kit.folder}; copy the coordinator's newest federation.toml there"
             )
 
     def address_at(self, k: int) -> str:
@@ -388,7 +388,7 @@ class Agent(MemberProcess):
 def check_problem(problem: Problem, batch_size: int | None) -> None:
     """Refuse a problem that is not one agent's, or too small for the batches."""
     if problem.num_agents != 1:
-        raise InputError(f"the problem has {problem.num_agents} agents, expected this one's data alone")
+        raise InputError(f"the problem has {problem.num_agents} agents, expected one, with its own data")
     if batch_size is not None and batch_size > problem.min_size:
         raise InputError(
             f"the federation's batch_size is {batch_size}, but this agent has only {problem.min_size} samples; "

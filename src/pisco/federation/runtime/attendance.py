@@ -243,13 +243,13 @@ class Attendance:
         if waited > plan.patience:
             with self._changed:
                 self._failure = Waited(
-                    f"waited {plan.patience:g} s for the server, who alone calls the roll: {reason}; "
+                    f"waited {plan.patience:g} s for the server to call the roll: {reason}; "
                     "the state is kept, type the command again once it is back"
                 )
                 self._changed.notify_all()
             self.agent.mailroom.interrupt()
         elif waited > FIRST_WORD:
-            self._say(f"waiting for the server, who alone calls the roll: {reason}", self._heard)
+            self._say(f"waiting for the server to call the roll: {reason}", self._heard)
 
     _said = 0.0
 

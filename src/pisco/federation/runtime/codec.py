@@ -62,8 +62,8 @@ class MessageLayout:
     >>> MessageLayout.parse("float32[1,3] float64[1]").size
     20
 
-    A masked message is not leaf by leaf: words of 8 bytes come first (those of float64), then the upper 4 bytes of all
-    words of 6, then their lower 2, so that a processor takes many of a kind at a time.
+    A masked message is not leaf by leaf. Words of 8 bytes come first (those of float64), then the upper 4 bytes of all
+    words of 6, then their lower 2. So a processor takes many of a kind at a time.
     """
 
     leaves: tuple[tuple[str, tuple[int, ...]], ...]
@@ -252,14 +252,14 @@ def decode(
         raise BadMessage(f"it says it comes from {header.sender[:80]!r}")
     update = list(header.pieces)
     if update and held is None:
-        raise BadMessage("it tells what changed, but was asked for the whole")
+        raise BadMessage("it holds only changes, but was asked for the whole message")
     known = held.layout if update and held else None
     known = layout if brief else known
     found = known or MessageLayout.parse(header.layout)  # gRPC bounds a chunk, and so its header
     if layout is not None and found != layout:
         raise BadMessage(f"it holds {str(found)[:200]}, expected {str(layout)[:200]}")
     if update and found != found.plain:
-        raise BadMessage("it tells what changed of vectors under masks")
+        raise BadMessage("it holds changes of masked vectors, which are sent whole")
     size = held.size(found, update) if update and held else found.size
     if limit == 0 and (found.size > CHUNK or len(first.data) != size):
         return found, []

@@ -2,8 +2,8 @@
 
 A number x of 32 bits or fewer is the integer nearest to 2^28·x, so that it is off by 2^-29 at most, and so is a mean;
 in float64 2^40·x and 2^-41. Integers add up exactly. So that a sum of n cannot leave the range, each may be at most
-2^16/n in size (2^20/n); the top three bits of a sum are then never used, and a sum that uses them has masks in it that
-did not cancel. (Of evenly drawn words one in eight does not use them: d numbers go unnoticed once in 8^d times.)
+2^16/n in size (2^20/n). The top three bits of a sum are then never used, and a sum that uses them has masks in it that
+did not cancel. (Of evenly drawn words one in eight does not use them: d numbers are not noticed once in 8^d times.)
 
 Words of 8 bytes are added up as they are, those of 6 as their upper 32 and their lower 16 bits: see `MessageLayout`.
 """

@@ -3,7 +3,7 @@
 An agent makes an X25519 key in its state folder at its first start; it never leaves it. What others are told is the
 public part, signed with the key of the member's certificate over the founding plan's hash and the member's name. Each
 member checks what it hears against the authority, the plan and the list of revoked certificates, and keeps the first
-key that it saw of everybody: the server can hold keys back, but not put others in their place.
+key that it saw of everybody. The server can hold keys back, but not put others in their place.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def check_key(kit: Kit, told: MaskKey) -> str:
     """The member whose key this is. `BadKey`: nobody's; `Refused`: its certificate does not hold, now at least."""
     name = kit.identify(told.certificate)
     if name == SERVER:
-        raise BadKey("it is signed by the server, who has none")
+        raise BadKey("it is signed by the server, which has no key for masks")
     if len(told.public) != 32:
-        raise BadKey(f"it is not a key of 32 bytes that {name!r} tells")
+        raise BadKey(f"the key of {name!r} has {len(told.public)} bytes, expected 32")
     try:
         check_signature(told.certificate, statement(kit.federation, name, told.public), told.signature)
     except BadRoll:
@@ -132,7 +132,7 @@ class Keyring:
             try:
                 made = pair_key(self.private, other, founding(self.kit.federation), (self.agent.name, name))
             except ValueError:  # a point of small order: the secret would be known to all
-                raise Stopped(f"the key for masks of {name} is no key; tell {name}'s operator") from None
+                raise Stopped(f"the key for masks of {name} cannot be used; tell {name}'s operator") from None
             self._pairs[other] = made
         return self._pairs[other]
 
@@ -205,11 +205,11 @@ class KeyBoard:
         except (BadKey, Refused) as error:
             refuse(context, name, f"its key for masks cannot be used: {error}")
         if signer != name:
-            refuse(context, name, f"it tells a key for masks of {signer!r}")
+            refuse(context, name, f"it sends a key for masks of {signer!r}")
         with self._lock:
             known = self._keys.get(name)
             if known is not None and known.public != told.public:
-                lost = "it told another key for masks before; bring back its state folder"
+                lost = "it sent another key for masks before; bring back its state folder"
                 refuse(context, name, lost, grpc.StatusCode.FAILED_PRECONDITION)
             if known is None or known.certificate != told.certificate:
                 kept = self._keys | {name: told}

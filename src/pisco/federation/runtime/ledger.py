@@ -151,9 +151,7 @@ class Ledger:
             before = self._samples.get(name, samples) if self._mean else samples
         if before == samples:
             return None
-        return (
-            f"it told of {before} samples, which the others count by, and now has {samples}; start with those of before"
-        )
+        return f"it reported {before} samples before, which give its weight, and now has {samples}; give the same data"
 
     def lacks(self, name: str) -> bool:
         """Whether a member should tell again what stays the same: this process has not heard it."""

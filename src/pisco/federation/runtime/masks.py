@@ -1,6 +1,6 @@
 """Pairwise masks: streams that two members share and nobody else knows, added by one and taken away by the other.
 
-Each pair's key is the X25519 secret of their two keys through HKDF; each exchange's is drawn from it with HKDF again,
+Each pair's key is the X25519 secret of their two keys through HKDF. Each exchange's is drawn from it with HKDF again,
 by the name of the exchange (the hash of the plan, or of all rolls so far; round, phase), its reporters and its layout.
 The mask is the stream of AES-128 in counter mode under that key, which is used once: as strong as X25519, and quicker
 than with more rounds. All of it is `cryptography`'s.

@@ -30,7 +30,7 @@ from pisco.federation.runtime.wire_pb2 import Chunk, Pushed, Request
 log = logging.getLogger("pisco.federation")
 
 LIMIT = 2 << 30
-"""The most bytes of a message that somebody takes who does not know its layout beforehand."""
+"""The most bytes of a message that somebody takes without knowing its layout before."""
 
 
 BOUNDARY = 1 << 20

@@ -1,8 +1,8 @@
 """Changes of the roster: what agents do when a new epoch begins.
 
 Gradient tracking needs mean(Y) = mean(G) over whoever takes part. At the first round of a new roster everybody who
-stays sets Y := G (the algorithm's `rebase`), and who joins starts from the mean parameters of those who stay with
-Y := G of its own, so the two means are equal, whoever came or went. Links and weights are those of the new epoch.
+stays sets Y := G (the algorithm's `rebase`). Who joins starts from the mean parameters of those who stay, with Y := G
+of its own. So the two means are equal, whoever came or went. Links and weights are those of the new epoch.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def check(plan: Federation) -> None:
         Routes(network, streams(jax.random.key(0)))
     if algorithm.rebase is None and len({epoch.names for epoch in plan.epochs}) > 1:
         raise InputError(
-            f"{algorithm.name} cannot change its roster: its state holds more than parameters, trackers and gradients "
-            "of one's own; run it with the founding roster"
+            f"{algorithm.name} cannot change its roster: its state holds more than an agent's own parameters, trackers "
+            "and gradients; run it with the founding roster"
         )
 
 
@@ -111,7 +111,7 @@ def cross(agent: Agent, epoch: Epoch) -> Any:
 
 
 def heed(agent: Agent, changes: Sequence[Change]) -> None:
-    """Act on changes of members who are gone, in the middle of a round if need be.
+    """Act on changes of members who are gone, in the middle of a round if needed.
 
     Nobody goes on before everybody has the plan: who had not would come to the round of the change without it.
     """

@@ -1,8 +1,8 @@
 """New plans and revocations reach everybody through the server: signed by the authority, shown, then put into the kit.
 
-The coordinator copies them into the server's kit alone. The server tells who reports to it that there is something new,
-and members ask for it, and now and then anyway; whatever the server says, only what the authority signed, and signed
-later than what is in force, gets into a kit, where a running process finds it.
+The coordinator copies them into the server's kit alone. The server tells who reports to it that there is something new.
+Members then ask for it, and now and then anyway. Whatever the server says, only what the authority signed, and signed
+later than what is in force, gets into a kit. A running process finds it there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages waiting to be pulled, kept until every reader has gone past their round.
 
-A reader that is given round r has kept its own state of round r − 1, so nothing before r is ever asked for again: that
-is what lets old messages go, and what makes a request for an older round a mistake (a lost store, a replay).
+A reader that is given round r has kept its own state of round r − 1, so nothing before r is ever asked for again. That
+is why old messages can go, and why a request for an older round is a mistake (a lost store, a replay).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Numbers in fewer bytes, none of them lost.
 
-The first byte of a number, its sign and most of its exponent, takes few values in a vector: where these are at most 16,
-they are told once, and every number by half a byte which of them is its own. (The length is the same for all vectors
-that can be packed: it says nothing of what is in them.)
+The first byte of a number, its sign and most of its exponent, takes few values in a vector. Where these are at most 16,
+they are listed once, and every number says with half a byte which of them is its own. (The length is the same for all
+vectors that can be packed: it says nothing of what is in them.)
 """
 
 from __future__ import annotations

@@ -37,11 +37,11 @@ def close_average(agent: Agent) -> None:
 
 
 def part(agent: Agent, *, server_matters: bool) -> list[str]:
-    """Tell everybody that nothing more is needed, and stay until nobody needs anything from us: who still does."""
+    """Tell everybody that we need nothing more, and stay until nobody needs anything from us; return who still does."""
     last, plan, agent.pushing.parting = agent.last_round(agent.name), agent.plan, True
     needed, gone = readers(agent), plan.gone_at(last - 1)
     partners = set(agent.partners(agent.epoch)) - gone
-    # Who was a neighbour before a change of the roster keeps our last message of then until it hears this.
+    # A neighbour from before a change of the roster keeps our last message of that time until it hears this.
     before = {n for e in plan.epochs for n in agent.partners(e)} & {*agent.epoch.names} - partners - gone
     patience = dict.fromkeys(sorted(before), SHORTLY) | dict.fromkeys(sorted(partners), plan.patience)
     for name, seconds in patience.items() if not agent.parted else ():

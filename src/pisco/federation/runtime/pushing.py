@@ -243,7 +243,7 @@ class _End:
             elif not self._newest:
                 return
             if pushed.round and not (pushed.data or pushed.packed):
-                self._noted.clear()  # it may be all that we wait for to end: the answer goes out nonetheless
+                self._noted.clear()  # it may be all that we wait for to end: the answer goes out all the same
                 objection = member.leaves(self.name, Where(pushed.federation, pushed.round, 0))
                 if objection is not None:
                     self._noted.set()

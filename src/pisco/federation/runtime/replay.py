@@ -1,8 +1,8 @@
 """A federation again, on one machine, from its log: the same rounds among the same members.
 
-Whoever has everybody's data can check a run: `replay` takes every agent through the rounds that it was called to, with
-the programs and the sums of the federation itself, so that the parameters are the same to the bit on one backend.
-`scan` runs the same presence in the engine that simulates, which adds up in another order.
+Whoever has everybody's data can check a run. `replay` takes every agent through the rounds that it was called to, with
+the programs and the sums of the federation itself. So the parameters are the same to the bit on one backend. `scan`
+runs the same presence in the engine that simulates, which adds up in another order.
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def everybody(plan: Federation) -> list[Roll]:
     """The rolls of a plan with presence = "all", as far as it tells who took part in every round."""
     gone = [change.name for change in plan.urgent if change.action == "remove"]
     if gone:
-        raise InputError(f"{gone[0]} was removed when it was gone, and nothing tells which round was its last")
+        raise InputError(
+            f"{gone[0]} was removed when it was gone, and no log has its last round; such a run cannot be repeated"
+        )
     rolls = [
         Roll(k, 0, plan_mark(plan, k), tuple(sorted(member.index for member in plan.epoch_at(k).members)))
         for k in range(plan.rounds)

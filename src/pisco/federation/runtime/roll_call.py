@@ -89,7 +89,7 @@ class RollCall:
         """A decision that is on disk."""
         before, waited = self.chain.head, now - (now if self.opened is None else self.opened)
         if self.chain.count and roll.round == before.round:
-            waited = min(waited, self.plan.deadline or 0.0)  # longer: for want of a quorum
+            waited = min(waited, self.plan.deadline or 0.0)  # longer: a quorum was missing
             for index in set(before.present) - set(roll.present):
                 again = self._failures[index] = min(LONGEST, 2 * self._failures.get(index, 0.5))
                 self._rests[index] = now + REST * waited * again

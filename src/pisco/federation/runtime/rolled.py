@@ -84,7 +84,7 @@ def answer_rolled(
     if not digest:
         context.abort(grpc.StatusCode.ABORTED, "that attempt is over")
     if request.federation != digest:
-        member.door.refuse(context, name, "it was told another roll than we were, or other rolls before it")
+        member.door.refuse(context, name, "its roll, or one before it, differs from ours")
     try:
         objection = member.why_not(name, request.round, request.phase)
         if objection is not None:

@@ -70,7 +70,7 @@ class RolledAgent(Agent):
         shared = [leaf for leaf in jax.tree.leaves(self.programs.state_like) if leaf.shape[:1] != (1,)]
         if shared:
             raise InputError(
-                f"{self.algorithm.name} holds something that goes on in every round, which the absent would miss; "
+                f"{self.algorithm.name} keeps something that changes in every round, and absent members would miss it; "
                 'use presence = "all"'
             )
         if self.found is None:
@@ -272,9 +272,8 @@ class RolledAgent(Agent):
         held = part.k if self.base is None else self.base.round
         if held < self.sums.newest < part.k and self.index not in self.chain.summed and self.wanted(part.where):
             raise Stopped(
-                "the server tells other rolls than before we were started again, and what was in a sum of round "
-                f"{self.sums.newest} would be in a second one; this agent ends its part here: ask the coordinator to "
-                "remove it"
+                "the server's rolls differ from those before this agent was started again, and a second sum could "
+                f"reveal its vector of round {self.sums.newest}; the agent stops here: ask the coordinator to remove it"
             )
         super().report(part, arrays, updates, pushed)
 
@@ -286,7 +285,7 @@ class RolledAgent(Agent):
         return self.attendance.hash_at(place, transport.POLL)
 
     def leaves(self, name: str, where: Where) -> str | None:
-        return "who leaves says so to the server, with its word for the roll"
+        return "a member that leaves must tell the server, when it asks for the next roll"
 
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from answer_rolled(self, super()._pull, name, request, context)

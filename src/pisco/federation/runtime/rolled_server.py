@@ -112,9 +112,9 @@ class RolledServer(Server):
     def _why_not_heard(self, index: int, request: Ready) -> str | None:
         known = self.call.hashes
         if request.known >= len(known) or request.past != known[request.known]:
-            return "it knows other rolls than those in the server's log; one of the two has lost its state"
+            return "its rolls differ from those in the server's log; one of the two has lost its state"
         if request.done > request.known:
-            return "it says that it has done what nobody was called to"
+            return "it says that it has done a round to which nobody was called"
         if request.done < self.call.counted.get(index, 0):
             return (
                 "it has left these rounds behind; a member that lost its state cannot start over, bring back its folder"
@@ -281,7 +281,7 @@ class RolledServer(Server):
         return round_ == 0 or self.chain.count == round_
 
     def leaves(self, name: str, where: Where) -> str | None:
-        return "who leaves says so to the server, with its word for the roll"
+        return "a member that leaves must tell the server, when it asks for the next roll"
 
     def _pull(self, name: str, request: Request, context: grpc.ServicerContext) -> Iterator[Any]:
         yield from answer_rolled(self, super()._pull, name, request, context)

@@ -297,13 +297,13 @@ class Server(MemberProcess):
         self.store.save(self.saved, (), outbox=self.outbox, history={}, notes=notes)
 
     def _check_past(self) -> None:
-        """Refuse a plan that tells rounds otherwise that are over: the result would be written again with it."""
+        """Refuse a plan that differs in rounds that are over: the result would be written again with it."""
         past = self.found.job if self.found else {}
         if "plan" in past and past["plan"] != self.plan.hash_at(past["reached"]):
             self.store.close()
             raise InputError(
-                f"the state in {self.store.folder} comes from another plan than the one in {self.kit.folder}; copy the "
-                "coordinator's newest federation.toml there, whose past is ours"
+                f"the state in {self.store.folder} comes from a plan that differs from the one in {self.kit.folder}; "
+                "copy the coordinator's newest federation.toml there"
             )
 
     def farewell(self, name: str, round_: int) -> None:

@@ -2,7 +2,7 @@
 
 Batches and noise come from words that the site alone knows, as everybody knows the plan's seed: without them others
 could subtract the noise. They are kept with the count, so that a round done again after a kill sends the same numbers
-and spends nothing more; an attempt that did not count for the federation was sent, and counts here. What others
+and spends nothing more. An attempt that did not count for the federation was sent, and counts here. What others
 answered in a round is noted too: with other answers the same noise would hide two gradients, and their difference is
 plain.
 """
@@ -76,7 +76,7 @@ class Spending:
         if self.path.exists():
             self._reopen(fixed, privacy.of_agents("noise", 1))
         elif begun:
-            raise InputError(f"the state in {folder} was made without privacy, which cannot be had afterwards")
+            raise InputError(f"the state in {folder} was begun without privacy; leave --privacy out")
         else:
             noise = privacy.of_agents("noise", 1)
             total = self.start + self.work * rounds
@@ -128,8 +128,8 @@ class Spending:
         after = self.kept["gradients"] + (0 if place == START else self.work) + (self.start if starts else 0)
         if after > self._allowed:
             raise Stopped(
-                f"the budget of epsilon = {self.budget:g} is spent ({self.epsilon:.4g} by now), so this site ends its "
-                "part here with its state kept; ask the coordinator to remove it, or start it with a larger epsilon"
+                f"the budget of epsilon = {self.budget:g} is spent ({self.epsilon:.4g} by now), so this site stops "
+                "here with its state kept; ask the coordinator to remove it, or start it with a larger epsilon"
             )
         before = {name: each for name, each in self._heard.items() if name.split()[0] == str(self.kept["last"])}
         self.kept |= {"gradients": after, "last": place, "heard": before}  # of two, as states are kept
@@ -155,8 +155,8 @@ class Spending:
         digest, known = hashed.hexdigest(), self._heard.get(where)
         if known not in (None, digest):
             raise Stopped(
-                "others answer otherwise than before we were started again, and the noise of this round, which was "
-                "sent, would not hide a second gradient; this site ends its part here: ask the coordinator to remove it"
+                "others answer differently than before this site was started again, and the noise of this round cannot "
+                "hide a second gradient; the site stops here: ask the coordinator to remove it"
             )
         if known is None:
             self.kept |= {"heard": self._heard | {where: digest}}

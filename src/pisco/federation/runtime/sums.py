@@ -146,7 +146,7 @@ class MaskedSum:
             return layout.plain, fixed.total(sent, layout.plain, fixed.divisor(hop))
         except fixed.OutOfRange as error:
             raise Stopped(
-                f"{error}: a member sent something else than its part, or has another key than the others were told"
+                f"{error}: a member sent something other than its part, or has another key than the others were told"
             ) from None
 
 

@@ -22,7 +22,7 @@ from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 
 COMPUTE, LATENCY, BANDWIDTH = "compute", "latency ", "bandwidth "
-"""What a report calls them; the latter two with a member's name."""
+"""What a report calls them; the last two with a member's name."""
 
 PUSHED = "pushed"
 """Told by who is pushed messages: they need not be asked for."""
@@ -92,7 +92,7 @@ def clock_of(plan: Federation, told: Mapping[str, Mapping[str, float]]) -> Clock
     silent = [name for name in names if COMPUTE not in told.get(name, {})]
     if silent:
         raise InputError(
-            f"{', '.join(silent)} told no times yet; measure again when all agents have done {SETTLED + 1} rounds"
+            f"{', '.join(silent)} reported no times yet; measure again when all agents have done {SETTLED + 1} rounds"
         )
 
     def of_links(what: str, best: Any, otherwise: float) -> list[list[float]]:

@@ -73,7 +73,7 @@ def introduce(kit: Kit, raw: socket.socket, name: str, alpn: str) -> ssl.SSLSock
         secured = tls(kit, server=False, alpn=alpn).wrap_socket(raw, server_hostname=kit.server_name(name))
     with _closed_on_error(secured):
         if secured.selected_alpn_protocol() != alpn or kit.identify(presented(secured)) != name:
-            raise Refused(f"what answers in place of {name} is something else")
+            raise Refused(f"something that is not {name} answers there")
     return secured
 
 
@@ -98,7 +98,7 @@ def look(kit: Kit, raw: socket.socket, name: str, alpn: str) -> bytes:
                     raise ConnectionResetError("it hung up") from None
                 came.write(piece)
     if secured.selected_alpn_protocol() != alpn or kit.identify(presented(secured)) != name:
-        raise Refused(f"what answers in place of {name} is something else")
+        raise Refused(f"something that is not {name} answers there")
     return presented(secured)
 
 

@@ -3,7 +3,7 @@
 A compressed method compresses a difference, adds it to a public copy, and mixes the copies. Whoever pulls a copy says
 by a hash which one it holds already. If that one and a difference that was compressed give the new copy to the bit, the
 difference travels, else the copy does: to who was absent, is new, or has begun again, once. So it does not matter here
-how a method keeps its copies, and nobody need trust that somebody else's is right.
+how a method keeps its copies, and nobody has to trust that somebody else's is right.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Compressing(NamedTuple):
 
 
 class CutMix(RoundMix):
-    """The `Mix` of one agent whose round is cut: also where it compresses, so that the bytes are at hand."""
+    """The `Mix` of one agent whose round is cut: also where it compresses, so that the bytes can be sent."""
 
     compressed = 0
 
@@ -101,7 +101,7 @@ class Copy(NamedTuple):
                 try:
                     change = jax.tree.leaves(codec.decode(bytes(data[begin:end]), like, _key(key)))
                 except (ValueError, TypeError, LookupError, ArithmeticError) as error:  # of anybody's codec
-                    raise BadMessage(f"what changed cannot be read: {error}") from None
+                    raise BadMessage(f"its changes cannot be read: {error}") from None
                 new[at : at + len(like)] = [
                     old + np.asarray(add)[None] for old, add in zip(new[at : at + len(like)], change, strict=True)
                 ]
@@ -118,16 +118,16 @@ class Copy(NamedTuple):
         for piece in pieces:
             like = shapes[at : at + piece.leaves]
             if not piece.leaves or len(like) < piece.leaves or piece.codec > len(self.codecs):
-                raise BadMessage("what changed is told of other arrays than it has")
+                raise BadMessage("its changes do not fit its arrays")
             codec = self.codecs[piece.codec - 1] if piece.codec else None
             try:
                 _ = codec and codec.message_bytes(like)
             except InputError as error:
-                raise BadMessage(f"what changed cannot be read: {error}") from None
+                raise BadMessage(f"its changes cannot be read: {error}") from None
             found.append((at, codec, like, piece.key))
             at += piece.leaves
         if at != len(shapes):
-            raise BadMessage(f"what changed is told of {at} arrays, expected {len(shapes)}")
+            raise BadMessage(f"its changes are of {at} arrays, expected {len(shapes)}")
         return found
 
 

@@ -51,8 +51,8 @@ class UsedMasks:
         mark = hashlib.sha256(context + tag.finalize()).hexdigest()
         if k < self.round or self.sums.get(str(phase)) not in (None, mark):
             raise Stopped(
-                f"another vector than this was masked in round {k} before, and the two together would tell the server "
-                "both; start again with the data and on the kind of machine of before, or let everybody start over"
+                f"another vector was masked in round {k} before, and the two together would reveal both to the server; "
+                "start again with the same data on the same kind of machine, or let everybody start over"
             )
         self.sums[str(phase)] = mark
         self._writes += 1

@@ -42,7 +42,7 @@ def ask_mean(agent: Agent, samples: int) -> float:
             pass
         patience.wait(f"the sample counts of {missing}", "type the command again once all members are there")
     if not (math.isfinite(receipt.mean_samples) and receipt.mean_samples >= 1):
-        raise Stopped(f"the server says that members have {receipt.mean_samples:g} samples each, which cannot be")
+        raise Stopped(f"the server says that members have {receipt.mean_samples:g} samples each, which is impossible")
     mean = receipt.mean_samples
     log.info("members have %.6g samples on average and we %d: we count %.3g times", mean, samples, samples / mean)
     return mean
@@ -54,14 +54,14 @@ def notes(agent: Agent) -> dict[str, Any]:
 
 
 def check_samples(agent: Agent) -> None:
-    """Refuse other data than those that the others count us by; without such counts say that they are others."""
+    """Refuse other data than our weight was computed from; without such weights warn that the data are others."""
     now = agent.num_samples
     before = agent.found.job.get("samples", now) if agent.found else now
     if before != now and agent.plan.weigh_by == "samples":
         agent.store.close()
         raise InputError(
-            f"the state in {agent.store.folder} was begun with {before} samples, by which the others count us, and now "
-            f"there are {now}; give the data of before"
+            f"the state in {agent.store.folder} was begun with {before} samples, which give our weight, and now "
+            f"there are {now}; give the same data as before"
         )
     if before != now:
         log.warning("there are %d samples, where there were %d: a replay cannot repeat this run", now, before)
