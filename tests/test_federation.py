@@ -414,6 +414,10 @@ def test_ends_that_are_near_or_past_are_said(home, monkeypatch, caplog):
         monkeypatch.setattr(ca, "now", lambda days=days: real + dt.timedelta(days=days))
         kit.look_for_certificate()
         assert caplog.text.count("ends in") == lines, (days, caplog.text)
+    monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=370))
+    for _ in range(2):
+        kit.look_for_certificate()
+        assert caplog.text.count("ended on") == caplog.text.count("nobody talks to us; get a new one") == 1
     monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=360))
     assert "ends in" in (kits.Kit.load(home / "kits/agent-0").warning or "")
     monkeypatch.setattr(ca, "now", lambda: real + dt.timedelta(days=400))
@@ -563,6 +567,10 @@ def test_an_afternoon_at_the_coordinators(tmp_path, monkeypatch):
         (["init", "x", "--set", "algorithm.local_rl=0.1"], "local_rl is not a setting; did you mean 'local_lr'"),
         (["init", "x", "--set", "machine.colour=red"], "the tables here are"),
         (["init", "x", "--set", "patience=0"], "patience is 0"),
+        (["init", "x", "--set", "weights=fdla"], "weights cannot be set; give network.weights, or --weight"),
+        (["init", "x", "--set", "agents=4"], "agents cannot be set; give --agents"),
+        (["init", "x", "--set", "algorithm=dsgd"], "is a table; give algorithm.name, as in algorithm.name=dsgd"),
+        (["try", "--out", "x", "--set", "network=ring"], "is a table; give network.graph, as in network.graph=ring"),
         (["init", "x", "--set", "problem.rho=-1"], "rho is -1.0, expected a number at least 0"),
         (["init", "x", "--classes", "0,1,2"], "the plan has 3; take softmax instead"),
         (["init", "x", "--problem", "cnn", "--classes", "0,1", "--set", "problem.dropout=2"], "dropout is 2"),

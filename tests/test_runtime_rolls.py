@@ -243,9 +243,24 @@ def test_the_command_repeats_a_run_from_its_log(finished, tmp_path):
     assert said.exit_code == 0 and "12 rounds again" in said.output and "agent-1: the same to the bit" in said.output
     other = CliRunner().invoke(app, given + files + ["--compare", f"agent-1={home / 'results' / 'other'}"])
     assert other.exit_code == 1
-    for more, why in ((files[:4], "data of agent-2 is missing"), ([*files, "--data", "x=y"], "no agent 'x'")):
+    ran = pisco.Result.load(home / "results" / "agent-1")
+    dataclasses.replace(ran, params=np.zeros((1, 5))).save(home / "results" / "odd")
+    for more, why in (
+        (files[:4], "data of agent-2 is missing"),
+        ([*files, "--data", "x=y"], "no agent 'x'"),
+        ([*files, "--compare", "x=y"], "no agent 'x'"),
+        ([*files, "--compare", "agent-1=nowhere"], "nowhere holds no result"),
+        (
+            [*files, "--compare", f"agent-1={home / 'results' / 'odd'}"],
+            "have the shapes [(5,)], not [(4,)]; give those of",
+        ),
+    ):
         refused = CliRunner().invoke(app, given + more)
-        assert refused.exit_code != 0 and why in refused.output
+        assert refused.exit_code == 2 and why in refused.output, refused.output
+    empty = tmp_path / "rolls.jsonl"
+    empty.write_text("")
+    refused = CliRunner().invoke(app, [*given[:2], str(empty), *given[3:], *files])
+    assert refused.exit_code == 2 and "no round is over in this log" in refused.output, refused.output
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import logging
 import signal
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -247,6 +248,7 @@ def speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
     handler.setFormatter(_Json(kit) if as_json else plain)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    before, warnings.showwarning = warnings.showwarning, lambda message, *_, **__: log.warning("%s", message)
     kit.look_for_certificate()  # it says so when the certificate ends soon
     try:
         yield
@@ -256,6 +258,7 @@ def speaking(kit: Kit, as_json: bool = False) -> Iterator[None]:
         log.error("%s", error)
         raise typer.Exit(2) from None
     finally:
+        warnings.showwarning = before
         log.removeHandler(handler)
 
 

@@ -118,10 +118,9 @@ class Kit:
         left = self.not_after - ca.now()
         if left > SOON:
             return None
-        return (
-            f"the certificate of {self.name!r} ends in {max(0, left.days)} days, "
-            f"on {self.not_after:%Y-%m-%d %H:%M} UTC; {self._renewal('get')}"
-        )
+        when = f"on {self.not_after:%Y-%m-%d %H:%M} UTC"
+        ends = f"ends in {left.days} days, {when}" if left > dt.timedelta() else f"ended {when}: nobody talks to us"
+        return f"the certificate of {self.name!r} {ends}; {self._renewal('get')}"
 
     def _renewal(self, verb: str) -> str:
         if self.federation.certificates:
@@ -167,17 +166,21 @@ class Kit:
         """Keep the newest list, and the plan's version, in a folder of our own: a restart takes no older ones."""
         memory = folder / ca.REVOKED
         if memory.exists():
-            listed = ca.read_revoked(memory, self.signer, self.federation.name)
+            try:
+                listed = ca.read_revoked(memory, self.signer, self.federation.name)
+            except InputError as error:
+                raise InputError(
+                    f"{error}; where {folder} is the state of another federation, give an empty folder (--state)"
+                ) from None
             if self._in_force(listed):
                 self._revoked, self._listed = frozenset(each.serial_number for each in listed), listed.last_update_utc
         self._memory, self._stamp = memory, None
         _ = self.revoked
         seen = folder / "plan.version"
-        before = (
-            read_json(seen, "bring it back from a copy, or write the newest plan's version there")
-            if seen.exists()
-            else 0
-        )
+        fix = "bring it back from a copy, or write the newest plan's version there"
+        before = read_json(seen, fix) if seen.exists() else 0
+        if not isinstance(before, int):
+            raise InputError(f"{seen} is damaged; {fix}")
         if before > self.version:
             raise InputError(
                 f"the plan in {self.folder} is version {self.version}, and version {before} was in force "

@@ -15,7 +15,18 @@ from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, pa
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
 
-_TABLES = ("algorithm", "network", "problem", "data")
+_TABLES = {"algorithm": "algorithm.name", "network": "network.graph", "problem": "problem.name", "data": "--like"}
+"""Tables of a plan, and what says most of each."""
+
+_ELSEWHERE = {
+    "weights": "network.weights, or --weight for how much agents count",
+    "agents": "--agents",
+    "roster": "--agent",
+    "push": "network.weights",
+    "changes": "`pisco federation change`",
+    "files": "the settings that name files",
+}
+"""What a plan works out itself, and what to give in its place."""
 
 
 def init(
@@ -305,6 +316,10 @@ def apply(tables: dict[str, Any], settings: list[str] | None) -> None:
     given, before = key_values(settings), dict(tables["algorithm"])
     for where, value in given.items():
         name, dot, key = where.partition(".")
+        if not dot and name in _TABLES:
+            raise InputError(f"{name} is a table; give {_TABLES[name]}, as in {_TABLES[name]}={value}")
+        if not dot and name in _ELSEWHERE:
+            raise InputError(f"{name} cannot be set; give {_ELSEWHERE[name]}")
         if not dot:
             tables[name] = value
         elif isinstance(tables.get(name), dict) and name in _TABLES:

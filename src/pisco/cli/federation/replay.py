@@ -55,9 +55,13 @@ def replay(
         raise InputError(f"{plan.name!r} has presence = {plan.presence!r}; {fix}")
     rolls = again.everybody(plan) if log is None else read(log, plan, opened.authority)
     mean = again.mean_told(log, plan)
-    unknown = [name for name in files if name not in plan.names]
+    results = pairs(compare, "member with its result", "NAME=FOLDER", "north=north/result")
+    unknown = [name for name in (*files, *results) if name not in plan.names]
     if unknown:
         raise InputError(f"there is no agent {unknown[0]!r}; the agents are {', '.join(plan.names)}")
+    others = {name: Result.load(Path(folder)).params for name, folder in results.items()}
+    if not counted(rolls):
+        raise InputError("no round is over in this log, so there is nothing to repeat; wait for some")
     problems = {name: read_problem(plan, Path(file), module) for name, file in files.items()}
     states = again.replay(plan, problems, rolls, mean_samples=mean)
     params = {name: state.params for name, state in states.items()}
@@ -72,8 +76,7 @@ def replay(
             simulated.save(out)
         say(f"saved in {out}")
     differ = False
-    for name, folder in pairs(compare, "member with its result", "NAME=FOLDER", "north=north/result").items():
-        found = Result.load(Path(folder)).params
+    for name, found in others.items():
         same = again.furthest(found, [params[name]])
         differ |= same != 0
         say(f"{name}: {'the same to the bit' if same == 0 else f'differs by {same:.1e}'}")

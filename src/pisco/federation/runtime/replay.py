@@ -159,6 +159,9 @@ def mean_told(log: Path | None, plan: Federation) -> float | None:
 
 def furthest(stacked: Any, own: Sequence[Any]) -> float:
     """How far the parameters of some agents, each with its own, are at most from those where all lead."""
+    shapes, others = ([x.shape[1:] for x in jax.tree.leaves(whole(tree))] for tree in (own[0], stacked))
+    if shapes != others:
+        raise InputError(f"the parameters to compare have the shapes {others}, not {shapes}; give those of this model")
     joined = [np.concatenate(leaves) for leaves in zip(*(jax.tree.leaves(whole(tree)) for tree in own), strict=True)]
     each = zip(jax.tree.leaves(stacked), joined, strict=True)
     return max(float(np.abs(np.asarray(a) - b).max(initial=0.0)) for a, b in each)

@@ -127,9 +127,12 @@ class Spending:
             return
         after = self.kept["gradients"] + (0 if place == START else self.work) + (self.start if starts else 0)
         if after > self._allowed:
+            spent = (
+                f"is spent ({self.epsilon:.4g} by now)" if self.kept["gradients"] else "is less than one round takes"
+            )
             raise Stopped(
-                f"the budget of epsilon = {self.budget:g} is spent ({self.epsilon:.4g} by now), so this site stops "
-                "here with its state kept; ask the coordinator to remove it, or start it with a larger epsilon"
+                f"the budget of epsilon = {self.budget:g} {spent}, so this site stops here with its state kept; ask "
+                "the coordinator to remove it, or start it with a larger epsilon, or with more noise"
             )
         before = {name: each for name, each in self._heard.items() if name.split()[0] == str(self.kept["last"])}
         self.kept |= {"gradients": after, "last": place, "heard": before}  # of two, as states are kept

@@ -29,13 +29,13 @@ def ask_mean(agent: Agent, samples: int) -> float:
     patience = Patience(agent.plan.patience, agent.mailroom.stopping)
     told = Report(federation=agent.federation_hash(agent.done + 1), round=agent.done, samples=samples)
     while True:
-        missing = SERVER
+        missing = f"{SERVER}: no answer from {agent.plan.server_address}"
         try:
             receipt = agent.peer(SERVER, agent.done).report(told, 10.0)
             agent.mailroom.hear(receipt.troubles)
             if receipt.mean_samples:
                 break
-            missing = printable(receipt.missing) or SERVER
+            missing = printable(receipt.missing) or missing
         except grpc.RpcError as error:
             stop_if_refused(error)
         except (OSError, Refused, ValueError):
