@@ -43,6 +43,7 @@ def measured(
     begin = GRID.index(FIRST_OF_ONE[steps] if rule["one_exchange"] else FIRST[steps][p])
     moves = GRID[begin : begin + 7]
     options: Any = {"rounds": min(ROUNDS[p], 100) if rule["one_exchange"] else ROUNDS[p], "batch_size": 256}
+    options["eval_every"] = 1
 
     def ran(points, seeds):
         rules = [pisco.algorithms.pisco(comm_lr=c, local_lr=lr, **rule) for c, lr in points]

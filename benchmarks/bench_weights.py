@@ -48,7 +48,8 @@ def fewest(problem, network, one_exchange, steps, rounds, target, batch_size=Non
     points = [
         (pisco.algorithms.pisco(local_lr=lr, local_steps=1, one_exchange=one_exchange), pisco.never()) for lr in steps
     ]
-    results = sweep(points, problem, network, rounds=rounds, batch_size=batch_size, seeds=seeds, chunk_rounds=rounds)
+    how = {"batch_size": batch_size, "seeds": seeds, "eval_every": 1, "chunk_rounds": rounds}
+    results = sweep(points, problem, network, rounds=rounds, **how)
     found = []
     for lr, result in zip(steps, results, strict=True):
         taken = result.at_target(target[0], at_most=target[1])

@@ -433,7 +433,6 @@ def test_every_command_has_help_with_an_example():
     assert " the experiment's. With a clock, as in `--set clock.preset=campus`, seconds to" in map(str.rstrip, narrow)
 
 
-@pytest.mark.slow
 def test_a_short_demo(tiny, monkeypatch):
     monkeypatch.setattr("pisco.cli.demo.use_compilation_cache", lambda: None)
     done = pisco("demo", "--rounds", "25", "--seeds", "1", "--out", "d", "--json")

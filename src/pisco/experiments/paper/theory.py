@@ -80,6 +80,7 @@ def _paths(
             Network.path(n),
             rounds=rounds,
             seeds=seeds if helped else seeds[:1],  # full gradients: without the coin nothing is random
+            eval_every=1,
             chunk_rounds=1000,
             progress=progress,
         )
