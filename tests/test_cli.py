@@ -1,5 +1,6 @@
 """The command as a user meets it: what it prints, its exit codes, its files, and what survives a kill."""
 
+import io
 import json
 import os
 import re
@@ -285,6 +286,41 @@ def test_after_kill_9_and_ctrl_c_a_resumed_run_is_bit_identical(tiny):
     assert json.loads(pisco("run", "--resume", str(folder), "--json").stdout)["rounds"] == 30000
     assert pisco("run", "tiny.toml", *LONG, "--out", "straight").exit_code == 0
     assert_same_result(folder, "straight")
+
+
+# ----------------------------------------------------------------------------------------------- tables
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, width: int, columns, rows, terminal: bool = True) -> list[str]:
+    """The lines of a table, in a terminal of this width or in a file."""
+    from rich.console import Console
+
+    shown = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=width)
+    monkeypatch.setattr(console, "out", lambda: shown)
+    console.print_table("title", columns, rows)
+    return shown.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_neither_breaks_nor_drops_a_number_however_narrow_the_terminal(monkeypatch, width):
+    """Eight results in a terminal of 80 columns once broke 100 over two lines; one in 40 columns lost its values."""
+    results = [f"r{at}" for at in range(8)]
+    rows = [
+        ("the folder that holds the result of a run", *results),
+        ("rounds", *("100" for _ in results)),
+        ("bytes from agent to agent, all in all", *("1.09 MB" for _ in results)),
+    ]
+    lines = printed(monkeypatch, width, ("", *results), rows)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    assert text.count("100") == text.count("1.09 MB") == 8
+    assert sorted(word for word in text.split() if word in results) == sorted(2 * results)
+
+
+def test_a_table_in_a_file_is_as_wide_as_it_needs(monkeypatch):
+    words = "a sentence that is much longer than forty signs, and stays on one line"
+    lines = printed(monkeypatch, 40, ("name", "what it is"), [("scan", words)], terminal=False)
+    assert any("scan" in line and words in line for line in lines)
 
 
 # --------------------------------------------------------------------------------------- other commands
