@@ -10,6 +10,12 @@ import typer
 from pisco.cli.completion import listed
 from pisco.cli.console import key_values, note, print_table, say, say_json
 
+DEGREES = {
+    "degree": "degree",
+    "out_degree": "out-degree (an agent sends to)",
+    "in_degree": "in-degree (an agent hears)",
+}
+
 
 def network(
     family: Annotated[
@@ -62,8 +68,13 @@ def network(
         rates = found["expected_mixing_rate"].items()
         shown = {
             "agents": f"{found['agents']}",
-            "edges": f"{found['edges']}",
-            "degree, least / mean / most": "{degree_min} / {degree_mean:.3g} / {degree_max}".format(**found),
+            "links, one way" if found["one_way"] else "edges": f"{found['edges']}",
+            **{
+                f"{words}, least / mean / most": f"{found[f'{name}_min']} / {found[f'{name}_mean']:.3g} / "
+                f"{found[f'{name}_max']}"
+                for name, words in DEGREES.items()
+                if f"{name}_min" in found
+            },
             "connected": "yes" if parts == 1 else f"no, {parts} components",
             "mixing rate λ_w": f"{found['mixing_rate']:.6g}",
             **{f"λ_p with the server at p = {p}": f"{rate:.6g}" for p, rate in rates},

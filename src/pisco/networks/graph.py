@@ -80,6 +80,21 @@ class Graph:
         """The number of neighbours of each agent."""
         return np.bincount(self.edges.ravel(), minlength=self.num_agents)
 
+    @property
+    def out_degrees(self) -> np.ndarray:
+        """To how many others each agent sends."""
+        return self.degrees if self.arcs is None else np.bincount(self.arcs[:, 0], minlength=self.num_agents)
+
+    @property
+    def in_degrees(self) -> np.ndarray:
+        """How many others each agent hears.
+
+        >>> star = Graph(3, [(0, 1), (0, 2)], one_way=True)
+        >>> star.out_degrees.tolist(), star.in_degrees.tolist()
+        ([2, 0, 0], [0, 1, 1])
+        """
+        return self.degrees if self.arcs is None else np.bincount(self.arcs[:, 1], minlength=self.num_agents)
+
     def adjacency(self) -> csr_array:
         """The symmetric 0/1 matrix of the edges, as SciPy CSR in float64."""
         from scipy.sparse import csr_array

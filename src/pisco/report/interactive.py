@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pisco.errors import writing
-from pisco.report.panels import Panel, PanelRows
+from pisco.report.panels import HEAD, Panel, PanelRows
 
 
 def interactive(rows: PanelRows, path: str | Path, title: str) -> Path:
@@ -113,6 +113,10 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
             name = links.label if width == widths.max() else ""
             look = {"mode": "lines", "line": line, "hoverinfo": "skip", "name": name}
             yield {"type": "scatter", "x": x, "y": y} | look
+        if links.heads:
+            x, y = np.concatenate([points for head in links.heads for points in (head, gap)]).T
+            look = {"mode": "lines", "fill": "toself", "fillcolor": HEAD, "line": {"width": 0}}
+            yield {"type": "scatter", "x": x, "y": y, "hoverinfo": "skip"} | look
     if panel.agents is not None:
         agents, (x, y) = panel.agents, panel.agents.places.T
         look = {"marker": {"color": agents.colours, "size": 24 if agents.numbered else 8}}

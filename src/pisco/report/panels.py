@@ -15,6 +15,8 @@ __all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "LinkLines", "Panel", "Ti
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 # Not the colours of curves: a bar stands for a kind of link.
 GOSSIP, SERVER = "#B8C4CE", "#E69F00"
+HEAD = "#3f4b59"
+"""The colour of arrowheads, darker than that of any link, so that they are seen on wide ones."""
 HUGE = 1e30
 """Values above this are not drawn: they would flatten everything else."""
 
@@ -124,6 +126,8 @@ class LinkLines(NamedTuple):
     colour: str
     dashed: bool = False
     label: str = ""
+    heads: Sequence[np.ndarray] = ()
+    """Closed triangles that show where links lead."""
 
 
 class Agents(NamedTuple):

@@ -11,7 +11,20 @@ import numpy as np
 
 from pisco.errors import InputError, path_of
 from pisco.report.interactive import interactive
-from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, PanelRows, Tiles, every_nth
+from pisco.report.panels import (
+    COLOURS,
+    HEAD,
+    Agents,
+    Bars,
+    Curve,
+    Heat,
+    Level,
+    LinkLines,
+    Panel,
+    PanelRows,
+    Tiles,
+    every_nth,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -221,11 +234,13 @@ def _tiles(ax: Axes, tiles: Tiles) -> None:
 
 
 def _links(ax: Axes, links: LinkLines) -> None:
-    from matplotlib.collections import LineCollection
+    from matplotlib.collections import LineCollection, PolyCollection
 
     style: Any = "dashed" if links.dashed else "solid"
     look: dict[str, Any] = {"colors": links.colour, "linestyles": style, "zorder": 1}
     ax.add_collection(LineCollection(list(links.lines), linewidths=links.widths, **look))
+    if links.heads:
+        ax.add_collection(PolyCollection(list(links.heads), facecolors=HEAD, linewidths=0, zorder=1.5))
     if links.label:
         widest = float(np.max(links.widths))
         ax.plot([], [], color=links.colour, linewidth=widest, linestyle=style, label=links.label)
@@ -236,7 +251,8 @@ def _agents(ax: Axes, agents: Agents) -> None:
     few = count <= 20
     area = (420 if few else 240) if agents.numbered else max(12.0, 6000 / count)
     edge = 1.5 if agents.numbered else 0.5
-    ax.scatter(*agents.places.T, s=area, c=agents.colours, edgecolors="white", linewidths=edge, zorder=2)
+    look: dict[str, Any] = {"edgecolors": "white", "linewidths": edge, "zorder": 2, "clip_on": False}
+    ax.scatter(*agents.places.T, s=area, c=agents.colours, **look)
     if agents.numbered:
         style: dict[str, Any] = {"ha": "center", "va": "center", "color": "white", "zorder": 3}
         for agent, (x, y) in enumerate(agents.places):

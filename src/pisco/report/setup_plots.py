@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,7 +12,7 @@ import numpy as np
 from pisco.data.partition import label_counts
 from pisco.errors import InputError
 from pisco.networks.graph import Graph, as_graph
-from pisco.report.drawing import places_of, segments
+from pisco.report.drawing import heads, places_of, segments
 from pisco.report.panels import Agents, Bars, Heat, LinkLines, Panel
 from pisco.report.picture import draw, draw_panel, save
 
@@ -78,6 +79,8 @@ def plot_network(
 ) -> Figure:
     """Draw a graph; with weights, a link is as wide as its |w_ij| and dashed where w_ij is negative.
 
+    One-way links have arrowheads.
+
     Args:
       graph: up to 500 agents.
       weights: a symmetric matrix on the graph, such as `weights.fdla(graph)`.
@@ -103,21 +106,24 @@ def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[LinkLines]:
     from pisco.networks.weights import check
 
     lines, base = segments(graph, places), 1.6 if graph.num_edges < 200 else 0.7
+    pointing = heads(graph, places, lines)
     if weights is None or not graph.num_edges:  # no entries of a sparse matrix are no array
-        return [LinkLines(lines, np.full(len(lines), base), LINK)]
+        return [LinkLines(lines, np.full(len(lines), base), LINK, heads=list(chain(*pointing)))]
     i, j = graph.edges.T
     if graph.one_way:  # a line is as wide as the heavier of its directions
         values = np.maximum(*(np.asarray(as_csr(weights)[ends]).ravel() for ends in ((i, j), (j, i))))
     else:
         values = np.asarray(check(weights, graph)[i, j]).ravel()
-    widths = base * (0.3 + 2.7 * np.abs(values) / max(float(np.abs(values).max(initial=0)), 1e-12))
+    share = np.abs(values) / max(float(np.abs(values).max(initial=0)), 1e-12)
+    widths = base * (0.3 + (1.4 if graph.one_way else 2.7) * share)  # arrowheads stand on narrow lines
     found = []
     for sign, colour, word in ((1, LINK, "largest"), (-1, NEGATIVE, "most negative")):
         chosen = np.flatnonzero(values * sign > 0)
         if len(chosen):
             extreme = values[chosen[np.abs(values[chosen]).argmax()]]
             label = f"{word} weight {extreme:.3f}".replace("-", "−")
-            found.append(LinkLines([lines[k] for k in chosen], widths[chosen], colour, sign < 0, label))
+            shown, tips = [lines[k] for k in chosen], list(chain.from_iterable(pointing[k] for k in chosen))
+            found.append(LinkLines(shown, widths[chosen], colour, sign < 0, label, tips))
     return found
 
 
