@@ -223,7 +223,7 @@ def _tiles(ax: Axes, tiles: Tiles) -> None:
                 shade = 0.15 + 0.55 * float(tiles.strength[row, column])
                 look: dict[str, Any] = {"facecolor": tiles.colours[kind], "edgecolor": "white", "alpha": shade}
                 ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
-            ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=6, linespacing=1.1)
+            ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=7.5, linespacing=1.1)
     for kind, colour in zip(tiles.kinds, tiles.colours, strict=True):
         ax.plot([], [], marker="s", linestyle="none", color=colour, alpha=0.6, label=kind)
     ax.set_xticks(range(len(tiles.across)), tiles.across)
