@@ -412,6 +412,12 @@ def test_network(tiny):
     numbers = json.loads(pisco("network", "torus", "-n", "16", "--rows", "4", "--json").stdout)
     assert numbers["edges"] == 32 and numbers["mixing_rate"] == pytest.approx(0.64)
     assert numbers["expected_mixing_rate"]["1"] == 1
+    Path("ring-4.png").mkdir()  # as little to be written as in a folder of others
+    unasked = pisco("network", "ring", "-n", "4")
+    assert unasked.exit_code == 0 and "mixing rate" in unasked.stdout and "picture" not in unasked.stdout
+    assert unasked.stderr.startswith("warning: cannot write the picture ring-4.png") and unasked.stderr.count("\n") == 1
+    asked = pisco("network", "ring", "-n", "4", "--out", "ring-4.png")
+    assert asked.exit_code == 2 and asked.stderr.startswith("error: cannot write the picture ring-4.png")
     apart = pisco("network", "clusters", "-n", "6", "--option", "clusters=2")
     assert apart.exit_code == 0 and "warning: " in apart.stderr and "2 components" in apart.stderr
     fails("network", "rnig", saying="unknown graph 'rnig'; did you mean 'ring'?")
@@ -437,6 +443,10 @@ def test_data(tiny):
     done = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4", "--out", "labels.png")
     assert done.exit_code == 0 and "10 to 10 samples" in done.stdout and Path("labels.png").exists()
     Path("pets.csv").write_text("pet,kilos\n" + "cat,4\ndog,30\n" * 5)
+    Path("labels.png").unlink()
+    Path("labels.png").mkdir()
+    unasked = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4")
+    assert unasked.exit_code == 0 and "hold" in unasked.stdout and unasked.stderr.startswith("warning: cannot write")
     table = pisco("data", "pets.csv", "--dataset-option", "label=pet", "--dataset-option", "test=0.2")
     assert table.exit_code == 0 and "8 samples of shape (1,) int8, 2 for testing, 2 classes" in table.stdout
     fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")

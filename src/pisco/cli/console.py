@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -222,6 +222,21 @@ def cell(value: float | None, form: str = ".4g") -> str:
     ('0.1235', '12', '–', '–')
     """
     return "–" if value is None or not math.isfinite(value) else f"{value:{form}}"
+
+
+def picture(asked: Path | None, usual: str, plot: Callable[[Path], Any], tell: Callable[[str], None] = say) -> None:
+    """Draw to the path that was asked for, or to the usual one; if that one cannot be written, a warning is enough."""
+    from pisco.errors import InputError
+
+    path = asked or Path(usual)
+    try:
+        plot(path)
+    except InputError as error:
+        if asked is not None:
+            raise
+        note(f"warning: {error}")
+        return
+    tell(f"picture: {path}")
 
 
 @contextmanager

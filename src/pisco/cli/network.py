@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pisco.cli.completion import listed
-from pisco.cli.console import key_values, note, print_table, say, say_json
+from pisco.cli.console import key_values, note, picture, print_table, say, say_json
 
 DEGREES = {
     "degree": "degree",
@@ -36,7 +37,7 @@ def network(
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights.")
     ] = None,
-    picture: Annotated[
+    out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the picture (default: FAMILY-AGENTS.png).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
@@ -86,7 +87,6 @@ def network(
             f"warning: {found['network']} has {parts} components, so agents can only agree "
             "through the server; use another seed, more edges, or a server schedule"
         )
-    if picture is not None or built.num_agents <= DRAW_UP_TO:
-        picture = picture or Path(f"{Path(family).stem}-{built.num_agents}.png")
-        plot_network(built.graph, built.weights, picture)
-        (note if as_json else say)(f"picture: {picture}")
+    if out is not None or built.num_agents <= DRAW_UP_TO:
+        usual = f"{Path(family).stem}-{built.num_agents}.png"
+        picture(out, usual, partial(plot_network, built.graph, built.weights), note if as_json else say)

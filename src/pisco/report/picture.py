@@ -284,6 +284,7 @@ def save(figure: Figure, path: str | Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InputError(
-            f"cannot write the picture {path} ({error}); use a folder you may write to and .png, .svg, .pdf or .html"
+            f"cannot write the picture {path} ({why}); use a folder you may write to and .png, .svg, .pdf or .html"
         ) from error
