@@ -246,6 +246,16 @@ def test_a_reader_that_went_away_is_no_error(monkeypatch):
         console.drop_stdout()
 
 
+@pytest.mark.parametrize("words", [("run", "--help"), ("federation", "--help")])
+def test_nor_is_one_who_reads_the_first_line_of_a_help(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pisco", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert done.returncode == 0 and done.stderr == ""
+
+
 # ------------------------------------------------------------------------------------ kill and Ctrl-C
 
 LONG = ["--set", "run.rounds=30000", "--set", "run.chunk_rounds=500", "--set", "run.eval_every=500"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from pisco.report.numbers import size as size
 
@@ -34,7 +34,21 @@ _answers: TextIO | None = None
 """Stdout while a command runs and `sys.stdout` is something else."""
 
 
-class Command(TyperCommand):
+class _Helpful:
+    """Help whose reader goes away, as `head` does, ends well; rich would end the process with an error."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        try:
+            super().format_help(ctx, formatter)  # pyright: ignore[reportAttributeAccessIssue]
+        except SystemExit:
+            raise SystemExit(0) from None
+
+
+class Group(_Helpful, TyperGroup):
+    """Commands under one name."""
+
+
+class Command(_Helpful, TyperCommand):
     """A command whose stdout carries its answer alone: what users' own code prints meanwhile goes to stderr."""
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
 from pisco.cli.attack import attack
@@ -15,6 +14,7 @@ from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import (
     Command,
+    Group,
     drop_stdout,
     keep_interrupts,
     keep_stdout,
@@ -39,7 +39,7 @@ from pisco.cli.run import run
 _TYPERS_OWN: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, *typer.BadParameter.__mro__[:3])
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Errors that a user can fix become one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
