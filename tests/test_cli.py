@@ -444,6 +444,8 @@ def test_lists_name_everything(tiny):
     assert all(words for kind in everything.values() for words in kind.values())
     assert "quick" in everything["presets"] and "erdos-renyi" in everything["graphs"]
     assert "bernoulli" in pisco("list", "schedules").stdout
+    engines = everything["engines"]
+    assert all(word in engines["sharded"] for word in ("devices", "hosts")) and "carry" not in engines["scan"]
     fails("list", "graph", saying="did you mean 'graphs'?")
 
 
@@ -451,12 +453,14 @@ def test_data(tiny):
     where = pisco("data")
     assert where.exit_code == 0 and "a9a" in where.stdout and "PISCO_DATA" in where.stdout
     done = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4", "--out", "labels.png")
-    assert done.exit_code == 0 and "10 to 10 samples" in done.stdout and Path("labels.png").exists()
+    assert done.exit_code == 0 and "4 agents hold 10 samples each" in done.stdout and Path("labels.png").exists()
     Path("pets.csv").write_text("pet,kilos\n" + "cat,4\ndog,30\n" * 5)
     Path("labels.png").unlink()
     Path("labels.png").mkdir()
     unasked = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4")
     assert unasked.exit_code == 0 and "hold" in unasked.stdout and unasked.stderr.startswith("warning: cannot write")
+    alone = pisco("data", "points.npz", "--partition", "sorted", "--agents", "1", "--out", "one.png")
+    assert "1 agent holds 40 samples" in alone.stdout
     table = pisco("data", "pets.csv", "--dataset-option", "label=pet", "--dataset-option", "test=0.2")
     assert table.exit_code == 0 and "8 samples of shape (1,) int8, 2 for testing, 2 classes" in table.stdout
     fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")

@@ -43,10 +43,20 @@ class InputError(ValueError):
     """Something the caller passed in cannot be used; the message says what and how to fix it."""
 
 
+def a_kind_of(given: Any) -> str:
+    """The type of something, with its article.
+
+    >>> a_kind_of(1), a_kind_of([])
+    ('an int', 'a list')
+    """
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
 def path_of(given: Any) -> Path:
     """The path that somebody names; what is none, such as a table already read, is refused."""
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"a path is expected where a {type(given).__name__} is given; give the path of a file")
+        raise InputError(f"a path is expected where {a_kind_of(given)} is given; give the path of a file")
     return Path(given)
 
 

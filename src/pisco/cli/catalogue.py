@@ -145,6 +145,7 @@ def data(
     from pisco.cli.console import key_values
     from pisco.data import load
     from pisco.data.partition import deal
+    from pisco.display import span
     from pisco.report.setup_plots import plot_labels
 
     dataset = load(name, **key_values(dataset_options))
@@ -154,7 +155,8 @@ def data(
         classes = dataset.classes if dataset.num_classes == len(set(dataset.labels.tolist())) else None
         title = f"{dataset.name}, partition {partition}"
         sizes = [len(part) for part in parts]
-        say(f"{agents} agents hold {min(sizes)} to {max(sizes)} samples each")
+        each = "1 sample" if max(sizes) == 1 else f"{span(min(sizes), max(sizes))} samples"
+        say(f"{agents} agents hold {each} each" if agents > 1 else f"1 agent holds {each}")
         picture(out, "labels.png", partial(plot_labels, dataset.labels, parts, classes=classes, title=title))
 
 

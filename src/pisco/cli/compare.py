@@ -197,5 +197,6 @@ def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: T
         rows.append([*cells, *ends])
         if entry.tuned.failed:
             note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
-    title = f"Medians of {len(first.seeds)} seeds (95% intervals); seeds that did not get there count as more than that"
+    seeds = "One seed" if len(first.seeds) == 1 else f"Medians of {len(first.seeds)} seeds (95% intervals)"
+    title = f"{seeds}; seeds that did not get there count as more than that"
     print_table(title, ("method", "η_l", *headers, "final ‖∇f‖²", *agents.values()), rows, right=range(1, 20))

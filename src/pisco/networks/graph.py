@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits
 
@@ -63,7 +64,7 @@ class Graph:
             object.__setattr__(self, "positions", positions)
 
     def __repr__(self) -> str:
-        return f"Graph({self.name}, {self.num_agents} agents, {self.num_edges} edges)"
+        return f"Graph({self.name}, {plural(self.num_agents, 'agent')}, {plural(self.num_edges, 'edge')})"
 
     def called(self, name: str) -> Graph:
         """The same by this name, unless it has one of its own."""

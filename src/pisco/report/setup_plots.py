@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pisco.data.partition import label_counts
+from pisco.display import plural
 from pisco.errors import InputError
 from pisco.networks.graph import Graph, as_graph
 from pisco.report.drawing import heads, places_of, segments
@@ -58,7 +59,7 @@ def plot_labels(
     names = names if classes is None else list(classes)
     if len(names) != num_classes:
         raise InputError(f"{len(names)} class names were given for {num_classes} labels; name each label once")
-    heading = f"{title}\n{agents} agents, {counts.sum():,} samples"
+    heading = f"{title}\n{plural(agents, 'agent')}, {counts.sum():,} samples"
     if num_classes <= len(MANY):
         colours = TWO if num_classes <= len(TWO) else MANY
         numbers = [str(agent) for agent in range(agents)]

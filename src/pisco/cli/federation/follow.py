@@ -13,6 +13,7 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
+from pisco.display import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -112,7 +113,7 @@ def try_(
     plan = loopback.plan_here("try", agents, **tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     here = loopback.Loopback(folder, plan, loopback.share_out("a9a", plan, folder / "data"))
-    note(f"{agents} agents and a server start as processes of their own; kits and logs are in {folder}")
+    note(f"{plural(agents, 'agent')} and a server start as processes of their own; kits and logs are in {folder}")
     try:
         here.start()
         opened = Kit.load(here.kit("server"))
@@ -134,7 +135,7 @@ def try_(
     if as_json:
         say_json({"folder": str(folder / "result"), "rounds": result.rounds, "final": final, "seconds": result.seconds})
         return
-    title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
+    title = f"federation of {agents}: {plural(result.rounds, 'round')} in {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder / 'result'}")
     say(f"next: pisco report {quote(str(folder / 'result'))}")
@@ -181,7 +182,7 @@ def _standing(found: Any) -> dict[str, Any]:
         )
     held = f"{found.held_by} holds the others up: {found.held_why}\n" if found.held_by else ""
     return {
-        "title": f"{found.federation_name}: {found.rounds} rounds",
+        "title": f"{found.federation_name}: {plural(found.rounds, 'round')}",
         "columns": (
             "agent",
             "round",
