@@ -338,7 +338,12 @@ def test_a_start_may_be_a_module_that_can_be_called(engine):
         (lambda: plan(RING, small(), rounds=2), "problem is Network.*, expected one such as pisco.problems"),
         (lambda: plan(small(), RING, rounds=2, prices=(10, 1)), r"prices is \(10, 1\), expected Prices"),
         (lambda: plan(small(), RING, rounds=2, target={"loss": 1}), r"target is .*, as in \('loss', 0.5\)"),
-        (lambda: plan(small(), RING, rounds=2, batch_size="full"), "batch_size is 'full', expected a whole number"),
+        (
+            lambda: plan(small(), RING, rounds=2, batch_size="full"),
+            'batch_size is "full", as in files; in Python leave it out',
+        ),
+        (lambda: tried(batch_size="full"), 'batch_size is "full", as in files; in Python leave it out'),
+        (lambda: check_step(RULE, small(), RING, rounds=2, batch_size="full"), 'batch_size is "full", as in files'),
         (lambda: outlook(RING, RING, rounds=2), "problem is Network.*, expected one such as"),
         (lambda: outlook(small(), pisco.Network.ring(5), rounds=2), "has 3 agents and the network 5; give both the"),
         (lambda: auto_step(RULE, small(), small(), rounds=2), "network is Problem.*, expected one such as"),

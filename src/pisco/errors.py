@@ -122,6 +122,20 @@ def check_counts(**values: Any) -> None:
         check_number(name, value, low=1, integer=True)
 
 
+def check_batch_size(value: Any) -> None:
+    """Refuse what is neither None, which is all of an agent's samples, nor a whole number of at least 1.
+
+    >>> check_batch_size("full")
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: batch_size is "full", as in files; in Python leave it out, or give None, for all samples
+    """
+    if isinstance(value, str) and value == "full":
+        raise InputError('batch_size is "full", as in files; in Python leave it out, or give None, for all samples')
+    if value is not None:
+        check_counts(batch_size=value)
+
+
 def check_number(
     name: str,
     value: Any,

@@ -68,7 +68,7 @@ def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str
 
 
 def _datasets() -> dict[str, str]:
-    own = {"FILE": "your own table (.csv, .parquet), LIBSVM text, or .npz with features and labels"}
+    own = {"FILE": "your own table (.csv, .tsv, .parquet), LIBSVM text, or .npz with features and labels"}
     return _registry("data.registry", "DATASETS")() | own
 
 
@@ -167,4 +167,4 @@ def _where() -> None:
     rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
     print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
-    say("Your own: a table (.csv, .parquet), LIBSVM text, an .npz with arrays features and labels, a folder of texts.")
+    say("Your own: a table (.csv, .tsv, .parquet), LIBSVM text, an .npz of features and labels, a folder of texts.")

@@ -42,10 +42,11 @@ _PACKED = (".gz", ".bz2", ".xz")
 
 
 def load(name_or_path: str | Path, **options: Any) -> Dataset:
-    """Load a dataset by name (`DATASETS`), from a file (.csv, .parquet, .npz, LIBSVM), or by "my_data.py:function".
+    """Load a dataset by name (`DATASETS`), from a file, or by "my_data.py:function".
 
-    A folder is one of texts, an author a file (`load_texts`). As LIBSVM's own files are named, a file with `.t` added
-    beside a LIBSVM file is taken as its test part.
+    Files are tables (.csv, .tsv, .parquet), archives (.npz) and LIBSVM text. A folder is one of texts, an author a
+    file (`load_texts`). As LIBSVM's own files are named, a file with `.t` added beside a LIBSVM file is taken as its
+    test part.
 
     Args:
         name_or_path: the name or the path.

@@ -15,7 +15,7 @@ import numpy as np
 
 from pisco.display import plural
 from pisco.engines.process_group import ProcessGroup
-from pisco.errors import InputError, check_counts, check_number
+from pisco.errors import InputError, check_batch_size, check_number
 from pisco.guarding.watch import Names
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links
@@ -90,8 +90,8 @@ class Job:
 
     def __post_init__(self) -> None:
         check_kinds(problem=self.problem, network=self.network)
+        check_batch_size(self.batch_size)
         if self.batch_size is not None:
-            check_counts(batch_size=self.batch_size)
             object.__setattr__(self, "batch_size", int(self.batch_size))
             if self.batch_size > self.problem.min_size:
                 raise InputError(
