@@ -25,7 +25,7 @@ from pisco.cli.console import (
 from pisco.cli.demo import demo
 from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
-from pisco.cli.launch import launch
+from pisco.cli.launch import Launch, launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
 from pisco.cli.playground import playground
@@ -131,7 +131,7 @@ for _name, _command in {
     "relay": relay,
 }.items():
     app.command(_name, cls=Command)(_command)
-app.command("launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
+app.command("launch", cls=Launch, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
 app.add_typer(federation, name="federation")
 
 
