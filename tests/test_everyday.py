@@ -108,7 +108,7 @@ def test_the_tab_key(tmp_path, monkeypatch):
     assert completed("run quick --engine s") == ["scan", "sharded"]
     assert completed("compare a9a --algorithms pisco,scaf") == ["pisco,scaffold"]
     assert completed("network er") == ["erdos-renyi"] and completed("network ring --weights fd") == ["fdla"]
-    assert completed("list alg") == ["algorithms"] and completed("data --partition dir") == ["dirichlet"]
+    assert completed("list alg") == ["algorithms"]
     assert completed("launch r") == ["run"] and completed("launch --proc") == ["--processes"]
     assert completed("launch --processes 2 run qui") == completed("launch run qui") == ["quick", "quirks.toml"]
     assert completed("launch run quick --engine sh") == ["sharded"] and completed("launch run a9a --see") == ["--seeds"]

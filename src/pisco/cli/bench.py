@@ -29,7 +29,7 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help=f"A suite (quick, full, or a TOML file); or {', '.join(VIEWS)}.", autocompletion=benchmarks
+            help=f"A suite (quick, full, or a TOML file); or {', '.join(VIEWS)}.", autocompletion=benchmarks(*VIEWS)
         ),
     ],
     cells: Annotated[

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.completion import listed
 from pisco.cli.console import picture, print_table, say, say_json, size
 
 
@@ -113,9 +112,7 @@ KINDS: dict[str, Callable[[], dict[str, str]]] = {
 
 def data(
     name: Annotated[str | None, typer.Argument(help="A dataset, or your own file (default: all).")] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="Split it, and say who holds which labels.", autocompletion=listed("partitions"))
-    ] = None,
+    partition: Annotated[str | None, typer.Option(help="Split it, and say who holds which labels.")] = None,
     agents: Annotated[int, typer.Option(min=1, help="Agents to split it over.")] = 10,
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Option of the partition.")

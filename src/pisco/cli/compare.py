@@ -178,7 +178,9 @@ def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: T
 
     first = entries[0].result
     shown = [what for what in SHOWN if what != "seconds" or "seconds" in first.history]
-    headers = [f"{what} to {first.metric(goal).title} {bound:g}" for goal, bound in goals.items() for what in shown]
+    signs = {goal: "≥" if first.metric(goal).rising else "≤" for goal in goals}
+    bounds = [f"{first.metric(goal).title} {signs[goal]} {bound:g}" for goal, bound in goals.items()]
+    headers = [f"{what} to {bound}" for bound in bounds for what in shown]
     writing = {"rounds": "{:.0f}".format, "bytes": size, "price": "{:.0f}".format, "seconds": "{:.3g}".format}
     agents = {name: f"final {metric.title}" for name, metric in measured([first]).items() if metric.of == AGENTS}
     rows = []

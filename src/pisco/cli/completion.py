@@ -12,12 +12,15 @@ def experiments(incomplete: str) -> list[str]:
     return [*presets(), *_files(incomplete)]
 
 
-def benchmarks(incomplete: str) -> list[str]:
-    """What `pisco bench` takes: suites, its views, and TOML files."""
-    from pisco.cli.bench import VIEWS
-    from pisco.experiments.bench.suite import suites
+def benchmarks(*views: str):
+    """Completes by suites of the benchmark, its views, and TOML files."""
 
-    return [*suites(), *VIEWS, *_files(incomplete)]
+    def names(incomplete: str) -> list[str]:
+        from pisco.experiments.bench.suite import suites
+
+        return [*suites(), *views, *_files(incomplete)]
+
+    return names
 
 
 def _files(incomplete: str) -> list[str]:

@@ -188,8 +188,9 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: float) 
 
     cells = [[cell_len(row[at]) for row in rows] for at in range(len(columns))]
     heads = [[cell_len(word) for word in column.split()] for column in columns]
-    likes = [max([cell_len(column), *cell]) for column, cell in zip(columns, cells, strict=True)]
     least = [min(WHOLE, max([0, *head, *cell])) for head, cell in zip(heads, cells, strict=True)]
+    # A long head may break, also where there is room: its numbers are short.
+    likes = [max([least[at], min(WHOLE, cell_len(column)), *cells[at]]) for at, column in enumerate(columns)]
     least[0] = int(min(likes[0], max(least[0], 0.6 * room)))
     return likes, least
 

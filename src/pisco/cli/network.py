@@ -79,7 +79,7 @@ def network(
             "connected": "yes" if parts == 1 else f"no, {parts} components",
             "mixing rate λ_w": f"{found['mixing_rate']:.6g}",
             **{f"λ_p with the server at p = {p}": f"{rate:.6g}" for p, rate in rates},
-            "smallest eigenvalue of W": f"{round(found['smallest_eigenvalue'], 12):.6g}",
+            "smallest eigenvalue of W": f"{round(found['smallest_eigenvalue'], 12) + 0.0:.6g}",
         }
         print_table(f"{found['network']}, {found['weights']} weights", ("", ""), shown.items(), right=(1,))
     if parts > 1:

@@ -151,7 +151,7 @@ def panels(planned: Planned) -> list[Panel]:
             f"{words} of the best setting for each p,\nto {found.target}",
             "p (* predicted, not measured)",
             words,
-            bars=Bars(labels, parts, (GOSSIP, SERVER, COLOURS[3])),
+            bars=Bars(labels, parts, (GOSSIP, SERVER, COLOURS[3])) if known else None,
             levels=[Level("the plan", found.price, COLOURS[0])] if math.isfinite(found.price) else [],
         )
     ]
@@ -161,7 +161,7 @@ def panels(planned: Planned) -> list[Panel]:
             Panel(
                 "what the theory expects of the network",
                 "p",
-                "network dependency λₚ⁻²",
+                "network dependency λ_p⁻²",
                 [curve],
                 log_x=True,
                 log_y=True,

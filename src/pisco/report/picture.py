@@ -14,6 +14,8 @@ from pisco.report.interactive import interactive
 from pisco.report.panels import (
     COLOURS,
     HEAD,
+    POWER,
+    SUBSCRIPT,
     Agents,
     Bars,
     Curve,
@@ -79,7 +81,7 @@ def draw(
         for ax in places[len(row) :]:
             ax.set_visible(False)
     if named:
-        longest = max(len(re.sub(r"[${^}]", "", label)) for label in named)
+        longest = max(len(re.sub(r"[${^}_]", "", label)) for label in named)
         wide = int(8.7 * figure.get_figwidth() / (longest + 6))
         figure.legend(
             named.values(),
@@ -119,9 +121,9 @@ def draw_panel(ax: Axes, panel: Panel) -> None:
         _level(ax, level)
     if panel.percent:
         ax.yaxis.set_major_formatter("{x:.0%}")
-    ax.set_title(panel.title, fontsize=10)
-    ax.set_xlabel(panel.x_title, fontsize=9)
-    ax.set_ylabel(panel.y_title, fontsize=9)
+    ax.set_title(_formulas(panel.title), fontsize=10)
+    ax.set_xlabel(_formulas(panel.x_title), fontsize=9)
+    ax.set_ylabel(_formulas(panel.y_title), fontsize=9)
     if panel.legend and ax.get_legend_handles_labels()[0]:
         place = BESIDE.get(panel.legend, {"loc": panel.legend})
         ax.legend(frameon=False, fontsize=9, title=panel.legend_title or None, **place)
@@ -155,7 +157,7 @@ def _curve(ax: Axes, curve: Curve, panel: Panel) -> bool:
     alone = curve.points or len(x) == 1
     line = "none" if curve.points else DASHES[curve.index // len(COLOURS) % len(DASHES)]
     style: dict[str, Any] = {"color": curve.colour, "linestyle": line, "linewidth": 1.6, "markersize": 4.5}
-    ax.plot(x, middle, marker="o" if alone else None, label=_powers(curve.label), **style)
+    ax.plot(x, middle, marker="o" if alone else None, label=_formulas(curve.label), **style)
     if len(curve.y) > 1 and not curve.points:
         ax.fill_between(x, low, high, color=curve.colour, alpha=0.18, linewidth=0)
     return True
@@ -174,14 +176,14 @@ def _bars(ax: Axes, bars: Bars) -> None:
                 bar.set(hatch="///" if capped else "", edgecolor="white" if capped else "none")
         ends = ends + values
     step = every_nth(len(at))
-    shown = [_powers(label) for label in bars.labels][::step]
+    shown = [_formulas(label) for label in bars.labels][::step]
     if bars.horizontal:
         ax.set_yticks(at[::step], shown)
         ax.set_ylim(len(at) - 0.5, -0.5)
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.grid(False)
         return
-    ax.set_xticks(at[::step], shown)
+    ax.set_xticks(at[::step], shown, **_turned(ax, bars.labels[::step]))
     ax.grid(False, axis="x")
     top = float(ends.max(initial=0.0)) or 1.0
     if bars.interval is not None:
@@ -192,6 +194,16 @@ def _bars(ax: Axes, bars: Bars) -> None:
         ax.text(x, height + 0.015 * top, lines, ha="center", va="bottom", fontsize=8.5)
         ax.text(x, height + 0.12 * top, bold, ha="center", va="bottom", fontsize=12, weight="bold")
     ax.set_ylim(0, (1.2 if bars.notes else 1.08) * top)
+
+
+def _turned(ax: Axes, labels: Sequence[str]) -> dict[str, Any]:
+    """How labels below bars stand: aslant where they would run into one another."""
+    place = ax.get_subplotspec()
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    inches = figure.get_figwidth() / (1 if place is None else place.get_gridspec().ncols)
+    signs = sum(len(label.replace("^", "")) + 1 for label in labels)
+    return {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if signs > 11 * inches else {}
 
 
 def _level(ax: Axes, level: Level) -> None:
@@ -262,13 +274,13 @@ def _agents(ax: Axes, agents: Agents) -> None:
     ax.margins(0.08)
 
 
-def _powers(words: str) -> str:
-    """10^-1.25 as mathematics.
+def _formulas(words: str) -> str:
+    """Powers of ten and subscripts as mathematics.
 
-    >>> _powers("p = 10^-1.25"), _powers("p = 0.1")
-    ('p = $10^{-1.25}$', 'p = 0.1')
+    >>> _formulas("p = 10^-1.25"), _formulas("λ_w = 0.1"), _formulas("my_T_o")
+    ('p = $10^{-1.25}$', 'λ$_{w}$ = 0.1', 'my_T_o')
     """
-    return re.sub(r"\b10\^(-?[\d.]+)", r"$10^{\1}$", words)
+    return SUBSCRIPT.sub(r"\1$_{\2}$", POWER.sub(r"$10^{\1}$", words))
 
 
 def save(figure: Figure, path: str | Path) -> None:

@@ -106,7 +106,7 @@ def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[LinkLines]:
     from pisco.networks.spectral import as_csr
     from pisco.networks.weights import check
 
-    lines, base = segments(graph, places), 1.6 if graph.num_edges < 200 else 0.7
+    lines, base = segments(graph, places), max(0.1, min(1.6, 160 / max(graph.num_edges, 1)))
     pointing = heads(graph, places, lines)
     if weights is None or not graph.num_edges:  # no entries of a sparse matrix are no array
         return [LinkLines(lines, np.full(len(lines), base), LINK, heads=list(chain(*pointing)))]

@@ -56,8 +56,8 @@ def present(found: dict[int, float]) -> Shown:
             for n, value in zip(sizes, values, strict=True)
         ]
     panels = [
-        Panel("the network dependency", "p", "λₚ⁻²", [*lines, *marks], log_x=True, log_y=True),
-        Panel("path graphs, Metropolis weights", "agents n", "λₚ⁻²", paths, log_x=True, log_y=True),
+        Panel("the network dependency", "p", "λ_p⁻²", [*lines, *marks], log_x=True, log_y=True),
+        Panel("path graphs, Metropolis weights", "agents n", "λ_p⁻²", paths, log_x=True, log_y=True),
     ]
     at_root = [rate * expected_mixing_rate(rate, np.sqrt(rate)) ** -2 for rate in RATES]
     above = [np.max(p**2 * expected_mixing_rate(r, p) ** -2) for r in RATES for p in probs if p >= r]

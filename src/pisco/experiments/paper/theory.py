@@ -234,7 +234,7 @@ def present(found: Measured) -> Shown:
     )
     panels = [
         Panel("rounds on path graphs", "agents n", "rounds", lines, log_x=True, log_y=True),
-        Panel("contraction of the consensus error", "predicted: 1 − λₚ", "measured", contracted),
+        Panel("contraction of the consensus error", "predicted: 1 − λ_p", "measured", contracted),
         Panel("noise left in ‖∇f(x̄)‖²", "n, or T_o + 1", "‖∇f(x̄)‖²", noise, log_x=True, log_y=True),
         Panel("mean of ‖∇f(x̄)‖² over K rounds", "n, T_o + 1, or K", "mean", rate, log_x=True, log_y=True),
     ]
