@@ -31,8 +31,13 @@ def interactive(rows: PanelRows, path: str | Path, title: str) -> Path:
             x, y = _axes(panel)
             figure.update_xaxes(title_text=_html(panel.x_title), title_font_size=11, row=r, col=c, **x)
             figure.update_yaxes(title_text=_html(panel.y_title), title_font_size=11, row=r, col=c, **y)
-    look = {"barmode": "stack", "template": "plotly_white", "legend": {"orientation": "h", "y": -0.12}}
-    figure.update_layout(title=title, height=330 * down + 150, margin_t=120, **look)
+    named_by = next((panel.legend_title for row in rows for panel in row if panel.legend_title), "")
+    look = {
+        "barmode": "stack",
+        "template": "plotly_white",
+        "legend": {"orientation": "h", "yref": "container", "y": 0.02, "title": {"text": named_by}},
+    }
+    figure.update_layout(title=title, height=330 * down + 150, margin_t=120, margin_b=110, **look)
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -148,11 +148,14 @@
     drawMap(task, currency);
   }
 
-  at("keys").replaceChildren(...Object.entries(data.kinds).flatMap(([kind, colour]) => {
+  at("keys").replaceChildren(...Object.entries(data.kinds).map(([kind, colour]) => {
+    const entry = document.createElement("span");
+    entry.className = "entry";
     const key = document.createElement("span");
     key.className = "key";
     key.style.background = colour;
-    return [key, kind];
+    entry.append(key, kind);
+    return entry;
   }));
   fill(at("task"), [...new Set(groups.map((group) => group.task))]);
   for (const id of ["task", "network", "currency"]) at(id).addEventListener("change", draw);
