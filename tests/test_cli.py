@@ -1,5 +1,6 @@
 """The command as a user meets it: what it prints, its exit codes, its files, and what survives a kill."""
 
+import io
 import json
 import os
 import re
@@ -245,6 +246,16 @@ def test_a_reader_that_went_away_is_no_error(monkeypatch):
         console.drop_stdout()
 
 
+@pytest.mark.parametrize("words", [("run", "--help"), ("federation", "--help")])
+def test_nor_is_one_who_reads_the_first_line_of_a_help(words):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pisco", *words]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writer)
+    assert done.returncode == 0 and done.stderr == ""
+
+
 # ------------------------------------------------------------------------------------ kill and Ctrl-C
 
 LONG = ["--set", "run.rounds=30000", "--set", "run.chunk_rounds=500", "--set", "run.eval_every=500"]
@@ -285,6 +296,41 @@ def test_after_kill_9_and_ctrl_c_a_resumed_run_is_bit_identical(tiny):
     assert json.loads(pisco("run", "--resume", str(folder), "--json").stdout)["rounds"] == 30000
     assert pisco("run", "tiny.toml", *LONG, "--out", "straight").exit_code == 0
     assert_same_result(folder, "straight")
+
+
+# ----------------------------------------------------------------------------------------------- tables
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, width: int, columns, rows, terminal: bool = True) -> list[str]:
+    """The lines of a table, in a terminal of this width or in a file."""
+    from rich.console import Console
+
+    shown = Console(file=io.StringIO(), force_terminal=terminal, color_system=None, width=width)
+    monkeypatch.setattr(console, "out", lambda: shown)
+    console.print_table("title", columns, rows)
+    return shown.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_table_neither_breaks_nor_drops_a_number_however_narrow_the_terminal(monkeypatch, width):
+    """Eight results in a terminal of 80 columns once broke 100 over two lines; one in 40 columns lost its values."""
+    results = [f"r{at}" for at in range(8)]
+    rows = [
+        ("the folder that holds the result of a run", *results),
+        ("rounds", *("100" for _ in results)),
+        ("bytes from agent to agent, all in all", *("1.09 MB" for _ in results)),
+    ]
+    lines = printed(monkeypatch, width, ("", *results), rows)
+    text = "\n".join(lines)
+    assert max(map(len, lines)) <= width
+    assert text.count("100") == text.count("1.09 MB") == 8
+    assert sorted(word for word in text.split() if word in results) == sorted(2 * results)
+
+
+def test_a_table_in_a_file_is_as_wide_as_it_needs(monkeypatch):
+    words = "a sentence that is much longer than forty signs, and stays on one line"
+    lines = printed(monkeypatch, 40, ("name", "what it is"), [("scan", words)], terminal=False)
+    assert any("scan" in line and words in line for line in lines)
 
 
 # --------------------------------------------------------------------------------------- other commands
@@ -376,6 +422,12 @@ def test_network(tiny):
     numbers = json.loads(pisco("network", "torus", "-n", "16", "--rows", "4", "--json").stdout)
     assert numbers["edges"] == 32 and numbers["mixing_rate"] == pytest.approx(0.64)
     assert numbers["expected_mixing_rate"]["1"] == 1
+    Path("ring-4.png").mkdir()  # as little to be written as in a folder of others
+    unasked = pisco("network", "ring", "-n", "4")
+    assert unasked.exit_code == 0 and "mixing rate" in unasked.stdout and "picture" not in unasked.stdout
+    assert unasked.stderr.startswith("warning: cannot write the picture ring-4.png") and unasked.stderr.count("\n") == 1
+    asked = pisco("network", "ring", "-n", "4", "--out", "ring-4.png")
+    assert asked.exit_code == 2 and asked.stderr.startswith("error: cannot write the picture ring-4.png")
     apart = pisco("network", "clusters", "-n", "6", "--option", "clusters=2")
     assert apart.exit_code == 0 and "warning: " in apart.stderr and "2 components" in apart.stderr
     fails("network", "rnig", saying="unknown graph 'rnig'; did you mean 'ring'?")
@@ -392,6 +444,8 @@ def test_lists_name_everything(tiny):
     assert all(words for kind in everything.values() for words in kind.values())
     assert "quick" in everything["presets"] and "erdos-renyi" in everything["graphs"]
     assert "bernoulli" in pisco("list", "schedules").stdout
+    engines = everything["engines"]
+    assert all(word in engines["sharded"] for word in ("devices", "hosts")) and "carry" not in engines["scan"]
     fails("list", "graph", saying="did you mean 'graphs'?")
 
 
@@ -399,8 +453,14 @@ def test_data(tiny):
     where = pisco("data")
     assert where.exit_code == 0 and "a9a" in where.stdout and "PISCO_DATA" in where.stdout
     done = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4", "--out", "labels.png")
-    assert done.exit_code == 0 and "10 to 10 samples" in done.stdout and Path("labels.png").exists()
+    assert done.exit_code == 0 and "4 agents hold 10 samples each" in done.stdout and Path("labels.png").exists()
     Path("pets.csv").write_text("pet,kilos\n" + "cat,4\ndog,30\n" * 5)
+    Path("labels.png").unlink()
+    Path("labels.png").mkdir()
+    unasked = pisco("data", "points.npz", "--partition", "sorted", "--agents", "4")
+    assert unasked.exit_code == 0 and "hold" in unasked.stdout and unasked.stderr.startswith("warning: cannot write")
+    alone = pisco("data", "points.npz", "--partition", "sorted", "--agents", "1", "--out", "one.png")
+    assert "1 agent holds 40 samples" in alone.stdout
     table = pisco("data", "pets.csv", "--dataset-option", "label=pet", "--dataset-option", "test=0.2")
     assert table.exit_code == 0 and "8 samples of shape (1,) int8, 2 for testing, 2 classes" in table.stdout
     fails("data", "pets.csv", "--dataset-option", "label=pit", saying="did you mean 'pet'?")

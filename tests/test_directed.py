@@ -8,15 +8,20 @@ import pytest
 import pisco
 from pisco.algorithms import build
 from pisco.algorithms import pisco as pisco_rule
+from pisco.costs import Prices
 from pisco.engines.job import seed_key, streams
 from pisco.federation.runtime import membership
 from pisco.federation.runtime.replay import everybody, replay, scan
 from pisco.networks import graphs, spectral
 from pisco.networks.directed import in_out
 from pisco.networks.facts import facts
+from pisco.networks.graph import circle
 from pisco.networks.rounds import draw_round
 from pisco.planning import check_step
 from pisco.report import plot_network
+from pisco.report.curves import page_numbers
+from pisco.report.drawing import heads, places_of, segments
+from pisco.report.summary import paragraphs
 from pisco.theory import agents_growth, largest_safe_step
 from pisco.types import Pushed
 
@@ -158,8 +163,29 @@ def test_a_digraph_in_numbers_and_as_a_picture(tmp_path):
     found = facts(network)
     assert found["edges"] == len(network.graph.arcs) and found["components"] == 1
     assert -1 < found["smallest_eigenvalue"] < found["mixing_rate"] < 1
+    assert found["out_degree_mean"] == found["in_degree_mean"] == found["edges"] / 6 and "degree_mean" not in found
     plot_network(network.graph, network.weights, tmp_path / "digraph.png")
+    plot_network(network.graph, network.weights, tmp_path / "digraph.html")
     assert "in-out" in repr(network) and "mixing rate" in network._repr_html_()
+
+
+def test_pictures_and_reports_say_which_way_links_go():
+    graph = pisco.Graph(4, [(0, 1), (2, 1), (2, 3), (3, 2)], positions=circle(4), one_way=True)
+    places = places_of(graph)
+    triangles = [head for each in heads(graph, places, segments(graph, places)) for head in each]
+    assert len(triangles) == 4 and triangles[0].shape == (4, 2)
+    for tip, tail, *_ in heads(graph, places, segments(graph, places))[0]:  # from 0 to 1
+        assert np.hypot(*(tip - places[1])) < np.hypot(*(tail - places[1]))
+    assert len(plot_network(graph, graph.adjacency()).axes[0].collections) == 3  # lines, heads, agents
+
+    world = Quadratics(agents=4)
+    result = pisco.run(
+        pisco_rule(local_lr=0.01, local_steps=1), world.problem(), pisco.Network(graph, server=COIN), rounds=2
+    )
+    (drawn,) = page_numbers([result])["results"]
+    assert "one way" in drawn["network"]["note"] and drawn["network"]["degrees"] == [[1, 0, 2, 1], [0, 2, 1, 1]]
+    assert drawn["network"]["heads"][0].count(None) == 4
+    assert "a network with one-way links" in paragraphs([result], {}, Prices())[0]
 
 
 SEVERAL = {"graph": "random-digraph", "prob": 0.4, "seed": 1, "server_prob": 0.3}

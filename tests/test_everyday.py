@@ -109,6 +109,11 @@ def test_the_tab_key(tmp_path, monkeypatch):
     assert completed("compare a9a --algorithms pisco,scaf") == ["pisco,scaffold"]
     assert completed("network er") == ["erdos-renyi"] and completed("network ring --weights fd") == ["fdla"]
     assert completed("list alg") == ["algorithms"]
+    assert completed("launch r") == ["run"] and completed("launch --proc") == ["--processes"]
+    assert completed("launch --processes 2 run qui") == completed("launch run qui") == ["quick", "quirks.toml"]
+    assert completed("launch run quick --engine sh") == ["sharded"] and completed("launch run a9a --see") == ["--seeds"]
+    assert completed("bench qu") == ["quick", "quirks.toml"] and completed("bench ma") == ["map"]
+    assert completed("bench show --methods pisco,scaf") == ["pisco,scaffold"]
     assert completed("check scaf") == completed("federation init x --algorithm scaf") == ["scaffold"]
     assert completed("federation try --graph er") == ["erdos-renyi"]
 

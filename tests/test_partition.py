@@ -134,7 +134,7 @@ def test_shards_hold_few_labels():
         ("dirichlet", {"agents": 2, "min_samples": 3}, "min_samples at most 2"),
         ("shards", {"agents": 2, "shards_per_agent": 3}, "shards_per_agent at most 2"),
         ("shards", {"agents": 2, "shards_per_agent": 0}, "shards_per_agent is 0"),
-        ("by_label", {"agents": 4}, "label 1 has 1 samples for its 2 agents"),
+        ("by_label", {"agents": 4}, "label 1 has 1 sample for its 2 agents"),
         ("by_group", {"agents": 2}, "needs a dataset that knows groups"),
         ("by_group", {"agents": 3, "groups": [1, 1, 2, 2]}, "3 agents cannot have one of 2 groups each"),
         ("by_group", {"agents": 1, "groups": [1, 1]}, "4 labels and 2 groups"),

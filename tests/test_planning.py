@@ -20,7 +20,7 @@ from pisco.cli.main import app
 from pisco.costs import Prices
 from pisco.errors import InputError
 from pisco.experiments import Config, load, planned, presets
-from pisco.experiments.planned import panels, plan_config, planned_config
+from pisco.experiments.planned import Planned, panels, plan_config, planned_config
 from pisco.networks import graphs
 from pisco.networks.schedules import bernoulli, every
 from pisco.planning import auto_step, check_step, plan
@@ -31,6 +31,7 @@ from pisco.planning.planner import _by_probability
 from pisco.planning.search import FINAL_SEEDS, RACE_SEEDS, RUN_OFF_SEEDS, Search
 from pisco.planning.settings import PISCO, Setting
 from pisco.problems.subsample import subsample
+from pisco.report.picture import draw
 from pisco.targets import Target
 
 from worlds import TINY_EXPERIMENT, Quadratics
@@ -530,6 +531,16 @@ def test_auto_in_an_experiment_is_recorded_as_a_number(experiment):
     assert pisco.Result.load(folder).settings["algorithm"]["local_lr"] == stored
     wrong = runner.invoke(app, ["run", str(experiment), "-s", "algorithm.local_lr=fast"])
     assert wrong.exit_code == 2 and 'expected a number or "auto"' in wrong.output
+
+
+def test_the_picture_of_a_plan_has_titles_and_no_names_of_columns():
+    goal = Target.of("grad_norm_sq_mean", 0.05)
+    found = SimpleNamespace(unit="price", target=goal, by_probability=[], price=math.nan)
+    drawn = panels(Planned(found, load("quick")))
+    words = [word for panel in drawn for word in (panel.title, panel.x_title, panel.y_title)]
+    assert len(drawn) == 2 and "‖∇f(x̄)‖²" in drawn[0].title
+    assert not any("_" in word.replace("λ_p", "") for word in words), words
+    assert draw([drawn]).axes[1].get_ylabel() == "network dependency λ$_{p}$⁻²"
 
 
 # ---------------------------------------------------------------------------- methods with a network of their own

@@ -1,11 +1,14 @@
 """Figures: what they draw, and that odd results do not break them."""
 
+import itertools
+
 import numpy as np
 import pytest
 
 from pisco import InputError
 from pisco.experiments import demo
-from pisco.report import plot_results
+from pisco.networks import graphs, weights
+from pisco.report import plot_network, plot_results
 from pisco.report.panels import Agents, Bars, Curve, Heat, Level, LinkLines, Panel
 from pisco.report.picture import draw
 from pisco.results import Result
@@ -151,3 +154,37 @@ def test_one_description_is_drawn_to_a_picture_and_to_a_page(tmp_path):
     assert 'src="http' not in page and "All of them" in page
     for words in ("10\\u003csup\\u003e-1.25", "heatmap", "weight", "in the legend", "u003cb\\u003e", '"rgb(0, 0, 0)"'):
         assert words in page
+
+
+def boxes(figure, texts):
+    """The rectangles that some words take."""
+    figure.canvas.draw()
+    return [text.get_window_extent() for text in texts]
+
+
+@pytest.mark.parametrize("step", [4, 2, 1])
+def test_labels_below_bars_do_not_run_into_one_another(step):
+    labels = ["0", "10^-2", "10^-1.75", "10^-1.5", "10^-1.25", "0.1", "10^-0.75", "10^-0.5", "1"][::step]
+    bars = Bars(labels, {"rounds": np.arange(1.0, len(labels) + 1)})
+    figure = draw([[Panel("T_o = 1", "p", "λ_w", bars=bars)] * 4])
+    assert figure.axes[0].get_title() == "T$_{o}$ = 1" and figure.axes[0].get_ylabel() == "λ$_{w}$"
+    ticks = figure.axes[0].get_xticklabels()
+    aslant = {tick.get_rotation() for tick in ticks} == {40.0}
+    assert aslant == (step == 1)
+    places = boxes(figure, ticks)
+    assert aslant or all(a.x1 < b.x0 for a, b in itertools.pairwise(places))
+
+
+def test_a_dense_network_is_no_blot(tmp_path):
+    graph = graphs.complete(50)
+    lines, agents = plot_network(graph, weights.metropolis(graph)).axes[0].collections
+    assert max(lines.get_linewidths()) < 0.5 and len(agents.get_offsets()) == 50
+    lines, _ = plot_network(graphs.ring(10), weights.metropolis(graphs.ring(10))).axes[0].collections
+    assert max(lines.get_linewidths()) > 3
+
+
+def test_a_page_writes_a_millionth_as_a_power(tmp_path):
+    curve = Curve("λ_w = 0.1", np.arange(3.0), np.array([[1.0, 1e-6, 1e-9]]))
+    draw([[Panel("small", "x", "λ_p", [curve], log_y=True)]], tmp_path / "x.html")
+    page = (tmp_path / "x.html").read_text()
+    assert '"exponentformat":"power"' in page and "\\u03bb\\u003csub\\u003ew" in page

@@ -155,6 +155,19 @@ def test_playback(opened, report):
     assert page.is_visible("#labels-absent")
 
 
+def test_one_way_links_have_arrows(opened, tmp_path):
+    graph = pisco.networks.graphs.random_digraph(5, 0.3)
+    rule = pisco.algorithms.pisco(local_lr=0.01, local_steps=1)
+    result = pisco.run(rule, Quadratics(agents=5).problem(), pisco.Network(graph), rounds=5)
+    page = opened(write_page([result], tmp_path / "one-way.html"))
+    heads = "document.getElementById('graph').data.filter(t => t.fill === 'toself').map(t => t.x.length)"
+    assert page.evaluate(heads) == [5 * len(graph.arcs)]  # four points and a gap for each
+    assert "Links go one way" in page.text_content("#frame-text")
+    page.click("#agents-details summary")
+    page.wait_for_selector("#agents-table th")
+    assert "Sends to" in page.text_content("#agents-table") and "Hears" in page.text_content("#agents-table")
+
+
 def test_keys_are_enough(opened, report):
     page = opened(report)
     page.keyboard.press("Tab")
@@ -253,7 +266,7 @@ def test_the_benchmark_page_ranks_as_the_tables_do(opened, tmp_path):
         assert ranked[0].score.method in page.text_content("#said")
         column = scores.RATIOS.index(10.0**slide)
         first = page.locator("#map tbody tr", has_text=f"{network},").locator("td").nth(column).text_content()
-        assert first.startswith(ranked[0].score.label)
+        assert first.replace("\u00a0", " ").startswith(ranked[0].score.label)
     page.select_option("#currency", "seconds")
     assert page.is_hidden("#price") and page.locator("#ranking tbody tr").count() == len(ranked)
 

@@ -60,7 +60,7 @@ def run(**options):
         ({"rounds": 99999999999}, r"rounds is 99999999999, expected a number at most 2147483647"),
         ({"rounds": 2**31 - 1, "seed": range(99)}, "a history of 2,147,483,647 measured rounds needs about .* say"),
         ({"seed": range(10**12)}, "1,000,000,000,000 seeds are too many for one call; give at most 100,000"),
-        ({"batch_size": 10**12}, "batch_size is 1000000000000, but an agent has only 1 samples"),
+        ({"batch_size": 10**12}, "batch_size is 1000000000000, but an agent has only 1 sample"),
         (
             {"rounds": 2**31 - 1, "eval_every": 2**31 - 1, "chunk_rounds": 10**12},
             r"2,147,483,647 rounds in one go .* make chunk_rounds at most 268,435,455",

@@ -40,13 +40,25 @@ def test_quotes_and_compressed_files(tmp_path):
     assert data.load(path).classes == ("a, b", "c")
 
 
+def test_tabs_separate_the_columns_of_a_tsv(tmp_path):
+    """It was read as LIBSVM text, whose message says nothing of columns."""
+    path = write(tmp_path, PETS.replace(",", "\t"), "pets.tsv")
+    read, same = data.load(path), data.load(write(tmp_path, PETS))
+    np.testing.assert_array_equal(read.features, same.features)
+    assert read.classes == same.classes and read.columns == same.columns
+    packed = write(tmp_path, gzip.compress(path.read_bytes()), "packed.tsv.gz")
+    np.testing.assert_array_equal(data.load(packed).features, same.features)
+    with pytest.raises(InputError, match="are separated by ','; separate them with tabs"):
+        data.load(write(tmp_path, PETS, "commas.tsv"))
+
+
 @pytest.mark.parametrize(
     ("text", "options", "words"),
     [
         ("", {}, "has no samples"),
         ("a,b\n", {}, "has no samples"),
         ("a,b\n1,2\n1,2,3\n", {}, "line 3 of"),
-        ("a,b\n1,2\n1\n", {}, "has 1 values, expected 2"),
+        ("a,b\n1,2\n1\n", {}, "has 1 value, expected 2"),
         ("1,2\n3,4\n", {}, "expected the names of the columns"),
         ("a,a\n3,4\n", {}, "two columns 'a'"),
         ("a\n3\n", {}, "no column beside the label 'a'"),

@@ -1,4 +1,4 @@
-"""How things look in a notebook."""
+"""How things look in a notebook, and counts in words."""
 
 from __future__ import annotations
 
@@ -24,3 +24,12 @@ def span(least: int, most: int) -> str:
     ('1 to 2,000', '3')
     """
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
+def plural(count: int, one: str, many: str = "") -> str:
+    """So many things, or one.
+
+    >>> plural(1, "agent"), plural(2, "agent"), plural(0, "class", "classes")
+    ('1 agent', '2 agents', '0 classes')
+    """
+    return f"{count} {one if count == 1 else many or f'{one}s'}"

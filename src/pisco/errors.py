@@ -43,10 +43,20 @@ class InputError(ValueError):
     """Something the caller passed in cannot be used; the message says what and how to fix it."""
 
 
+def a_kind_of(given: Any) -> str:
+    """The type of something, with its article.
+
+    >>> a_kind_of(1), a_kind_of([])
+    ('an int', 'a list')
+    """
+    name = type(given).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
+
+
 def path_of(given: Any) -> Path:
     """The path that somebody names; what is none, such as a table already read, is refused."""
     if not isinstance(given, str | os.PathLike):
-        raise InputError(f"a path is expected where a {type(given).__name__} is given; give the path of a file")
+        raise InputError(f"a path is expected where {a_kind_of(given)} is given; give the path of a file")
     return Path(given)
 
 
@@ -110,6 +120,20 @@ def check_counts(**values: Any) -> None:
     """
     for name, value in values.items():
         check_number(name, value, low=1, integer=True)
+
+
+def check_batch_size(value: Any) -> None:
+    """Refuse what is neither None, which is all of an agent's samples, nor a whole number of at least 1.
+
+    >>> check_batch_size("full")
+    Traceback (most recent call last):
+    ...
+    pisco.errors.InputError: batch_size is "full", as in files; in Python leave it out, or give None, for all samples
+    """
+    if isinstance(value, str) and value == "full":
+        raise InputError('batch_size is "full", as in files; in Python leave it out, or give None, for all samples')
+    if value is not None:
+        check_counts(batch_size=value)
 
 
 def check_number(

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.errors import InputError, choose
+from pisco.errors import InputError, a_kind_of, choose
 from pisco.parts import only
 from pisco.registry import Registry, checked
 from pisco.types import HasTracker, State
@@ -131,7 +131,7 @@ GRADIENT = ("grad_norm_sq", "grad_norm_sq_mean")
 def _adopted(what: str, found: Any) -> Metric:
     made = found if isinstance(found, Metric) or not callable(found) else checked(what, found)()
     if not isinstance(made, Metric):
-        raise InputError(f"{what} is a {type(made).__name__}, expected a metric, as in lag = pisco.Metric('lag', …)")
+        raise InputError(f"{what} is {a_kind_of(made)}, expected a metric, as in lag = pisco.Metric('lag', …)")
     return made
 
 

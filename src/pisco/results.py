@@ -20,7 +20,7 @@ import numpy as np
 
 from pisco._version import __version__
 from pisco.costs import Prices
-from pisco.display import card
+from pisco.display import card, plural
 from pisco.errors import InputError, check_number, suggest, writing
 from pisco.files import atomic_write, write_csv
 from pisco.metrics import AGENTS, COST, METRICS, TRAINING, Metric
@@ -252,7 +252,7 @@ class Result:
         loss = ", ".join(f"{value:.4g}" for value in self.final("loss")[:3])
         more = ", …" if len(self.seeds) > 3 else ""
         seeds = f"{len(self.seeds)} seed{'s' * (len(self.seeds) > 1)}"
-        return f"Result({state} after {self.rounds} rounds, {seeds}, loss {loss}{more})"
+        return f"Result({state} after {plural(self.rounds, 'round')}, {seeds}, loss {loss}{more})"
 
 
 def compare(

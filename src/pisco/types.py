@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, ParamSpec, Protocol, overload, runtime_check
 
 import jax
 
-from pisco.errors import InputError
+from pisco.errors import InputError, a_kind_of
 from pisco.parts import sent_only
 from pisco.registry import Options, fit, options
 
@@ -307,7 +307,7 @@ def algorithm(factory: Any = None, *, static: tuple[str, ...] = (), whole: tuple
         left_out = [name for name in whole if isinstance(values[name], int | float) and values[name] == 1]
         made = Algorithm(factory, values, tuple(name for name in traced if name not in left_out))
         if not isinstance(made._pair, Pair):
-            raise InputError(f"{name} returns a {type(made._pair).__name__}, expected pisco.Pair(init, one_round)")
+            raise InputError(f"{name} returns {a_kind_of(made._pair)}, expected pisco.Pair(init, one_round)")
         return made
 
     factory.build = build

@@ -32,7 +32,7 @@ from pisco.algorithms.proxskip import proxskip
 from pisco.algorithms.quasi_global import quasi_global
 from pisco.algorithms.scaffold import scaffold
 from pisco.algorithms.sd_gt import sd_gt
-from pisco.errors import InputError, check_counts
+from pisco.errors import InputError, a_kind_of, check_counts
 from pisco.registry import Options, Registry, checked, fit, is_reference, move, options
 from pisco.types import Algorithm
 
@@ -230,5 +230,5 @@ def build(name: str, **hyperparameters: Any) -> Algorithm:
     method, what = ALGORITHMS[name], f"algorithm {name!r}"
     made = method.factory(**method.fixed, **fit(what, method.hyperparameters, hyperparameters))
     if not isinstance(made, Algorithm):
-        raise InputError(f"{what} is a {type(made).__name__}; put @pisco.algorithm above its factory")
+        raise InputError(f"{what} is {a_kind_of(made)}; put @pisco.algorithm above its factory")
     return made

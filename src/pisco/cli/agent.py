@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.console import private_files, say, use_compilation_cache
+from pisco.display import plural
 
 if TYPE_CHECKING:
     from pisco.federation.kits import Kit
@@ -221,7 +222,7 @@ def _keep(result: Result, folder: Path) -> None:
         result.save(folder)
     loss = result.history.get("loss")
     ending = f", loss {loss[-1]:.4g}" if loss is not None and len(loss) else ""
-    say(f"done: {result.rounds} rounds{ending}; saved in {folder}")
+    say(f"done: {plural(result.rounds, 'round')}{ending}; saved in {folder}")
 
 
 def open_kit(folder: Path, proxy: str | None = None) -> Kit:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from pisco.cli.completion import benchmarks, listed
 from pisco.cli.console import cell, note, print_table, progress_bar, say, say_json, use_compilation_cache
 from pisco.cli.options import Json
 
@@ -25,7 +26,12 @@ VIEWS = {
 
 
 def bench(
-    what: Annotated[str, typer.Argument(help=f"A suite (quick, full, or a TOML file); or {', '.join(VIEWS)}.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            help=f"A suite (quick, full, or a TOML file); or {', '.join(VIEWS)}.", autocompletion=benchmarks(*VIEWS)
+        ),
+    ],
     cells: Annotated[
         Path | None,
         typer.Argument(metavar="[FOLDER]", help="Cells to look at, or one file of them; else the package's."),
@@ -41,9 +47,14 @@ def bench(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Other methods than the suite's, as in my.py:method,dsgt; of a view, those to compare."),
+        typer.Option(
+            help="Other methods than the suite's, as in my.py:method,dsgt; of a view, those to compare.",
+            autocompletion=listed("algorithms"),
+        ),
     ] = None,
-    by: Annotated[str, typer.Option(help="What is paid for: bytes or messages.")] = "bytes",
+    by: Annotated[
+        str, typer.Option(help="What is paid for: bytes or messages.", autocompletion=lambda: ["bytes", "messages"])
+    ] = "bytes",
     ratio: Annotated[
         float, typer.Option(min=0, help="Price of a server message over a neighbour's, for `show`.")
     ] = 10.0,

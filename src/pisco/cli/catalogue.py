@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import print_table, say, say_json, size
+from pisco.cli.console import picture, print_table, say, say_json, size
 
 
 def list_names(
@@ -67,7 +68,7 @@ def _registry(module: str, name: str, *taken: str) -> Callable[[], dict[str, str
 
 
 def _datasets() -> dict[str, str]:
-    own = {"FILE": "your own table (.csv, .parquet), LIBSVM text, or .npz with features and labels"}
+    own = {"FILE": "your own table (.csv, .tsv, .parquet), LIBSVM text, or .npz with features and labels"}
     return _registry("data.registry", "DATASETS")() | own
 
 
@@ -120,7 +121,7 @@ def data(
         list[str] | None,
         typer.Option("--dataset-option", metavar="KEY=VALUE", help="Option of the dataset, as in label=outcome."),
     ] = None,
-    picture: Annotated[
+    out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the picture of the split (default: labels.png).")
     ] = None,
 ) -> None:
@@ -134,7 +135,7 @@ def data(
     """
     from pisco.errors import InputError
 
-    if partition is None and (options or picture):
+    if partition is None and (options or out):
         raise InputError("--option and --out are about a split; name one as well, as in --partition sorted")
     if partition is not None and name is None:
         raise InputError(f"there is no dataset to split; name one, as in `pisco data a9a --partition {partition}`")
@@ -144,19 +145,19 @@ def data(
     from pisco.cli.console import key_values
     from pisco.data import load
     from pisco.data.partition import deal
+    from pisco.display import span
     from pisco.report.setup_plots import plot_labels
 
-    picture = picture or Path("labels.png")
     dataset = load(name, **key_values(dataset_options))
     say(repr(dataset))
     if partition is not None:
         parts = deal(dataset, partition, agents, **key_values(options))
         classes = dataset.classes if dataset.num_classes == len(set(dataset.labels.tolist())) else None
         title = f"{dataset.name}, partition {partition}"
-        plot_labels(dataset.labels, parts, picture, classes=classes, title=title)
         sizes = [len(part) for part in parts]
-        say(f"{agents} agents hold {min(sizes)} to {max(sizes)} samples each")
-        say(f"picture: {picture}")
+        each = "1 sample" if max(sizes) == 1 else f"{span(min(sizes), max(sizes))} samples"
+        say(f"{agents} agents hold {each} each" if agents > 1 else f"1 agent holds {each}")
+        picture(out, "labels.png", partial(plot_labels, dataset.labels, parts, classes=classes, title=title))
 
 
 def _where() -> None:
@@ -166,4 +167,4 @@ def _where() -> None:
     rows = [(each.name, str(each.found or "not here"), size(each.size), each.how) for each in available()]
     print_table("datasets", ("name", "where", "size", "how"), rows, right=(2,))
     say(f"Searched: the folder that PISCO_DATA names, then {cache_folder()}; `pisco data NAME` gets one.")
-    say("Your own: a table (.csv, .parquet), LIBSVM text, an .npz with arrays features and labels, a folder of texts.")
+    say("Your own: a table (.csv, .tsv, .parquet), LIBSVM text, an .npz of features and labels, a folder of texts.")

@@ -178,7 +178,9 @@ def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: T
 
     first = entries[0].result
     shown = [what for what in SHOWN if what != "seconds" or "seconds" in first.history]
-    headers = [f"{what} to {first.metric(goal).title} {bound:g}" for goal, bound in goals.items() for what in shown]
+    signs = {goal: "≥" if first.metric(goal).rising else "≤" for goal in goals}
+    bounds = [f"{first.metric(goal).title} {signs[goal]} {bound:g}" for goal, bound in goals.items()]
+    headers = [f"{what} to {bound}" for bound in bounds for what in shown]
     writing = {"rounds": "{:.0f}".format, "bytes": size, "price": "{:.0f}".format, "seconds": "{:.3g}".format}
     agents = {name: f"final {metric.title}" for name, metric in measured([first]).items() if metric.of == AGENTS}
     rows = []
@@ -197,5 +199,6 @@ def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: T
         rows.append([*cells, *ends])
         if entry.tuned.failed:
             note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
-    title = f"Medians of {len(first.seeds)} seeds (95% intervals); seeds that did not get there count as more than that"
+    seeds = "One seed" if len(first.seeds) == 1 else f"Medians of {len(first.seeds)} seeds (95% intervals)"
+    title = f"{seeds}; seeds that did not get there count as more than that"
     print_table(title, ("method", "η_l", *headers, "final ‖∇f‖²", *agents.values()), rows, right=range(1, 20))

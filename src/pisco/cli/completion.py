@@ -6,11 +6,27 @@ from pathlib import Path
 
 
 def experiments(incomplete: str) -> list[str]:
-    """Presets, and TOML files where the word may be a path."""
+    """Presets, and TOML files."""
     from pisco.experiments.loading import presets
 
+    return [*presets(), *_files(incomplete)]
+
+
+def benchmarks(*views: str):
+    """Completes by suites of the benchmark, its views, and TOML files."""
+
+    def names(incomplete: str) -> list[str]:
+        from pisco.experiments.bench.suite import suites
+
+        return [*suites(), *views, *_files(incomplete)]
+
+    return names
+
+
+def _files(incomplete: str) -> list[str]:
+    """TOML files where the word may be a path."""
     folder = incomplete[: incomplete.rfind("/") + 1]
-    return [*presets(), *(f"{folder}{path.name}" for path in Path(folder or ".").glob("*.toml"))]
+    return [f"{folder}{path.name}" for path in Path(folder or ".").glob("*.toml")]
 
 
 def listed(kind: str):

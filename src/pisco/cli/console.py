@@ -10,13 +10,13 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from pisco.report.numbers import size as size
 
@@ -34,7 +34,21 @@ _answers: TextIO | None = None
 """Stdout while a command runs and `sys.stdout` is something else."""
 
 
-class Command(TyperCommand):
+class _Helpful:
+    """Help whose reader goes away, as `head` does, ends well; rich would end the process with an error."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        try:
+            super().format_help(ctx, formatter)  # pyright: ignore[reportAttributeAccessIssue]
+        except SystemExit:
+            raise SystemExit(0) from None
+
+
+class Group(_Helpful, TyperGroup):
+    """Commands under one name."""
+
+
+class Command(_Helpful, TyperCommand):
     """A command whose stdout carries its answer alone: what users' own code prints meanwhile goes to stderr."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -142,25 +156,78 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def table(title: str, *columns: str, right: Container[int] = ()) -> Table:
-    """An empty table; `right` names the columns of numbers."""
+WHOLE = 20
+"""Cells of a table that are no longer than this stay on one line; longer ones may break where there is no room."""
+
+
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = (), room: float = math.inf
+) -> Table:
+    """A table that fits into `room` signs, where its numbers and short words do; `right` names columns of numbers."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    rows = [tuple(row) for row in rows]
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     made.show_header = any(columns)
+    widths, least = _widths(columns, rows, room)
+    while _total(widths) > room and widths != least:
+        widest = max(range(len(widths)), key=lambda at: (widths[at] > least[at], widths[at]))
+        widths[widest] -= 1
     for index, column in enumerate(columns):
         justify = "right" if index in right else "left"
-        made.add_column(column, justify=justify, overflow="fold", no_wrap=index == 0)
+        made.add_column(column, justify=justify, overflow="fold", width=widths[index])
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = ()) -> None:
-    """A table on stdout; `right` names the columns of numbers."""
-    shown = table(title, *columns, right=right)
-    for row in rows:
-        shown.add_row(*row)
-    out().print(shown)
+def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: float) -> tuple[list[int], list[int]]:
+    """How wide columns would like to be, and at least are; the first, which names the others' rows, may be wide."""
+    from rich.cells import cell_len
+
+    cells = [[cell_len(row[at]) for row in rows] for at in range(len(columns))]
+    heads = [[cell_len(word) for word in column.split()] for column in columns]
+    least = [min(WHOLE, max([0, *head, *cell])) for head, cell in zip(heads, cells, strict=True)]
+    # A long head may break, also where there is room: its numbers are short.
+    likes = [max([least[at], min(WHOLE, cell_len(column)), *cells[at]]) for at, column in enumerate(columns)]
+    least[0] = int(min(likes[0], max(least[0], 0.6 * room)))
+    return likes, least
+
+
+def _total(widths: Sequence[int]) -> int:
+    """The width of a table: a blank at both ends, two between columns."""
+    return sum(widths) + 2 * len(widths)
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = (), caption: str = ""
+) -> None:
+    """A table on stdout; `right` names the columns of numbers.
+
+    A terminal too narrow for it gets it in parts, each with the first column, and what is no terminal gets it whole.
+    """
+    from rich.text import Text
+
+    rows, console = [tuple(row) for row in rows], out()
+    room = console.width if console.is_terminal else math.inf
+    console.print(Text(title, style="table.title"), soft_wrap=room == math.inf)
+    console.width = 10_000  # rich would cut what is wider than it thinks that the terminal is
+    for part in _parts(_widths(columns, rows, room)[1], room):
+        some = [[row[at] for at in part] for row in rows]
+        console.print(table([columns[at] for at in part], some, [part.index(at) for at in part if at in right], room))
+    if caption:
+        say(caption)
+
+
+def _parts(least: Sequence[int], room: float) -> list[list[int]]:
+    """Which columns stand in each part of a table: as many as fit, and at least one beside the first."""
+    parts: list[list[int]] = [[0]]
+    for at in range(1, len(least)):
+        if len(parts[-1]) > 1 and _total([least[other] for other in [*parts[-1], at]]) > room:
+            parts.append([0])
+        parts[-1].append(at)
+    return parts
 
 
 def cell(value: float | None, form: str = ".4g") -> str:
@@ -170,6 +237,21 @@ def cell(value: float | None, form: str = ".4g") -> str:
     ('0.1235', '12', '–', '–')
     """
     return "–" if value is None or not math.isfinite(value) else f"{value:{form}}"
+
+
+def picture(asked: Path | None, usual: str, plot: Callable[[Path], Any], tell: Callable[[str], None] = say) -> None:
+    """Draw to the path that was asked for, or to the usual one; if that one cannot be written, a warning is enough."""
+    from pisco.errors import InputError
+
+    path = asked or Path(usual)
+    try:
+        plot(path)
+    except InputError as error:
+        if asked is not None:
+            raise
+        note(f"warning: {error}")
+        return
+    tell(f"picture: {path}")
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pisco.cli.console import cell, note, print_table, progress_bar, say, say_json, size, use_compilation_cache
+from pisco.display import plural
 
 FOLDER = Path("pisco-demo")
 
@@ -44,7 +45,7 @@ def demo(
         say(experiment.point_of(records))
     picture = experiment.write(results, records, folder)
     if results[0].interrupted:
-        note(f"interrupted after {results[0].rounds} of {rounds} rounds; type `pisco demo` to start again")
+        note(f"interrupted after {results[0].rounds} of {plural(rounds, 'round')}; type `pisco demo` to start again")
     if as_json:
         targets = {"grad_norm_sq_mean": experiment.TRAINING_TARGET, "test_accuracy": experiment.ACCURACY_TARGET}
         say_json({"targets": targets, "seeds": list(chosen), "points": records, "plot": picture})

@@ -8,6 +8,7 @@ import typer
 
 from pisco.cli.console import print_table, say, say_json, use_compilation_cache
 from pisco.cli.options import Experiment, Json, NumRounds, Set, load_experiment
+from pisco.display import plural
 
 
 def diagnose(
@@ -51,7 +52,7 @@ def diagnose(
     title += f"; gradients of what is sent, beside every agent's own {found.kept}" if found.kept else ""
     print_table(title, ("", ""), [(name, f"{value:.3g}") for name, value in measured.items()])
     print_table(
-        f"What will pay in {facts.rounds} rounds with {found.local_steps} gradients between exchanges",
+        f"What will pay in {plural(facts.rounds, 'round')} with {found.local_steps} gradients between exchanges",
         ("", ""),
         [(verdict.question, verdict.words) for verdict in found.verdicts],
     )

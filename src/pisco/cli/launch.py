@@ -10,7 +10,24 @@ from typing import Annotated, Any
 
 import typer
 
-from pisco.cli.console import answers, note
+from pisco.cli.console import Command, answers, note
+
+
+class Launch(Command):
+    """What follows `run` is completed as `pisco run` completes it."""
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        commands = ctx.parent.command
+        if ctx.args[:1] != ["run"]:
+            own = super().shell_complete(ctx, incomplete)
+            return own + (commands.shell_complete(ctx.parent, "run") if "run".startswith(incomplete) else [])
+        words, run = ctx.args[1:], commands.commands["run"]
+        inner = run.make_context("run", list(words), parent=ctx.parent, resilient_parsing=True)
+        options = {name: each for each in run.params for name in each.opts if name.startswith("-")}
+        asked = options.get(words[-1]) if words else None
+        if asked is not None and not asked.is_flag:
+            return asked.shell_complete(inner, incomplete)
+        return (run if incomplete.startswith("-") else run.params[0]).shell_complete(inner, incomplete)
 
 
 def launch(

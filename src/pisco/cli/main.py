@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from pisco.cli.agent import agent, server
 from pisco.cli.attack import attack
@@ -15,6 +14,7 @@ from pisco.cli.check import check
 from pisco.cli.compare import compare, tune
 from pisco.cli.console import (
     Command,
+    Group,
     drop_stdout,
     keep_interrupts,
     keep_stdout,
@@ -25,7 +25,7 @@ from pisco.cli.console import (
 from pisco.cli.demo import demo
 from pisco.cli.diagnose import diagnose
 from pisco.cli.federation import app as federation
-from pisco.cli.launch import launch
+from pisco.cli.launch import Launch, launch
 from pisco.cli.network import network
 from pisco.cli.plan import plan
 from pisco.cli.playground import playground
@@ -39,7 +39,7 @@ from pisco.cli.run import run
 _TYPERS_OWN: tuple[type[BaseException], ...] = (typer.Exit, typer.Abort, *typer.BadParameter.__mro__[:3])
 
 
-class _Commands(TyperGroup):
+class _Commands(Group):
     """Errors that a user can fix become one line on stderr and an exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -131,7 +131,7 @@ for _name, _command in {
     "relay": relay,
 }.items():
     app.command(_name, cls=Command)(_command)
-app.command("launch", cls=Command, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
+app.command("launch", cls=Launch, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(launch)
 app.add_typer(federation, name="federation")
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pisco.cli.completion import listed
-from pisco.cli.console import key_values, note, print_table, say, say_json
+from pisco.cli.console import key_values, note, picture, print_table, say, say_json
+
+DEGREES = {
+    "degree": "degree",
+    "out_degree": "out-degree (an agent sends to)",
+    "in_degree": "in-degree (an agent hears)",
+}
 
 
 def network(
@@ -30,7 +37,7 @@ def network(
     options: Annotated[
         list[str] | None, typer.Option("--option", metavar="KEY=VALUE", help="Any other option of graph or weights.")
     ] = None,
-    picture: Annotated[
+    out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File for the picture (default: FAMILY-AGENTS.png).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
@@ -62,12 +69,17 @@ def network(
         rates = found["expected_mixing_rate"].items()
         shown = {
             "agents": f"{found['agents']}",
-            "edges": f"{found['edges']}",
-            "degree, least / mean / most": "{degree_min} / {degree_mean:.3g} / {degree_max}".format(**found),
+            "links, one way" if found["one_way"] else "edges": f"{found['edges']}",
+            **{
+                f"{words}, least / mean / most": f"{found[f'{name}_min']} / {found[f'{name}_mean']:.3g} / "
+                f"{found[f'{name}_max']}"
+                for name, words in DEGREES.items()
+                if f"{name}_min" in found
+            },
             "connected": "yes" if parts == 1 else f"no, {parts} components",
             "mixing rate λ_w": f"{found['mixing_rate']:.6g}",
             **{f"λ_p with the server at p = {p}": f"{rate:.6g}" for p, rate in rates},
-            "smallest eigenvalue of W": f"{round(found['smallest_eigenvalue'], 12):.6g}",
+            "smallest eigenvalue of W": f"{round(found['smallest_eigenvalue'], 12) + 0.0:.6g}",
         }
         print_table(f"{found['network']}, {found['weights']} weights", ("", ""), shown.items(), right=(1,))
     if parts > 1:
@@ -75,7 +87,6 @@ def network(
             f"warning: {found['network']} has {parts} components, so agents can only agree "
             "through the server; use another seed, more edges, or a server schedule"
         )
-    if picture is not None or built.num_agents <= DRAW_UP_TO:
-        picture = picture or Path(f"{Path(family).stem}-{built.num_agents}.png")
-        plot_network(built.graph, built.weights, picture)
-        (note if as_json else say)(f"picture: {picture}")
+    if out is not None or built.num_agents <= DRAW_UP_TO:
+        usual = f"{Path(family).stem}-{built.num_agents}.png"
+        picture(out, usual, partial(plot_network, built.graph, built.weights), note if as_json else say)

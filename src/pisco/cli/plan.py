@@ -15,6 +15,7 @@ import typer
 from pisco.cli.completion import listed
 from pisco.cli.console import cell, err, note, print_table, say, say_json, use_compilation_cache
 from pisco.cli.options import Experiment, Json, NumRounds, Set, load_experiment
+from pisco.display import plural
 
 if TYPE_CHECKING:
     from pisco.costs import Prices
@@ -120,9 +121,9 @@ def plan(
     found = planned.plan
     if not found.reachable:
         note(
-            f"warning: the target is out of reach in {config.run.rounds} rounds: the best value of any pilot run is "
-            f"{found.lowest:.3g}, and there the curves are flat; give an easier --target, larger batches, or, if "
-            "gradients are noisy, many more rounds with smaller steps"
+            f"warning: the target is out of reach in {plural(config.run.rounds, 'round')}: the best value of any pilot "
+            f"run is {found.lowest:.3g}, and there the curves are flat; give an easier --target, larger batches, or, "
+            "if gradients are noisy, many more rounds with smaller steps"
         )
     elif not found.measured:
         note(
@@ -197,7 +198,7 @@ def _show(planned: Planned, experiment: str) -> None:
         "rounds to the target": cell(found.rounds),
         words + " to the target": cell(found.price),
         "how that is known": _known(found),
-        "run without diverging for": f"{found.checked_rounds} rounds",
+        "run without diverging for": plural(found.checked_rounds, "round"),
     }
     if not math.isnan(found.stable_limit):
         rows["stable η_l at x⁰, in theory"] = f"{found.stable_limit:.3g}"
@@ -228,7 +229,7 @@ def _show(planned: Planned, experiment: str) -> None:
         f"estimated at x⁰: L = {e.smoothness:.3g} (steepest agent {e.agent_smoothness:.3g}, after a descent "
         f"{e.end_smoothness:.3g}), σ² = {e.noise:.3g}, ζ² = {e.heterogeneity:.3g}, f(x⁰) − f* ≥ {e.gap:.3g}"
     )
-    say(f"{found.pilots} settings tried in pilot runs, {found.diverged} of them diverged")
+    say(f"{plural(found.pilots, 'setting')} tried in pilot runs, {found.diverged} of them diverged")
 
 
 def _known(found: Plan) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from pisco.cli.completion import experiments, listed
 from pisco.cli.console import note, print_table, progress_bar, say, say_json, use_compilation_cache
+from pisco.display import plural
 
 if TYPE_CHECKING:
     from pisco.experiments import Config
@@ -121,7 +122,7 @@ def run(
     if result.interrupted:
         if group.leads:
             note(
-                f"interrupted after {result.rounds} of {config.run.rounds} rounds; "
+                f"interrupted after {result.rounds} of {plural(config.run.rounds, 'round')}; "
                 f"continue with `pisco run --resume {quote(str(folder))}`"
             )
         raise typer.Exit(130)
@@ -155,7 +156,7 @@ def _report(result: Result, folder: Path, config: Config, as_json: bool, note_fi
         say_json(_record(result, folder, config))
         return
     seeds = f"{len(result.seeds)} seeds" if len(result.seeds) > 1 else f"seed {next(iter(result.seeds))}"
-    title = f"{config.name}: {result.rounds} rounds, {seeds}, {result.seconds:.1f} s"
+    title = f"{config.name}: {plural(result.rounds, 'round')}, {seeds}, {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder}")
     say(f"next: pisco report {quote(str(folder))}")

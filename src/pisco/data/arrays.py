@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from pisco.errors import InputError
+from pisco.errors import InputError, a_kind_of
 
 
 def _plain(where: str, value: Any) -> np.ndarray:
@@ -69,12 +69,12 @@ def refuse_items(what: str, tree: Any) -> None:
     for leaf in jax.tree.leaves(tree):
         if hasattr(leaf, "__iter__") and not (hasattr(leaf, "__getitem__") or hasattr(leaf, "__array__")):
             raise InputError(
-                f"{what} holds a {type(leaf).__name__}, which makes its own batches, but pisco asks for samples by "
+                f"{what} holds {a_kind_of(leaf)}, which makes its own batches, but pisco asks for samples by "
                 "number; give the data set behind it"
             )
         if hasattr(leaf, "__getitem__") and not hasattr(leaf, "__array__") and not isinstance(leaf, Sequence):
             raise InputError(
-                f"{what} holds a {type(leaf).__name__}, which is no array; give arrays, or as data a list with one "
+                f"{what} holds {a_kind_of(leaf)}, which is no array; give arrays, or as data a list with one "
                 "data set of samples for every agent"
             )
 

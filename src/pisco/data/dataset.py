@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError, check_number
 
 
@@ -128,9 +129,9 @@ class Dataset:
         return replace(self, features=self.features[train], labels=self.labels[train], **held)
 
     def __repr__(self) -> str:
-        samples = f"{self.num_samples} samples of shape {self.features.shape[1:]} {self.features.dtype}"
+        samples = f"{plural(self.num_samples, 'sample')} of shape {self.features.shape[1:]} {self.features.dtype}"
         test = "" if self.test_labels is None else f", {len(self.test_labels)} for testing"
-        return f"Dataset({self.name!r}, {samples}{test}, {self.num_classes} classes)"
+        return f"Dataset({self.name!r}, {samples}{test}, {plural(self.num_classes, 'class', 'classes')})"
 
 
 def check_labels(what: str, labels: Any) -> np.ndarray:

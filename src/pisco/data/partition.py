@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from pisco.data.dataset import Dataset, check_labels
+from pisco.display import plural
 from pisco.errors import InputError, check_counts, check_number
 from pisco.registry import Registry, options
 
@@ -53,7 +54,7 @@ def by_label(labels: Any, agents: int) -> Parts:
         samples = np.flatnonzero(ranks == rank)
         if len(samples) < count:
             raise InputError(
-                f"label {values[rank]} has {len(samples)} samples for its {count} agents; "
+                f"label {values[rank]} has {plural(len(samples), 'sample')} for its {plural(count, 'agent')}; "
                 "use fewer agents or the partition 'sorted'"
             )
         parts += np.array_split(samples, count)
@@ -213,7 +214,8 @@ def _check(labels: Any, agents: Any) -> tuple[np.ndarray, int]:
     labels = check_labels("labels", labels)
     check_counts(agents=agents)
     if agents > len(labels):
-        raise InputError(f"{agents} agents cannot share {len(labels)} samples; use at most {len(labels)} agents")
+        samples = plural(len(labels), "sample")
+        raise InputError(f"{agents} agents cannot share {samples}; use at most {plural(len(labels), 'agent')}")
     return labels, int(agents)
 
 

@@ -14,7 +14,7 @@ from pisco.data.files import load_libsvm, load_npz
 from pisco.data.storage import Record
 from pisco.data.tables import SUFFIXES, load_table
 from pisco.data.text import load_texts
-from pisco.errors import InputError, suggest
+from pisco.errors import InputError, a_kind_of, suggest
 from pisco.registry import Registry
 
 DATASETS = Registry[Callable[..., Dataset]](
@@ -42,10 +42,11 @@ _PACKED = (".gz", ".bz2", ".xz")
 
 
 def load(name_or_path: str | Path, **options: Any) -> Dataset:
-    """Load a dataset by name (`DATASETS`), from a file (.csv, .parquet, .npz, LIBSVM), or by "my_data.py:function".
+    """Load a dataset by name (`DATASETS`), from a file, or by "my_data.py:function".
 
-    A folder is one of texts, an author a file (`load_texts`). As LIBSVM's own files are named, a file with `.t` added
-    beside a LIBSVM file is taken as its test part.
+    Files are tables (.csv, .tsv, .parquet), archives (.npz) and LIBSVM text. A folder is one of texts, an author a
+    file (`load_texts`). As LIBSVM's own files are named, a file with `.t` added beside a LIBSVM file is taken as its
+    test part.
 
     Args:
         name_or_path: the name or the path.
@@ -65,7 +66,7 @@ def load(name_or_path: str | Path, **options: Any) -> Dataset:
     given = registry.fit(f"dataset {registry.label(str(name_or_path))!r}", held | takes, options)
     loaded = loader(**{name: value for name, value in given.items() if name in takes})
     if not isinstance(loaded, Dataset):
-        raise InputError(f"{name_or_path} gives a {type(loaded).__name__}, expected a pisco.data.Dataset")
+        raise InputError(f"{name_or_path} gives {a_kind_of(loaded)}, expected a pisco.data.Dataset")
     return _held_out(loaded, **{name: value for name, value in given.items() if name in held})
 
 

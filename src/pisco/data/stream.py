@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pisco.display import plural
 from pisco.errors import InputError, brief
 from pisco.tree import like_one
 from pisco.trouble import Trouble
@@ -60,12 +61,12 @@ class _Items:
 
     def gather(self, rows: np.ndarray) -> Any:
         if (held := len(self.samples)) < self.size:
-            raise InputError(f"there are {held} samples now, and there were {self.size} before")
+            raise InputError(f"there are {plural(held, 'sample')} now, and there were {self.size} before")
         many = getattr(self.samples, "__getitems__", None)
         each = [int(row) for row in rows]
         got = many(each) if many is not None else [self.samples[row] for row in each]
         if len(got) != len(each):
-            raise InputError(f"it returned {len(got)} samples, expected {len(each)}")
+            raise InputError(f"it returned {plural(len(got), 'sample')}, expected {len(each)}")
 
         def stacked(*leaves):
             return np.stack([np.asarray(leaf) for leaf in leaves])

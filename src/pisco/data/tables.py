@@ -1,4 +1,4 @@
-"""Datasets from tables: CSV text and Parquet, numbers in columns and one column of labels."""
+"""Datasets from tables: CSV text, with commas or tabs, and Parquet, numbers in columns and one column of labels."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ import numpy as np
 
 from pisco.data.dataset import Dataset, small_dtype
 from pisco.data.storage import read_bytes
+from pisco.display import plural
 from pisco.errors import InputError, path_of, suggest
 
-SUFFIXES = (".csv", ".parquet")
+SUFFIXES = (".csv", ".tsv", ".parquet")
 
 Columns = dict[str, np.ndarray]
 """Every column by its name, as numbers or as texts."""
 
 
 def load_table(path: str | Path, label: str | None = None, drop: Sequence[str] | None = None) -> Dataset:
-    """Read a table with named columns, .csv or .parquet: one column is the label, the others are numbers.
+    """Read a table with named columns, .csv, .tsv (tabs in place of commas) or .parquet: one column is the label,
+    the others are numbers.
 
     The names are the first line of a CSV file; names that end in .gz, .bz2 or .xz are decompressed. Labels that are
     whole numbers stay as they are; texts are numbered in sorted order, and kept as `Dataset.classes`. Features become
@@ -104,24 +106,25 @@ def _check_numbers(path: Path, name: str, column: np.ndarray) -> None:
 
 
 def _csv(path: Path) -> Columns:
+    mark, marks = ("\t", "tabs") if ".tsv" in path.suffixes else (",", "commas")
     try:
         text = read_bytes(path).decode("utf-8-sig")
-        lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
         rows = [(lines.line_num, row) for row in lines if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not CSV text in UTF-8 ({error}); save it again as such") from error
     if len(rows) < 2:
         raise InputError(f"{path} has no samples; give a line of column names, then one line a sample")
     names = [name.strip() for name in rows[0][1]]
-    other = next((mark for mark in ";\t|" if len(names) == 1 and mark in names[0]), None)
+    other = next((each for each in ",;\t|" if each != mark and len(names) == 1 and each in names[0]), None)
     if other is not None:
-        raise InputError(f"the columns of {path} are separated by {other!r}; separate them with commas")
+        raise InputError(f"the columns of {path} are separated by {other!r}; separate them with {marks}")
     _check_names(path, names)
     for number, row in rows[1:]:
         if len(row) != len(names):
             raise InputError(
-                f"line {number} of {path} has {len(row)} values, expected {len(names)} as in its first line; "
-                "separate them with commas, and put quotes around one that holds a comma"
+                f"line {number} of {path} has {plural(len(row), 'value')}, expected {len(names)} as in its first line; "
+                f"separate them with {marks}, and put quotes around one that holds a {marks[:-1]}"
             )
     return {name: _column([row[at].strip() for _, row in rows[1:]]) for at, name in enumerate(names)}
 

@@ -69,6 +69,8 @@ class Frames:
 def about_agents(problem: Problem, network: Network) -> dict[str, np.ndarray]:
     """Links, places and labels by name; empty for more agents than a picture can show.
 
+    One-way links are pairs of a sender and a receiver.
+
     >>> import pisco
     >>> world = pisco.problems.quadratic([[[1.0]], [[1.0]]], [[0.0], [2.0]])
     >>> sorted(about_agents(world, pisco.Network.path(2)))
@@ -79,7 +81,9 @@ def about_agents(problem: Problem, network: Network) -> dict[str, np.ndarray]:
         return {}
     known = {"num_agents": np.asarray(graph.num_agents)}
     if graph.num_edges <= LINKS_UP_TO:
-        known["edges"] = graph.edges
+        known["edges"] = graph.edges if graph.arcs is None else graph.arcs
+    if graph.one_way:
+        known["one_way"] = np.asarray(True)
     if graph.positions is not None:
         known["positions"] = graph.positions
     return known | _labels(problem)

@@ -10,7 +10,7 @@ from pisco.problems.gradient import in_turn
 
 
 class DebugEngine:
-    """Engine `debug`: what `scan` compiles runs as it is written, slowly; its loops and branches are Python's."""
+    """What `scan` compiles runs as plain Python, slowly: for a debugger, or for print in a loss of your own."""
 
     name = "debug"
     group: ProcessGroup = Alone()

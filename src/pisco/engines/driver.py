@@ -18,6 +18,7 @@ import numpy as np
 from pisco.clock import Clock
 from pisco.clock.stopwatch import Stopwatch
 from pisco.costs import MessageSizes, message_sizes
+from pisco.display import plural
 from pisco.engines import checkpoint, private
 from pisco.engines.evaluate import check_state_metrics
 from pisco.engines.feeder import feeding
@@ -221,7 +222,7 @@ def drive(
             if failure is not None:  # what was computed is kept
                 if not done:
                     raise failure
-                warnings.warn(f"{failure}; the run ends after {done} rounds{go_on}", stacklevel=3)
+                warnings.warn(f"{failure}; the run ends after {plural(done, 'round')}{go_on}", stacklevel=3)
                 stopping = True
                 break
             if progress:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from pisco.convolutions.rewrite import with_fast_convolutions
-from pisco.errors import InputError, brief
+from pisco.errors import InputError, a_kind_of, brief
 from pisco.metrics import AGENTS, METRICS, STATE, TEST, Metric, one_number
 from pisco.networks.placement import EVERYBODY, Placement
 from pisco.parts import LOCAL, LOCAL_BUFFERS, only, over
@@ -141,7 +141,7 @@ def with_params(state: State, params: Params) -> State:
     if dataclasses.is_dataclass(state):
         return dataclasses.replace(state, **changes)  # type: ignore[type-var]
     if not hasattr(state, "_replace"):
-        raise InputError(f"the state is a {type(state).__name__}, whose buffers cannot be renewed; use a NamedTuple")
+        raise InputError(f"the state is {a_kind_of(state)}, whose buffers cannot be renewed; use a NamedTuple")
     return state._replace(**changes)  # type: ignore[attr-defined]
 
 

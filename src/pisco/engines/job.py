@@ -13,8 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import numpy as np
 
+from pisco.display import plural
 from pisco.engines.process_group import ProcessGroup
-from pisco.errors import InputError, check_counts, check_number
+from pisco.errors import InputError, check_batch_size, check_number
 from pisco.guarding.watch import Names
 from pisco.networks.network import Network
 from pisco.networks.rounds import Gossip, Links
@@ -59,7 +60,8 @@ def check_kinds(**given: Any) -> None:
             raise InputError(f"{name} is {value!r}, expected one such as {example}")
     counted = [given[name].num_agents for name in ("problem", "network") if name in given]
     if len(set(counted)) > 1:
-        raise InputError(f"the problem has {counted[0]} agents and the network {counted[1]}; give both the same number")
+        has = plural(counted[0], "agent")
+        raise InputError(f"the problem has {has} and the network {counted[1]}; give both the same number")
 
 
 def attendance(network: Network, *, rounds: int, seed: int = 0) -> np.ndarray:
@@ -88,13 +90,13 @@ class Job:
 
     def __post_init__(self) -> None:
         check_kinds(problem=self.problem, network=self.network)
+        check_batch_size(self.batch_size)
         if self.batch_size is not None:
-            check_counts(batch_size=self.batch_size)
             object.__setattr__(self, "batch_size", int(self.batch_size))
             if self.batch_size > self.problem.min_size:
                 raise InputError(
-                    f"batch_size is {self.batch_size}, but an agent has only {self.problem.min_size} samples; "
-                    'use a smaller batch, or batch_size=None (in files "full") for all of them'
+                    f"batch_size is {self.batch_size}, but an agent has only {plural(self.problem.min_size, 'sample')}"
+                    '; use a smaller batch, or batch_size=None (in files "full") for all of them'
                 )
         elif self.problem.renews and self.problem.min_size != self.problem.max_size:
             raise InputError("a loss with buffers needs whole batches, and agents' sizes differ; give a batch_size")

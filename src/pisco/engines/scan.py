@@ -76,7 +76,9 @@ def _stacked(leaves: tuple[Any, ...]) -> Any:
 
 
 class ScanEngine:
-    """Engine `scan`. States are one carry per run, or one stacked carry where the runs are batched.
+    """All agents on one device, chunks of rounds compiled into one program: the usual engine, and the fastest there.
+
+    States are one carry per run, or one stacked carry where the runs are batched.
 
     batched: force or forbid batching the runs; by default accelerators batch when there are several. (A batched program
     computes both the gossip and the server's average of every round, and a convolution of runs and agents at once.)

@@ -14,6 +14,7 @@ import numpy as np
 
 from pisco import algorithms
 from pisco.data.registry import load as load_dataset
+from pisco.display import plural
 from pisco.engines.driver import Progress
 from pisco.engines.run import sweep
 from pisco.metrics import METRICS
@@ -116,7 +117,7 @@ def panels(results: Sequence[Result], records: Sequence[dict[str, Any]]) -> list
     }
     bars = Panel(
         "A few server rounds save most of the gossip",
-        f"chance that a round reaches the server (median of {records[0]['seeds']} seeds)",
+        f"chance that a round reaches the server (median of {plural(records[0]['seeds'], 'seed')})",
         "rounds until the target (bold: gossip saved)",
         bars=Bars([f"p = {point.label}" for point in POINTS], parts, notes=notes),
         legend="upper right",

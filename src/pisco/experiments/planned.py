@@ -148,16 +148,25 @@ def panels(planned: Planned) -> list[Panel]:
     network = planned.config.network.build()
     made = [
         Panel(
-            f"{words} to {found.target.column} {found.target.bound:g}, best setting for each p",
+            f"{words} of the best setting for each p,\nto {found.target}",
             "p (* predicted, not measured)",
             words,
-            bars=Bars(labels, parts, (GOSSIP, SERVER, COLOURS[3])),
+            bars=Bars(labels, parts, (GOSSIP, SERVER, COLOURS[3])) if known else None,
             levels=[Level("the plan", found.price, COLOURS[0])] if math.isfinite(found.price) else [],
         )
     ]
     if is_plain(network) and network.push is None:
         curve = Curve("network dependency", probs, network_dependency(network.mixing_rate, probs)[None], 2)
-        made.append(Panel("what the theory expects of the network", "p", "λ_p⁻²", [curve], log_x=True, log_y=True))
+        made.append(
+            Panel(
+                "what the theory expects of the network",
+                "p",
+                "network dependency λ_p⁻²",
+                [curve],
+                log_x=True,
+                log_y=True,
+            )
+        )
     return made
 
 

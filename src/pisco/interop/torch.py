@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from pisco.errors import InputError, brief
+from pisco.errors import InputError, a_kind_of, brief
 from pisco.interop.host import Local, Resident
 from pisco.interop.host import problem as host_problem
 from pisco.problems.problem import Problem
@@ -274,7 +274,7 @@ def _indexable(samples: Any) -> tuple[Any, Callable[[list[Any]], Any]]:
     plain = isinstance(sampler, data.SequentialSampler | data.RandomSampler)
     if sampler is not None and not (plain and getattr(sampler, "data_source", None) is dataset):
         raise InputError(
-            f"the loader chooses samples by a {type(sampler).__name__} of its own, but here samples of its whole data "
+            f"the loader chooses samples by {a_kind_of(sampler)} of its own, but here samples of its whole data "
             "set are drawn by number; give the data set of those you mean, as in torch.utils.data.Subset(dataset, rows)"
         )
     return dataset, collate

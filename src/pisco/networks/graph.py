@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError, check_number
 from pisco.memory import check_fits
 
@@ -63,7 +64,7 @@ class Graph:
             object.__setattr__(self, "positions", positions)
 
     def __repr__(self) -> str:
-        return f"Graph({self.name}, {self.num_agents} agents, {self.num_edges} edges)"
+        return f"Graph({self.name}, {plural(self.num_agents, 'agent')}, {plural(self.num_edges, 'edge')})"
 
     def called(self, name: str) -> Graph:
         """The same by this name, unless it has one of its own."""
@@ -79,6 +80,21 @@ class Graph:
     def degrees(self) -> np.ndarray:
         """The number of neighbours of each agent."""
         return np.bincount(self.edges.ravel(), minlength=self.num_agents)
+
+    @property
+    def out_degrees(self) -> np.ndarray:
+        """To how many others each agent sends."""
+        return self.degrees if self.arcs is None else np.bincount(self.arcs[:, 0], minlength=self.num_agents)
+
+    @property
+    def in_degrees(self) -> np.ndarray:
+        """How many others each agent hears.
+
+        >>> star = Graph(3, [(0, 1), (0, 2)], one_way=True)
+        >>> star.out_degrees.tolist(), star.in_degrees.tolist()
+        ([2, 0, 0], [0, 1, 1])
+        """
+        return self.degrees if self.arcs is None else np.bincount(self.arcs[:, 1], minlength=self.num_agents)
 
     def adjacency(self) -> csr_array:
         """The symmetric 0/1 matrix of the edges, as SciPy CSR in float64."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.display import card, span
+from pisco.display import card, plural, span
 from pisco.errors import InputError, check_number, choose
 from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
@@ -327,8 +327,14 @@ class Network:
         return getattr(self.varying, "__name__", repr(self.varying))
 
     def _repr_html_(self) -> str:
-        facts: dict[str, Any] = {"agents": self.num_agents, "edges": self.graph.num_edges}
-        facts |= {"degrees": span(self.graph.degrees.min(), self.graph.degrees.max())}
+        graph = self.graph
+        facts: dict[str, Any] = {"agents": self.num_agents}
+        if graph.arcs is None:
+            facts |= {"edges": graph.num_edges, "degrees": span(graph.degrees.min(), graph.degrees.max())}
+        else:
+            facts |= {"one-way links": len(graph.arcs)}
+            facts |= {"out-degrees": span(graph.out_degrees.min(), graph.out_degrees.max())}
+            facts |= {"in-degrees": span(graph.in_degrees.min(), graph.in_degrees.max())}
         facts |= {"weights": self.weights_name, "server": self.server, **self._unusual}
         if self.num_agents <= 500:  # a large graph's takes a while
             facts["mixing rate λ_w"] = f"{self.mixing_rate:.4g}"
@@ -351,6 +357,6 @@ class Network:
     def __repr__(self) -> str:
         unusual = "".join(f"{name}={text}, " for name, text in self._unusual.items())
         return (
-            f"Network({self.graph.name}, {self.graph.num_edges} edges, "
+            f"Network({self.graph.name}, {plural(self.graph.num_edges, 'edge')}, "
             f"weights={self.weights_name}, {unusual}server={self.server!r})"
         )

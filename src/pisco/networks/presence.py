@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError, check_number
 from pisco.networks.files import MATRIX_FILES, read_matrix
 from pisco.networks.schedules import as_structure, traced
@@ -74,7 +75,7 @@ class Masks(Presence):
         return jnp.asarray(self.rows)[jnp.minimum(round_index, self.rows.shape[0] - 1)]
 
     def __repr__(self) -> str:
-        return f"masks of {self.rows.shape[0]} rounds"
+        return f"masks of {plural(self.rows.shape[0], 'round')}"
 
 
 @jax.tree_util.register_static

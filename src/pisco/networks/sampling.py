@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError, check_counts
 
 __all__ = ["Sampling", "sample", "sample_groups"]
@@ -60,6 +61,7 @@ def sample_groups(reporters: int, *, groups: Sequence[int]) -> Sampling:
     if labels.min() < 0 or not sizes.all():
         raise InputError(f"groups {sorted(set(labels.tolist()))} do not number the clusters 0, 1, … without a gap")
     if reporters > sizes.min():
-        raise InputError(f"reporters is {reporters}, but a group has only {sizes.min()} agents; sample fewer")
+        least = plural(int(sizes.min()), "agent")
+        raise InputError(f"reporters is {reporters}, but a group has only {least}; sample fewer")
     quotas = np.full(len(sizes), int(reporters))
     return Sampling(*(jnp.asarray(a, jnp.int32) for a in (labels, quotas, sizes)))

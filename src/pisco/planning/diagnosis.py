@@ -15,7 +15,7 @@ from jax.tree_util import tree_map_with_path
 
 from pisco.algorithms.optimizers import Optimizer
 from pisco.engines.job import check_kinds
-from pisco.errors import InputError, check_counts
+from pisco.errors import InputError, check_batch_size, check_counts
 from pisco.networks.network import Network
 from pisco.networks.spectral import expected_mixing_rate
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, name_of, names_of, whole
@@ -112,8 +112,7 @@ def diagnose(
     """
     check_kinds(problem=problem, network=network)
     check_counts(rounds=rounds, local_steps=local_steps)
-    if batch_size is not None:
-        check_counts(batch_size=batch_size)
+    check_batch_size(batch_size)
     p = network.server.probability
     if p is None:
         raise InputError(

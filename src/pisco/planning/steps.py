@@ -19,6 +19,7 @@ import numpy as np
 from pisco.engines.history import ABSURD
 from pisco.engines.job import Job, Run, check_kinds, even_chunk, next_segment
 from pisco.engines.scan import ScanEngine
+from pisco.errors import check_batch_size
 from pisco.networks.network import Network
 from pisco.networks.spectral import DENSE_UP_TO, is_symmetric
 from pisco.planning.settings import is_plain, rule_of
@@ -86,6 +87,7 @@ def check_step(
     True
     """
     check_kinds(algorithm=algorithm, problem=problem, network=network)
+    check_batch_size(batch_size)
     p = network.server.probability
     rule = rule_of(algorithm, p) if p is not None and is_plain(network) else None
     if rule is None:

@@ -14,7 +14,7 @@ from jax import lax
 from pisco.convolutions.rewrite import with_fast_convolutions
 from pisco.data.arrays import as_arrays, common_length, flatten_agents
 from pisco.data.stream import STREAM_BYTES, Stream, StreamRows, everything, stream_of, test_rows
-from pisco.display import card, span
+from pisco.display import card, plural, span
 from pisco.errors import InputError, check_counts, choose
 from pisco.metrics import AGENTS, COST, METRICS, TEST, Metric, as_metrics
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Kinds, names_of, whole
@@ -361,7 +361,7 @@ class Problem:
         return card(f"Problem: {self.name}", facts | {"samples in a measurement": f"{self.num_measured:,}"})
 
     def __repr__(self) -> str:
-        return f"Problem({self.name}: {self.num_agents} agents, {self.num_samples} samples)"
+        return f"Problem({self.name}: {plural(self.num_agents, 'agent')}, {plural(self.num_samples, 'sample')})"
 
     def tree_flatten(self):
         start, drawn = (None, self.start) if self.draws_start else (self.start, None)

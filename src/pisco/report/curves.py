@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pisco.networks.graph import Graph
-from pisco.report.drawing import places_of, segments
+from pisco.report.drawing import heads, places_of, segments
 from pisco.report.panels import HUGE, failures_last
 from pisco.report.plots import labels_of
 from pisco.results import measured
@@ -102,14 +102,22 @@ def _network(result: Result, budget: int) -> dict[str, Any]:
     if "num_agents" not in known:
         return {"absent": "this result does not describe its agents: there were too many, or it is an older result"}
     edges = known.get("edges", np.zeros((0, 2), int))
-    graph = Graph(int(known["num_agents"]), edges, positions=known.get("positions"))
+    one_way = "one_way" in known
+    graph = Graph(int(known["num_agents"]), edges, positions=known.get("positions"), one_way=one_way)
     places = places_of(graph)
     lines: list[list[float | None]] = [[], []]
-    for segment in segments(graph, places):
+    drawn_lines = segments(graph, places)
+    for segment in drawn_lines:
         for axis in (0, 1):
             lines[axis] += [*rounded(segment[:, axis], 3), None]
     drawn: dict[str, Any] = {"x": rounded(places[:, 0], 3), "y": rounded(places[:, 1], 3), "links": lines}
-    drawn["degrees"] = graph.degrees.tolist()
+    drawn["degrees"] = [graph.out_degrees.tolist(), graph.in_degrees.tolist()] if one_way else [graph.degrees.tolist()]
+    if one_way:
+        tips = [
+            points for each in heads(graph, places, drawn_lines) for head in each for points in (head, [[np.nan] * 2])
+        ]
+        drawn["heads"] = [rounded(column, 4) for column in np.concatenate([np.zeros((0, 2)), *tips]).T]
+        drawn["note"] = "Links go one way, as their arrows show."
     if "edges" not in known:
         drawn["note"] = "The links are too many to be drawn."
     if "frame_errors" in known:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from pisco.networks.graph import Graph
@@ -36,6 +38,35 @@ def _sprung(graph: Graph) -> np.ndarray:
 def segments(graph: Graph, places: np.ndarray) -> list[np.ndarray]:
     """Links as lines; one that would run through other agents (a torus wrapping around) becomes an arc."""
     return [_curve(places[i], places[j], places) for i, j in graph.edges]
+
+
+def heads(graph: Graph, places: np.ndarray, lines: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """For every link the triangles that show where it leads: none, or one or two where links go one way.
+
+    They stand on the lines, before the agent who hears, so that they are seen however large agents are drawn.
+    """
+    found: list[list[np.ndarray]] = [[] for _ in lines]
+    if graph.arcs is None:
+        return found
+    keys = graph.edges[:, 0] * graph.num_agents + graph.edges[:, 1]
+    for sender, receiver in graph.arcs.tolist():
+        at = int(np.searchsorted(keys, min(sender, receiver) * graph.num_agents + max(sender, receiver)))
+        line = lines[at] if sender < receiver else lines[at][::-1]
+        length = float(np.hypot(*(line[-1] - line[0])))
+        if length > 1e-12:
+            share = max(0.62, 1 - 0.45 / length)
+            tip, before = _along(line, share), _along(line, share - 0.02)
+            ahead = (tip - before) / np.hypot(*(tip - before)) * min(0.08, 0.25 * length)
+            aside = 0.4 * np.array([-ahead[1], ahead[0]])
+            found[at].append(np.stack([tip, tip - ahead + aside, tip - ahead - aside, tip]))
+    return found
+
+
+def _along(line: np.ndarray, share: float) -> np.ndarray:
+    """The point of a line after this share of its points."""
+    at = share * (len(line) - 1)
+    low = min(int(at), len(line) - 2)
+    return line[low] + (at - low) * (line[low + 1] - line[low])
 
 
 def _curve(start: np.ndarray, end: np.ndarray, places: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from pisco.display import plural
 from pisco.errors import InputError
 from pisco.federation.roster import check_address, host_of, is_loopback
 from pisco.federation.runtime.holdup import QUIET
@@ -53,7 +54,7 @@ class FederationPage:
             styles=["report.css", "federation.css"],
             scripts=["helpers.js", "federation.js"],
             title=escape(plan.name),
-            subtitle=escape(f"{len(plan.names)} agents, {plan.rounds} rounds"),
+            subtitle=escape(f"{plural(len(plan.names), 'agent')}, {plural(plan.rounds, 'round')}"),
         )
 
     def news(self, seen: str) -> str | None:

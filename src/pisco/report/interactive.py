@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pisco.errors import writing
-from pisco.report.panels import Panel, PanelRows
+from pisco.report.panels import HEAD, POWER, SUBSCRIPT, Panel, PanelRows
 
 
 def interactive(rows: PanelRows, path: str | Path, title: str) -> Path:
@@ -30,10 +29,15 @@ def interactive(rows: PanelRows, path: str | Path, title: str) -> Path:
                 figure.add_trace(trace if trace["type"] == "heatmap" else trace | group, row=r, col=c)
                 named.add(name)
             x, y = _axes(panel)
-            figure.update_xaxes(title_text=panel.x_title, title_font_size=11, row=r, col=c, **x)
-            figure.update_yaxes(title_text=panel.y_title, title_font_size=11, row=r, col=c, **y)
-    look = {"barmode": "stack", "template": "plotly_white", "legend": {"orientation": "h", "y": -0.12}}
-    figure.update_layout(title=title, height=330 * down + 150, margin_t=120, **look)
+            figure.update_xaxes(title_text=_html(panel.x_title), title_font_size=11, row=r, col=c, **x)
+            figure.update_yaxes(title_text=_html(panel.y_title), title_font_size=11, row=r, col=c, **y)
+    named_by = next((panel.legend_title for row in rows for panel in row if panel.legend_title), "")
+    look = {
+        "barmode": "stack",
+        "template": "plotly_white",
+        "legend": {"orientation": "h", "yref": "container", "y": 0.02, "title": {"text": named_by}},
+    }
+    figure.update_layout(title=title, height=330 * down + 150, margin_t=120, margin_b=110, **look)
     path = Path(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,6 +48,7 @@ def interactive(rows: PanelRows, path: str | Path, title: str) -> Path:
 def _axes(panel: Panel) -> tuple[dict[str, Any], dict[str, Any]]:
     x: dict[str, Any] = {"type": "log"} if panel.log_x else {}
     y: dict[str, Any] = {"type": "log"} if panel.log_y else {}
+    x["exponentformat"] = y["exponentformat"] = "power"  # a millionth of a loss is no "1µ"
     if panel.percent:
         y["tickformat"] = ".0%"
     if panel.bars is not None:
@@ -105,7 +110,7 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
         yield {"type": "heatmap", "z": panel.image, "colorscale": "gray", "zmin": 0, "zmax": 1, "showscale": False}
     gap = np.full((1, 2), np.nan)
     for links in panel.links:
-        widths = np.round(links.widths, 1)
+        widths = np.round(links.widths, 2)
         for width in np.unique(widths):  # a line of plotly has one width
             chosen = [line for line, each in zip(links.lines, widths, strict=True) if each == width]
             x, y = np.concatenate([points for line in chosen for points in (line, gap)]).T
@@ -113,6 +118,10 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
             name = links.label if width == widths.max() else ""
             look = {"mode": "lines", "line": line, "hoverinfo": "skip", "name": name}
             yield {"type": "scatter", "x": x, "y": y} | look
+        if links.heads:
+            x, y = np.concatenate([points for head in links.heads for points in (head, gap)]).T
+            look = {"mode": "lines", "fill": "toself", "fillcolor": HEAD, "line": {"width": 0}}
+            yield {"type": "scatter", "x": x, "y": y, "hoverinfo": "skip"} | look
     if panel.agents is not None:
         agents, (x, y) = panel.agents, panel.agents.places.T
         look = {"marker": {"color": agents.colours, "size": 24 if agents.numbered else 8}}
@@ -122,9 +131,10 @@ def _traces(panel: Panel) -> Iterator[dict[str, Any]]:
 
 
 def _html(words: str) -> str:
-    """Powers and lines as a page writes them.
+    """Powers, subscripts and lines as a page writes them.
 
-    >>> _html("p = 10^-1.25")
-    'p = 10<sup>-1.25</sup>'
+    >>> _html("p = 10^-1.25"), _html("λ_w")
+    ('p = 10<sup>-1.25</sup>', 'λ<sub>w</sub>')
     """
-    return re.sub(r"\b10\^(-?[\d.]+)", r"10<sup>\1</sup>", words).replace("\n", "<br>")
+    powers = POWER.sub(r"10<sup>\1</sup>", words)
+    return SUBSCRIPT.sub(r"\1<sub>\2</sub>", powers).replace("\n", "<br>")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,10 @@ __all__ = ["Agents", "Bars", "Curve", "Heat", "Level", "LinkLines", "Panel", "Ti
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 # Not the colours of curves: a bar stands for a kind of link.
 GOSSIP, SERVER = "#B8C4CE", "#E69F00"
+POWER, SUBSCRIPT = re.compile(r"\b10\^(-?[\d.]+)"), re.compile(r"(?<!\w)([λTη])_(\w)(?!\w)")
+"""What words of panels write as 10^-0.5 and λ_w, and pictures and pages as formulas."""
+HEAD = "#3f4b59"
+"""The colour of arrowheads, darker than that of any link, so that they are seen on wide ones."""
 HUGE = 1e30
 """Values above this are not drawn: they would flatten everything else."""
 
@@ -124,6 +129,8 @@ class LinkLines(NamedTuple):
     colour: str
     dashed: bool = False
     label: str = ""
+    heads: Sequence[np.ndarray] = ()
+    """Closed triangles that show where links lead."""
 
 
 class Agents(NamedTuple):

@@ -11,7 +11,22 @@ import numpy as np
 
 from pisco.errors import InputError, path_of
 from pisco.report.interactive import interactive
-from pisco.report.panels import COLOURS, Agents, Bars, Curve, Heat, Level, LinkLines, Panel, PanelRows, Tiles, every_nth
+from pisco.report.panels import (
+    COLOURS,
+    HEAD,
+    POWER,
+    SUBSCRIPT,
+    Agents,
+    Bars,
+    Curve,
+    Heat,
+    Level,
+    LinkLines,
+    Panel,
+    PanelRows,
+    Tiles,
+    every_nth,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -66,7 +81,7 @@ def draw(
         for ax in places[len(row) :]:
             ax.set_visible(False)
     if named:
-        longest = max(len(re.sub(r"[${^}]", "", label)) for label in named)
+        longest = max(len(re.sub(r"[${^}_]", "", label)) for label in named)
         wide = int(8.7 * figure.get_figwidth() / (longest + 6))
         figure.legend(
             named.values(),
@@ -106,9 +121,9 @@ def draw_panel(ax: Axes, panel: Panel) -> None:
         _level(ax, level)
     if panel.percent:
         ax.yaxis.set_major_formatter("{x:.0%}")
-    ax.set_title(panel.title, fontsize=10)
-    ax.set_xlabel(panel.x_title, fontsize=9)
-    ax.set_ylabel(panel.y_title, fontsize=9)
+    ax.set_title(_formulas(panel.title), fontsize=10)
+    ax.set_xlabel(_formulas(panel.x_title), fontsize=9)
+    ax.set_ylabel(_formulas(panel.y_title), fontsize=9)
     if panel.legend and ax.get_legend_handles_labels()[0]:
         place = BESIDE.get(panel.legend, {"loc": panel.legend})
         ax.legend(frameon=False, fontsize=9, title=panel.legend_title or None, **place)
@@ -142,7 +157,7 @@ def _curve(ax: Axes, curve: Curve, panel: Panel) -> bool:
     alone = curve.points or len(x) == 1
     line = "none" if curve.points else DASHES[curve.index // len(COLOURS) % len(DASHES)]
     style: dict[str, Any] = {"color": curve.colour, "linestyle": line, "linewidth": 1.6, "markersize": 4.5}
-    ax.plot(x, middle, marker="o" if alone else None, label=_powers(curve.label), **style)
+    ax.plot(x, middle, marker="o" if alone else None, label=_formulas(curve.label), **style)
     if len(curve.y) > 1 and not curve.points:
         ax.fill_between(x, low, high, color=curve.colour, alpha=0.18, linewidth=0)
     return True
@@ -161,14 +176,14 @@ def _bars(ax: Axes, bars: Bars) -> None:
                 bar.set(hatch="///" if capped else "", edgecolor="white" if capped else "none")
         ends = ends + values
     step = every_nth(len(at))
-    shown = [_powers(label) for label in bars.labels][::step]
+    shown = [_formulas(label) for label in bars.labels][::step]
     if bars.horizontal:
         ax.set_yticks(at[::step], shown)
         ax.set_ylim(len(at) - 0.5, -0.5)
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.grid(False)
         return
-    ax.set_xticks(at[::step], shown)
+    ax.set_xticks(at[::step], shown, **_turned(ax, bars.labels[::step]))
     ax.grid(False, axis="x")
     top = float(ends.max(initial=0.0)) or 1.0
     if bars.interval is not None:
@@ -179,6 +194,16 @@ def _bars(ax: Axes, bars: Bars) -> None:
         ax.text(x, height + 0.015 * top, lines, ha="center", va="bottom", fontsize=8.5)
         ax.text(x, height + 0.12 * top, bold, ha="center", va="bottom", fontsize=12, weight="bold")
     ax.set_ylim(0, (1.2 if bars.notes else 1.08) * top)
+
+
+def _turned(ax: Axes, labels: Sequence[str]) -> dict[str, Any]:
+    """How labels below bars stand: aslant where they would run into one another."""
+    place = ax.get_subplotspec()
+    figure = ax.get_figure(root=True)
+    assert figure is not None
+    inches = figure.get_figwidth() / (1 if place is None else place.get_gridspec().ncols)
+    signs = sum(len(label.replace("^", "")) + 1 for label in labels)
+    return {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if signs > 11 * inches else {}
 
 
 def _level(ax: Axes, level: Level) -> None:
@@ -210,7 +235,7 @@ def _tiles(ax: Axes, tiles: Tiles) -> None:
                 shade = 0.15 + 0.55 * float(tiles.strength[row, column])
                 look: dict[str, Any] = {"facecolor": tiles.colours[kind], "edgecolor": "white", "alpha": shade}
                 ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, **look))
-            ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=6, linespacing=1.1)
+            ax.text(column, row, tiles.words[row][column], ha="center", va="center", fontsize=7.5, linespacing=1.1)
     for kind, colour in zip(tiles.kinds, tiles.colours, strict=True):
         ax.plot([], [], marker="s", linestyle="none", color=colour, alpha=0.6, label=kind)
     ax.set_xticks(range(len(tiles.across)), tiles.across)
@@ -221,11 +246,13 @@ def _tiles(ax: Axes, tiles: Tiles) -> None:
 
 
 def _links(ax: Axes, links: LinkLines) -> None:
-    from matplotlib.collections import LineCollection
+    from matplotlib.collections import LineCollection, PolyCollection
 
     style: Any = "dashed" if links.dashed else "solid"
     look: dict[str, Any] = {"colors": links.colour, "linestyles": style, "zorder": 1}
     ax.add_collection(LineCollection(list(links.lines), linewidths=links.widths, **look))
+    if links.heads:
+        ax.add_collection(PolyCollection(list(links.heads), facecolors=HEAD, linewidths=0, zorder=1.5))
     if links.label:
         widest = float(np.max(links.widths))
         ax.plot([], [], color=links.colour, linewidth=widest, linestyle=style, label=links.label)
@@ -236,7 +263,8 @@ def _agents(ax: Axes, agents: Agents) -> None:
     few = count <= 20
     area = (420 if few else 240) if agents.numbered else max(12.0, 6000 / count)
     edge = 1.5 if agents.numbered else 0.5
-    ax.scatter(*agents.places.T, s=area, c=agents.colours, edgecolors="white", linewidths=edge, zorder=2)
+    look: dict[str, Any] = {"edgecolors": "white", "linewidths": edge, "zorder": 2, "clip_on": False}
+    ax.scatter(*agents.places.T, s=area, c=agents.colours, **look)
     if agents.numbered:
         style: dict[str, Any] = {"ha": "center", "va": "center", "color": "white", "zorder": 3}
         for agent, (x, y) in enumerate(agents.places):
@@ -246,13 +274,13 @@ def _agents(ax: Axes, agents: Agents) -> None:
     ax.margins(0.08)
 
 
-def _powers(words: str) -> str:
-    """10^-1.25 as mathematics.
+def _formulas(words: str) -> str:
+    """Powers of ten and subscripts as mathematics.
 
-    >>> _powers("p = 10^-1.25"), _powers("p = 0.1")
-    ('p = $10^{-1.25}$', 'p = 0.1')
+    >>> _formulas("p = 10^-1.25"), _formulas("λ_w = 0.1"), _formulas("my_T_o")
+    ('p = $10^{-1.25}$', 'λ$_{w}$ = 0.1', 'my_T_o')
     """
-    return re.sub(r"\b10\^(-?[\d.]+)", r"$10^{\1}$", words)
+    return SUBSCRIPT.sub(r"\1$_{\2}$", POWER.sub(r"$10^{\1}$", words))
 
 
 def save(figure: Figure, path: str | Path) -> None:
@@ -268,6 +296,7 @@ def save(figure: Figure, path: str | Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path)
     except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
         raise InputError(
-            f"cannot write the picture {path} ({error}); use a folder you may write to and .png, .svg, .pdf or .html"
+            f"cannot write the picture {path} ({why}); use a folder you may write to and .png, .svg, .pdf or .html"
         ) from error

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from pisco.data.partition import label_counts
+from pisco.display import plural
 from pisco.errors import InputError
 from pisco.networks.graph import Graph, as_graph
-from pisco.report.drawing import places_of, segments
+from pisco.report.drawing import heads, places_of, segments
 from pisco.report.panels import Agents, Bars, Heat, LinkLines, Panel
 from pisco.report.picture import draw, draw_panel, save
 
@@ -57,7 +59,7 @@ def plot_labels(
     names = names if classes is None else list(classes)
     if len(names) != num_classes:
         raise InputError(f"{len(names)} class names were given for {num_classes} labels; name each label once")
-    heading = f"{title}\n{agents} agents, {counts.sum():,} samples"
+    heading = f"{title}\n{plural(agents, 'agent')}, {counts.sum():,} samples"
     if num_classes <= len(MANY):
         colours = TWO if num_classes <= len(TWO) else MANY
         numbers = [str(agent) for agent in range(agents)]
@@ -77,6 +79,8 @@ def plot_network(
     agent_colours: Any = None,
 ) -> Figure:
     """Draw a graph; with weights, a link is as wide as its |w_ij| and dashed where w_ij is negative.
+
+    One-way links have arrowheads.
 
     Args:
       graph: up to 500 agents.
@@ -102,22 +106,25 @@ def _links(graph: Graph, places: np.ndarray, weights: Any) -> list[LinkLines]:
     from pisco.networks.spectral import as_csr
     from pisco.networks.weights import check
 
-    lines, base = segments(graph, places), 1.6 if graph.num_edges < 200 else 0.7
+    lines, base = segments(graph, places), max(0.1, min(1.6, 160 / max(graph.num_edges, 1)))
+    pointing = heads(graph, places, lines)
     if weights is None or not graph.num_edges:  # no entries of a sparse matrix are no array
-        return [LinkLines(lines, np.full(len(lines), base), LINK)]
+        return [LinkLines(lines, np.full(len(lines), base), LINK, heads=list(chain(*pointing)))]
     i, j = graph.edges.T
     if graph.one_way:  # a line is as wide as the heavier of its directions
         values = np.maximum(*(np.asarray(as_csr(weights)[ends]).ravel() for ends in ((i, j), (j, i))))
     else:
         values = np.asarray(check(weights, graph)[i, j]).ravel()
-    widths = base * (0.3 + 2.7 * np.abs(values) / max(float(np.abs(values).max(initial=0)), 1e-12))
+    share = np.abs(values) / max(float(np.abs(values).max(initial=0)), 1e-12)
+    widths = base * (0.3 + (1.4 if graph.one_way else 2.7) * share)  # arrowheads stand on narrow lines
     found = []
     for sign, colour, word in ((1, LINK, "largest"), (-1, NEGATIVE, "most negative")):
         chosen = np.flatnonzero(values * sign > 0)
         if len(chosen):
             extreme = values[chosen[np.abs(values[chosen]).argmax()]]
             label = f"{word} weight {extreme:.3f}".replace("-", "−")
-            found.append(LinkLines([lines[k] for k in chosen], widths[chosen], colour, sign < 0, label))
+            shown, tips = [lines[k] for k in chosen], list(chain.from_iterable(pointing[k] for k in chosen))
+            found.append(LinkLines(shown, widths[chosen], colour, sign < 0, label, tips))
     return found
 
 

@@ -139,7 +139,8 @@ def _what_ran(result: Result, name: str) -> str:
     seeds = "one seed" if len(result.seeds) == 1 else f"{len(result.seeds)} seeds"
     parts = [f"{name}: {method or 'a method'}"]
     parts += [f"trained {settings['problem']}"] if settings.get("problem") else []
-    parts += [f"over a network ({network})"] if network else []
+    links = "a network with one-way links" if "one_way" in result.agents else "a network"
+    parts += [f"over {links} ({network})"] if network else []
     return " ".join(parts) + f" for {_rounds(number(result.rounds))}, with {seeds}."
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from pisco.errors import InputError, brief, check_counts, check_number
+from pisco.errors import InputError, brief, check_batch_size, check_counts, check_number
 from pisco.parts import LOCAL, LOCAL_BUFFERS, Parted, only, over
 from pisco.problems.blocks import weighted_total
 from pisco.problems.gradient import OfAgent, agent_loss
@@ -309,7 +309,8 @@ def estimate(
     (2.0, 3.0, 1.0, 0.0)
     """
     check_number("batches", batches, low=2, integer=True)
-    check_counts(samples=samples, batch_size=1 if batch_size is None else batch_size)
+    check_counts(samples=samples)
+    check_batch_size(batch_size)
     few = subsample(problem, samples, test=False, seed=seed)
     size = min(int(batch_size or 32), problem.min_size)
     key = jax.random.key(seed)

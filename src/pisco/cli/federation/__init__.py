@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from pisco.cli.console import Command
+from pisco.cli.console import Command, Group
 from pisco.cli.federation.audit import audit
 from pisco.cli.federation.changes import change, init
 from pisco.cli.federation.check import check
@@ -16,6 +16,7 @@ from pisco.cli.federation.replay import replay
 from pisco.cli.federation.show import show
 
 app = typer.Typer(
+    cls=Group,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

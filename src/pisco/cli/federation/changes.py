@@ -11,6 +11,7 @@ import typer
 from pisco.cli.completion import listed
 from pisco.cli.console import key_values, note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, pairs, refresh_kits
+from pisco.display import plural
 
 if TYPE_CHECKING:
     from pisco.federation.plan import Federation
@@ -159,7 +160,7 @@ def init(
         Authority.create(folder / AUTHORITY, plan.name)
     signed.save(folder, plan, folder / PLAN)
     network = f"{plan.network.graph}, {plan.network.schedule()!r}"
-    say(f"{plan.name}: {len(plan.roster)} agents, {network}, {plan.rounds} rounds")
+    say(f"{plan.name}: {plural(len(plan.roster), 'agent')}, {network}, {plural(plan.rounds, 'round')}")
     say(f"plan:      {folder / PLAN} (edit addresses there before the first kit is made)")
     secrets = [] if authority else ["key.pem signs everybody in"]
     if authority or sign_with:
@@ -225,7 +226,7 @@ def change(
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
     present = changed.epochs[-1]
-    say(f"from round {at} on: {len(present.members)} agents, {', '.join(present.names)}")
+    say(f"from round {at} on: {plural(len(present.members), 'agent')}, {', '.join(present.names)}")
     say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
     if action == "add":
         say(f"next: pisco federation issue {name} --dir {quote(str(home))}")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pisco.cli.console import say
+from pisco.display import plural
 
 
 def check(
@@ -31,5 +32,5 @@ def check(
     plan = opened.federation
     problem = read_problem(plan, data, module)
     check_problem(problem, plan.batch_size)
-    agreed = "its shape and labels" if plan.data is None else f"{len(plan.data.features)} features"
-    say(f"fits: {problem.num_samples} samples, checked against {agreed} of {plan.name}")
+    agreed = "its shape and labels" if plan.data is None else plural(len(plan.data.features), "feature")
+    say(f"fits: {plural(problem.num_samples, 'sample')}, checked against {agreed} of {plan.name}")

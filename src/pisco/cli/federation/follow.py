@@ -13,6 +13,7 @@ import typer
 
 from pisco.cli.completion import listed
 from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
+from pisco.display import plural
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -47,9 +48,9 @@ def status(
         say_json(told | {"held_up_by": held, "reported_by_members": REPORTED})
         return
     if once or not out().is_terminal:
-        out().print(_standing(found))
+        print_table(**_standing(found))
         return
-    with Live(_standing(found), console=out(), refresh_per_second=4) as live:
+    with Live(_live(found), console=out(), refresh_per_second=4) as live:
         while any(agent.round < found.rounds for agent in found.agents):
             time.sleep(1.0)
             try:
@@ -57,7 +58,7 @@ def status(
             except InputError as error:
                 note(f"{error}")
                 return
-            live.update(_standing(found))
+            live.update(_live(found))
 
 
 def try_(
@@ -112,7 +113,7 @@ def try_(
     plan = loopback.plan_here("try", agents, **tables)
     check_needs(plan.build_algorithm(), plan.network_of(plan.epochs[0]))
     here = loopback.Loopback(folder, plan, loopback.share_out("a9a", plan, folder / "data"))
-    note(f"{agents} agents and a server start as processes of their own; kits and logs are in {folder}")
+    note(f"{plural(agents, 'agent')} and a server start as processes of their own; kits and logs are in {folder}")
     try:
         here.start()
         opened = Kit.load(here.kit("server"))
@@ -120,7 +121,7 @@ def try_(
 
             def watch() -> None:
                 try:
-                    live.update(_standing(overview(opened, timeout=1.0)))
+                    live.update(_live(overview(opened, timeout=1.0)))
                 except InputError:
                     return  # not up yet, or already done
                 time.sleep(0.4)
@@ -134,7 +135,7 @@ def try_(
     if as_json:
         say_json({"folder": str(folder / "result"), "rounds": result.rounds, "final": final, "seconds": result.seconds})
         return
-    title = f"federation of {agents}: {result.rounds} rounds in {result.seconds:.1f} s"
+    title = f"federation of {agents}: {plural(result.rounds, 'round')} in {result.seconds:.1f} s"
     print_table(title, ("", ""), endings(result))
     say(f"saved in {folder / 'result'}")
     say(f"next: pisco report {quote(str(folder / 'result'))}")
@@ -159,28 +160,50 @@ def _records(found: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _standing(found: Any) -> Table:
-    from rich.text import Text
-
+def _standing(found: Any) -> dict[str, Any]:
+    """What `print_table` takes."""
     records = _records(found)
     private = any(record["epsilon"] is not None for record in records)
-    columns = ("agent", "round", "lag", *(("ε",) * private), "loss", "sent", "received", "last contact", "waits for")
-    shown = table(f"{found.federation_name}: {found.rounds} rounds", *columns, right=range(1, 7 + private))
+    rows = []
     for record in records:
         seconds = record["last_contact"]
-        shown.add_row(
-            record["name"],
-            str(record["round"]),
-            str(record["lag"]),
-            *([f"{record['epsilon']:.3g}" if record["epsilon"] is not None else ""] if private else []),
-            "" if math.isnan(record["loss"]) else f"{record['loss']:.4g}",
-            size(record["bytes_sent"]),
-            size(record["bytes_received"]),
-            "never" if math.isnan(seconds) else f"{seconds:.0f} s ago",
-            record["trouble"] or record["waiting_for"],
+        rows.append(
+            (
+                record["name"],
+                str(record["round"]),
+                str(record["lag"]),
+                *([f"{record['epsilon']:.3g}" if record["epsilon"] is not None else ""] if private else []),
+                "" if math.isnan(record["loss"]) else f"{record['loss']:.4g}",
+                size(record["bytes_sent"]),
+                size(record["bytes_received"]),
+                "never" if math.isnan(seconds) else f"{seconds:.0f} s ago",
+                record["trouble"] or record["waiting_for"],
+            )
         )
     held = f"{found.held_by} holds the others up: {found.held_why}\n" if found.held_by else ""
-    shown.caption = Text(
-        f"{held}everything except the last contact is what members report about themselves", justify="left"
-    )
+    return {
+        "title": f"{found.federation_name}: {plural(found.rounds, 'round')}",
+        "columns": (
+            "agent",
+            "round",
+            "lag",
+            *(("ε",) * private),
+            "loss",
+            "sent",
+            "received",
+            "last contact",
+            "waits for",
+        ),
+        "rows": rows,
+        "right": range(1, 7 + private),
+        "caption": f"{held}everything except the last contact is what members report about themselves",
+    }
+
+
+def _live(found: Any) -> Table:
+    from rich.text import Text
+
+    given = _standing(found)
+    shown = table(given["columns"], given["rows"], given["right"], room=out().width)
+    shown.title, shown.caption = (Text(given[name], justify="left") for name in ("title", "caption"))
     return shown

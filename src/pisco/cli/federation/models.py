@@ -10,6 +10,7 @@ import typer
 
 from pisco.cli.console import note, private_files, say
 from pisco.cli.federation.home import PLAN, Home, open_plan, refresh_kits
+from pisco.display import plural
 
 
 def collect(
@@ -46,7 +47,7 @@ def collect(
     made = models.collect(Kit.load(kit).federation, [Result.load(each) for each in results])
     with private_files():
         made.save(out)
-    say(f"the mean model of {len(results)} agents: {out}")
+    say(f"the mean model of {plural(len(results), 'agent')}: {out}")
     say(f"next: pisco federation export {quote(str(out))} --out model.npz")
 
 

@@ -83,7 +83,9 @@ def measure_now(carry, held, *, mesh, blocks, form):
 
 
 class ShardedEngine:
-    """Engine `sharded`: agents in blocks on `devices` devices of every process (all of them unless given).
+    """Agents shared out over several devices, also of several processes and hosts (see `pisco launch`).
+
+    They lie in blocks on `devices` devices of every process, on all of them unless given.
 
     Runs follow one another: several in flight would let two processes meet in different collectives.
     """

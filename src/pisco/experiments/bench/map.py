@@ -45,7 +45,7 @@ def write_map(scores: Scores, path: Path, ratios: Sequence[float] = RATIOS, curr
     """Draw the map."""
     rows = panels(scores, ratios, currency)
     heights = [0.55 * len(panel.tiles.down) + 1.2 for (panel,) in rows if panel.tiles is not None]
-    draw(rows, path, size=(10.0, 1.0), dpi=80, heights=heights)
+    draw(rows, path, size=(12.0, 1.0), dpi=120, heights=heights)
     return path
 
 

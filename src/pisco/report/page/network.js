@@ -58,10 +58,12 @@ function drawFrame() {
   const ticks = [];
   for (let power = Math.ceil(low); power <= high; power++) ticks.push(power);
   const lines = (x, y, color, width, dash = "solid") => ({ x, y, mode: "lines", line: { color, width, dash }, hoverinfo: "skip" });
+  const lit = now.gossip ? css("--accent") : css("--link");
   const narrow = byId("graph").clientWidth < 420;
   const apart = (level) => number(Number((10 ** (low + (level / 255) * (high - low))).toPrecision(2)));
   draw("graph", [
-    lines(net.links[0], net.links[1], now.gossip ? css("--accent") : css("--link"), (now.gossip ? 2.5 : 1.2) * (agents > 60 ? 0.4 : 1)),
+    lines(net.links[0], net.links[1], lit, (now.gossip ? 2.5 : 1.2) * (agents > 60 ? 0.4 : 1)),
+    ...(net.heads ? [{ ...lines(net.heads[0], net.heads[1], lit, 1), fill: "toself", fillcolor: lit }] : []),
     // Which agents it was is not kept, where it was not all of them.
     lines(rays[0], rays[1], now.server ? css("--mark") : "rgba(0,0,0,0)", agents > 60 ? 0.8 : 1.8, now.part ? "dot" : "solid"),
     { x: [SERVER[0]], y: [SERVER[1]], mode: "markers+text", text: ["server"], textposition: "top center", hoverinfo: "skip",
@@ -82,8 +84,8 @@ function drawFrame() {
   slider.setAttribute("aria-valuetext", words);
   if (frames && frames.round.length > 1) Plotly.relayout(byId("strip"), { shapes: [cursor(frames)] });
   if (byId("agents-details").open) {
-    byId("agents-table").replaceChildren(table(`Agents after round ${frames ? frames.round[frame] : 0}`, ["Agent", "Neighbours", "‖xᵢ − x̄‖², about"],
-      values.map((level, agent) => [String(agent), String(net.degrees[agent]), frames ? (level ? apart(level) : `≤ ${apart(0)}`) : "–"])));
+    byId("agents-table").replaceChildren(table(`Agents after round ${frames ? frames.round[frame] : 0}`, ["Agent", ...(net.heads ? ["Sends to", "Hears"] : ["Neighbours"]), "‖xᵢ − x̄‖², about"],
+      values.map((level, agent) => [String(agent), ...net.degrees.map((each) => String(each[agent])), frames ? (level ? apart(level) : `≤ ${apart(0)}`) : "–"])));
   }
 }
 function step(by) {

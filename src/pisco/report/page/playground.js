@@ -228,7 +228,7 @@ function restart() {
   run = new Pisco(agents.map((agent) => data.agents[agent.slot]), pairs, data.start, settings);
   run.least = lossAt(run);
   const rate = mixingRate(run.weights);
-  byId("facts").textContent = `Metropolis weights. Mixing rate λ_w = ${number(rate)}; with the server λ_p = ${number(rate + valid.p * (1 - rate))}.`
+  byId("facts").innerHTML = `Metropolis weights. Mixing rate λ<sub>w</sub> = ${number(rate)}; with the server λ<sub>p</sub> = ${number(rate + valid.p * (1 - rate))}.`
     + (rate < 1e-9 && !valid.p && agents.length > 1 ? " Parts of the network never hear of each other: without the server they cannot agree." : "");
   drawLegend();
   drawRun();

@@ -65,7 +65,8 @@
   }
 
   const show = (x) => x === Infinity ? "not reached" : x >= 1000 ? Math.round(x).toLocaleString("en") : String(+x.toPrecision(4));
-  const label = (score) => score.method + (score.p === null ? "" : `, p = ${score.p}`);
+  const fixed = (words) => words.replaceAll(" ", "\u00a0"); // "p = 0.1" stays on a line
+  const label = (score) => score.method + (score.p === null ? "" : `, ${fixed(`p = ${score.p}`)}`);
 
   function cell(row, text, tag = "td") {
     const made = document.createElement(tag);
@@ -94,18 +95,18 @@
     const priced = currency === "bytes" || currency === "messages";
     const ratios = priced ? data.ratios : [1];
     const head = document.createElement("tr");
-    cell(head, "network", "th");
-    ratios.forEach((ratio) => cell(head, priced ? `server × ${ratio}` : "cheapest", "th"));
+    cell(head, priced ? "network; price of the server" : "network", "th");
+    ratios.forEach((ratio) => cell(head, priced ? fixed(`× ${ratio}`) : "cheapest", "th"));
     at("map").tHead.replaceChildren(head);
     at("map").tBodies[0].replaceChildren(...rows.map((group) => {
       const row = document.createElement("tr");
       const methods = few(group) ? `, ${group.cells.length} methods` : "";
-      cell(row, `${group.network}, λ = ${+group.mixing_rate.toPrecision(2)}${methods}`, "th");
+      cell(row, `${group.network}, ${fixed(`λ = ${+group.mixing_rate.toPrecision(2)}`)}${methods}`, "th");
       ratios.forEach((ratio) => {
         const [first, second] = ranking(group, currency, ratio);
         const none = !first || first.cost === Infinity;
         const margin = second && second.cost !== Infinity ? second.cost / first.cost : Infinity;
-        const made = cell(row, none ? "–" : `${label(first)} × ${margin === Infinity ? "∞" : margin.toFixed(2)}`);
+        const made = cell(row, none ? "–" : `${label(first)} ${fixed(`× ${margin === Infinity ? "∞" : margin.toFixed(2)}`)}`);
         if (!none) made.style.background = tinted(data.kinds[first.kind], margin);
       });
       return row;
@@ -147,11 +148,14 @@
     drawMap(task, currency);
   }
 
-  at("keys").replaceChildren(...Object.entries(data.kinds).flatMap(([kind, colour]) => {
+  at("keys").replaceChildren(...Object.entries(data.kinds).map(([kind, colour]) => {
+    const entry = document.createElement("span");
+    entry.className = "entry";
     const key = document.createElement("span");
     key.className = "key";
     key.style.background = colour;
-    return [key, kind];
+    entry.append(key, kind);
+    return entry;
   }));
   fill(at("task"), [...new Set(groups.map((group) => group.task))]);
   for (const id of ["task", "network", "currency"]) at(id).addEventListener("change", draw);
