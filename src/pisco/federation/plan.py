@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -284,10 +284,10 @@ class Federation(Table):
         """What members do with messages that lie too far away."""
         return self.network.build_guard()
 
-    def quorum_at(self, round_index: int) -> int:
-        """How many must be present in a round; a roster that shrank below the quorum needs all of them."""
-        members = len(self.epoch_at(round_index).members)
-        return min(members, self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
+    def quorum_at(self, round_index: int, expelled: Collection[int] = ()) -> int:
+        """How many must be present in a round; fewer members than the quorum who are not expelled are all needed."""
+        there = {member.index for member in self.epoch_at(round_index).members}.difference(expelled)
+        return min(len(there), self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
 
     @property
     def fewest_reporters(self) -> int:

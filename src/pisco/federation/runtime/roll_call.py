@@ -159,6 +159,8 @@ class RollCall:
     def _roll(self, round_: int, attempt: int, stay: Iterable[int], now: float) -> Roll | None:
         """A roll of those who stay and of those who come, or None without a quorum."""
         mark, expelled = plan_mark(self.plan, round_), {*self.chain.head.expelled, *self._expelled}
+        if not may_expel(self.plan, round_, sorted(expelled)):
+            expelled = {*self.chain.head.expelled}  # those that were just named are too many once the roster shrinks
         off = tuple(sorted(expelled))
         if round_ == self.plan.rounds:
             return Roll(round_, 0, mark, (), off)
@@ -167,7 +169,7 @@ class RollCall:
         fits = plan_mark(self.plan, self.chain.head.round + 1)
         stay = {i for i in stay if i in members and self._here(i, now) and self._words[i].plan == fits}
         come = set(self._ready(self.chain.head.round + 1, now)) & members - set(self.chain.head.present)
-        quorum, fewest = self.plan.quorum_at(round_), self.plan.fewest_reporters
+        quorum, fewest = self.plan.quorum_at(round_, off), self.plan.fewest_reporters
         if not self.plan.tries_server(attempt):
             stay, come = stay & self.chain.joined, come & self.chain.joined  # who joins asks the server for a mean
         called = {i for i in stay | come if self._rests.get(i, now) <= now}
@@ -191,7 +193,7 @@ class RollCall:
         named = [*(self._words[i].waits_for for i in waiting), server_waits_for]
         waited_for = Counter(index for index in named if index in present)
         worst = max(waited_for, key=lambda i: (waited_for[i], not self._done(i), i), default=None)
-        spare = len(present) - self.plan.quorum_at(self.chain.head.round)
+        spare = len(present) - self.plan.quorum_at(self.chain.head.round, self.chain.head.expelled)
         if worst is None:  # they wait for the server, and it for nobody: its average does not get through to them
             return set(waiting) if len(waiting) <= spare else set()
         if not self._done(worst) or worst == server_waits_for:
