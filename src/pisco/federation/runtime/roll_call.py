@@ -60,6 +60,7 @@ class RollCall:
         self._blamers: dict[int, set[int]] = {}  # who has waited for each that was done
         self._noted = 0  # rolls whose paces are noted
         self._expelled: set[int] = set()  # to be left off from the next roll on
+        self.lacks = ""  # why no roll was called, when it was last tried
         for roll in rolls:
             self._add(roll)
         if self.chain.count:
@@ -175,7 +176,11 @@ class RollCall:
         called = {i for i in stay | come if self._rests.get(i, now) <= now}
         if len(called) < quorum or len(called & self.chain.joined) < fewest:
             called = stay | come
-        if len(called) < quorum or len(called & self.chain.joined) < fewest:
+        before = called & self.chain.joined
+        if len(called) < quorum or len(before) < fewest:
+            few = len(called) < quorum
+            need, there, who = (quorum, called, "are ready in time") if few else (fewest, before, "took part before")
+            self.lacks = f"round {round_} waits: it needs {need} members who {who}, and {len(there)} are there"
             return None
         if not attempt and self.chain.repeats(round_, called, self.plan):
             return self._roll(round_, 1, stay, now)  # without the server

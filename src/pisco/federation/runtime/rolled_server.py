@@ -196,8 +196,7 @@ class RolledServer(Server):
         if self.chain.head.round >= self.plan.rounds or opened is None:
             return
         if now - opened - deadline > SELDOM:
-            quorum = self.plan.quorum_at(self.reached, self.chain.head.expelled)
-            self._say(now, f"round {self.reached} waits: it needs {quorum} members who are ready in time")
+            self._say(now, self.call.lacks)
 
     def _say(self, now: float, line: str) -> None:
         if now - self._said > SELDOM:
