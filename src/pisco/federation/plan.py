@@ -250,6 +250,11 @@ class Federation(Table):
         """The index of every agent that is ever a member, founders first."""
         return {member.name: member.index for epoch in self.epochs for member in epoch.members}
 
+    @functools.cached_property
+    def starts(self) -> dict[str, int]:
+        """The first round of every agent that is ever a member."""
+        return {name: epoch.start for epoch in reversed(self.epochs) for name in epoch.names}
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every agent that is ever a member, founders first."""

@@ -285,8 +285,17 @@ class Ledger:
 
     def _front(self) -> int:
         # One who claims a round far ahead must not make a change of the roster, its own removal say, come too late.
-        first, second = sorted((0, 0, *(each["round"] for each in self._standing.values())))[:-3:-1]
-        return first if len(self.plan.names) == 1 else min(first, second + 1)
+        # Who waits to join stands at its first round, and nobody else has got that far.
+        standing = {name: each["round"] for name, each in self._standing.items()}
+        begun = {name: round_ for name, round_ in standing.items() if round_ > self.plan.starts.get(name, math.inf)}
+        first, second = sorted((0, 0, *begun.values()))[:-3:-1]
+        here = self.plan.epoch_at(second + 1).names
+        return begun.get(here[0], 0) if len(here) == 1 else min(first, second + 1)
+
+    def cancelled(self, name: str) -> bool:
+        """Whether somebody who waited to join is not in the plan any more."""
+        with self._lock:
+            return name in self._standing and name not in self.plan.starts
 
     def _going(self) -> list[str]:
         """Who is or will be a member; those who left are not shown any more."""
@@ -307,7 +316,7 @@ class Ledger:
         """The same in one line."""
         with self._lock:
             names = self._going()
-            rounds = [self._standing[name]["round"] for name in names if name in self._standing]
+            rounds = [self._believed(name)["round"] for name in names if name in self._standing]
         if not rounds:
             return "no agent has reported yet"
         here = f"{len(rounds)} of {len(names)} agents"

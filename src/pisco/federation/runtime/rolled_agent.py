@@ -166,7 +166,7 @@ class RolledAgent(Agent):
         plan = self.plan
         epoch, self._begun_by = plan.epoch_at(k), plan_mark(plan, k)
         if epoch.start != self.epoch.start:
-            self._enter(epoch)
+            self.enter(epoch)
         if epoch.member(self.name).at != self.address:
             at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")

@@ -82,6 +82,7 @@ class RolledServer(Server):
 
     def _roll(self, name: str, request: Ready, context: grpc.ServicerContext) -> Rolls:
         self.look_for_plan()
+        self.refuse_gone(name, context)
         if name not in self.plan.names:
             self.door.refuse(context, name, "it is not in the roster")
         if request.leaving:
