@@ -302,6 +302,11 @@ def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_
     assert "agent-4 sends vectors up to" in caplog.text and "agent-4 is left off" in caplog.text
     assert not any(f"agent-{i} sends" in caplog.text for i in range(4))
     assert bounded(ran)
+    assert "we are left off from round" in caplog.text and "we were left off: our result is that of" in caplog.text
+    (off,) = [each for each in ran.members["server"].ledger.overview().agents if each.trouble]
+    assert off.name == "agent-4" and off.trouble.startswith("left off")
+    own = [ran.results[f"agent-{i}"].history["loss"][-1] for i in range(4)]
+    assert ran.results["server"].history["loss"][-1] == pytest.approx(np.mean(own))
     for name in ("server", "agent-0"):
         noted = [line.facts for line in audit.read(tmp_path / "state" / name / audit.FILE) if line.kind == "expulsion"]
         assert [each["members"] for each in noted] == [[4]]

@@ -31,6 +31,7 @@ log = logging.getLogger("pisco.federation")
 
 FILE = "reports.json"
 SAVE_EVERY = 5.0
+LEFT_OFF = "left off every further roll: it was named for vectors that are too far off"
 METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
 """Names that may go into a table or onto a terminal."""
 MEASURED = re.compile(r"loss|epsilon|test_[A-Za-z0-9_ .:-]{1,55}")
@@ -62,6 +63,7 @@ class Ledger:
         self._mean = 0.0  # of the founders' samples, once it is known
         self._rolls: Callable[[], list[Roll]] | None = None
         self._called: Callable[[], Collection[int] | None] = lambda: None
+        self._expelled: Callable[[], Collection[int]] = tuple
         self._saved_at = time.monotonic()
         if self.path.exists():
             kept = read_json(self.path, "bring it back from a copy, or move it away: members report their rows again")
@@ -74,12 +76,18 @@ class Ledger:
             self._mean = kept.get("mean_samples", 0.0)
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
-    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int] | None]) -> None:
+    def attend(
+        self,
+        rolls: Callable[[], list[Roll]],
+        called: Callable[[], Collection[int] | None],
+        expelled: Callable[[], Collection[int]] = tuple,
+    ) -> None:
         """Who took part is known by these rolls, one a round; the others are as they last measured themselves.
 
-        `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others.
+        `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others. `expelled`
+        gives those of whom it leaves off for good.
         """
-        self._rolls, self._called = rolls, called
+        self._rolls, self._called, self._expelled = rolls, called, expelled
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan, with agents who join later."""
@@ -309,6 +317,8 @@ class Ledger:
     def _told(self, name: str) -> dict[str, Any]:
         """What a member is believed to say of itself, with the privacy that it has spent among its numbers."""
         said, rows = self._believed(name), self._rows[name]
+        if self.plan.indices[name] in self._expelled():
+            said |= {"trouble": LEFT_OFF}
         spent = rows[-1][1].get("epsilon") if rows else None
         return said if spent is None else said | {"times": said.get("times", {}) | {"epsilon": spent}}
 
@@ -339,6 +349,9 @@ class Ledger:
             # Who is gone for good cannot tell again what a killed server had not kept yet.
             gone = self.plan.gone_at(k - 1)
             members = (name for name in self._measuring(k) if name not in gone or k in rows[name])
+            # Who was left off for poison goes on from where it was: its numbers are none of the federation.
+            off = rolls[k - 1].expelled if rolls is not None and 0 < k <= len(rolls) else ()
+            members = (name for name in members if self.plan.indices[name] not in off)
             return [name for name in members if rolls is None or rows[name]]
 
         rounds = [

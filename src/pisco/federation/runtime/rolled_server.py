@@ -53,7 +53,11 @@ class RolledServer(Server):
         self.signature = b""
         self._calls: dict[int, object] = {}  # the newest question of every member
         self._said, self._began = -SELDOM, time.monotonic()
-        self.ledger.attend(self.attended, lambda: self.chain.head.present if self.chain.count else None)
+        self.ledger.attend(
+            self.attended,
+            lambda: self.chain.head.present if self.chain.count else None,
+            lambda: self.chain.head.expelled,
+        )
 
     @property
     def chain(self) -> Any:
