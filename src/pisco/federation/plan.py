@@ -221,8 +221,7 @@ class Federation(Table):
     def hash_at(self, round_index: int) -> str:
         """The hash of what holds in a round: without changes that come later, and without `closing`.
 
-        So agents that already have a new file and agents that still have the old one understand each other until the
-        change takes effect.
+        So agents with a new file and agents with the old one understand each other until the change takes effect.
         """
         return self._hashes[self.epochs.index(self.epoch_at(round_index))]
 
@@ -369,8 +368,7 @@ class Federation(Table):
           address: where the agent listens from then on; "outbound" where nobody can dial it.
           weight: how much a new agent counts, where the others have weights.
           certificate: the DNS name in a new agent's certificate, where the others have those of another authority.
-          now: the agent is gone already. To remove it: the rounds until then do without it. To move it: it is at its
-            new address in all of them.
+          now: it is gone already: the rounds until then do without it (remove), or have it at its new address (move).
         """
         made = changed(self, round_index, action, name, address, weight, certificate, now=now)
         return checked(Federation, made, "the federation")

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
-from pisco.federation.runtime.holdup import Holdup, holdup
+from pisco.federation.runtime.holdup import Holdup, furthest, holdup
 from pisco.federation.runtime.traffic import costs
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write, read_json
@@ -42,6 +43,7 @@ MOST_SAMPLES = 1 << 48
 MOST_LEAVES = 10_000
 MOST_COLUMNS = 50
 LEAF = re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
+Indices = Callable[[], Collection[int] | None]
 
 
 class Ledger:
@@ -62,30 +64,29 @@ class Ledger:
         self._samples: dict[str, int] = {}
         self._mean = 0.0  # of the founders' samples, once it is known
         self._rolls: Callable[[], list[Roll]] | None = None
-        self._called: Callable[[], Collection[int] | None] = lambda: None
-        self._expelled: Callable[[], Collection[int]] = tuple
+        self._called: Indices = lambda: None
+        self._expelled: Indices = tuple
         self._saved_at = time.monotonic()
         if self.path.exists():
-            kept = read_json(self.path, "bring it back from a copy, or move it away: members report their rows again")
-            for name, rows in kept["rows"].items():
-                self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
-            self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
-            self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
-            self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
-            self._samples = kept.get("samples", {})
-            self._mean = kept.get("mean_samples", 0.0)
+            fix = "bring it back from a copy, or move it away: members report their rows again"
+            kept = read_json(self.path, fix)
+            try:
+                for name, rows in kept["rows"].items():
+                    self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
+                self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
+                self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
+                self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
+                self._samples = kept.get("samples", {})
+                self._mean = kept.get("mean_samples", 0.0)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise InputError(f"{self.path} is damaged; {fix}") from None
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
-    def attend(
-        self,
-        rolls: Callable[[], list[Roll]],
-        called: Callable[[], Collection[int] | None],
-        expelled: Callable[[], Collection[int]] = tuple,
-    ) -> None:
+    def attend(self, rolls: Callable[[], list[Roll]], called: Indices, expelled: Indices = tuple) -> None:
         """Who took part is known by these rolls, one a round; the others are as they last measured themselves.
 
         `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others. `expelled`
-        gives those of whom it leaves off for good.
+        gives those that it leaves off for good.
         """
         self._rolls, self._called, self._expelled = rolls, called, expelled
 
@@ -292,13 +293,7 @@ class Ledger:
             return self._front()
 
     def _front(self) -> int:
-        # One who claims a round far ahead must not make a change of the roster, its own removal say, come too late.
-        # Who waits to join stands at its first round, and nobody else has got that far.
-        standing = {name: each["round"] for name, each in self._standing.items()}
-        begun = {name: round_ for name, round_ in standing.items() if round_ > self.plan.starts.get(name, math.inf)}
-        first, second = sorted((0, 0, *begun.values()))[:-3:-1]
-        here = self.plan.epoch_at(second + 1).names
-        return begun.get(here[0], 0) if len(here) == 1 else min(first, second + 1)
+        return furthest(self.plan, {name: each["round"] for name, each in self._standing.items()})
 
     def cancelled(self, name: str) -> bool:
         """Whether somebody who waited to join is not in the plan any more."""
@@ -317,7 +312,7 @@ class Ledger:
     def _told(self, name: str) -> dict[str, Any]:
         """What a member is believed to say of itself, with the privacy that it has spent among its numbers."""
         said, rows = self._believed(name), self._rows[name]
-        if self.plan.indices[name] in self._expelled():
+        if self.plan.indices[name] in (self._expelled() or ()):
             said |= {"trouble": LEFT_OFF}
         spent = rows[-1][1].get("epsilon") if rows else None
         return said if spent is None else said | {"times": said.get("times", {}) | {"epsilon": spent}}
@@ -348,8 +343,8 @@ class Ledger:
         def measuring(k: int) -> list[str]:
             # Who is gone for good cannot tell again what a killed server had not kept yet.
             gone = self.plan.gone_at(k - 1)
-            members = (name for name in self._measuring(k) if name not in gone or k in rows[name])
-            # Who was left off for poison goes on from where it was: its numbers are none of the federation.
+            members = (name for name in self.plan.epoch_at(k - 1).names if name not in gone or k in rows[name])
+            # Who was left off for poison has numbers of its own, which are none of the federation's.
             off = rolls[k - 1].expelled if rolls is not None and 0 < k <= len(rolls) else ()
             members = (name for name in members if self.plan.indices[name] not in off)
             return [name for name in members if rolls is None or rows[name]]
@@ -392,10 +387,6 @@ class Ledger:
             for before, k in itertools.pairwise(every):
                 if k not in each and before in each:
                     each[k] = each[before]
-
-    def _measuring(self, done: int) -> tuple[str, ...]:
-        """Who measures after this many rounds: the members of the last one."""
-        return self.plan.epoch_at(done - 1).names
 
 
 def _measured(values: Mapping[str, float]) -> dict[str, float]:
