@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from pisco.cli.main import app
 from pisco.errors import InputError
-from pisco.federation.audit import FILE, AuditLog, read
+from pisco.federation.audit import FILE, AuditLog, read, unsigned
 from pisco.federation.authority import Authority, read_certificate
 from pisco.federation.kits import refresh
 from pisco.federation.rolls import Chain, Roll, plan_mark
@@ -86,7 +86,7 @@ def test_a_chain_made_anew_lacks_the_members_signature(kits, log, tmp_path):
         read(chained(forger.path, lines), authority)
     lines = lines_of(log)[:2]
     lines[1]["facts"] = {"line": "refused nobody"}
-    with pytest.raises(InputError, match="the last line .* that is signed is not signed by the member"):
+    with pytest.raises(InputError, match="line 2 .* is not signed by the member"):
         read(chained(log, lines), authority)
     lines = lines_of(log)[:2]
     lines[1]["signature"] = ""  # at the end no line after it would show who made it
@@ -97,6 +97,31 @@ def test_a_chain_made_anew_lacks_the_members_signature(kits, log, tmp_path):
     AuditLog(tmp_path / "foreign", other, durable=False)
     with pytest.raises(InputError, match="line 1 .* has a certificate that another authority signed"):
         read(tmp_path / "foreign" / FILE, authority)
+
+
+@pytest.mark.parametrize("what", ["refusal", "roll"])
+def test_a_start_does_not_make_a_changed_log_whole(kits, tmp_path, what):
+    """Written anew while the member is down: its next start finds a chain that fits, and signs its own line."""
+    authority = kits[0]["server"].authority
+    mine = AuditLog(tmp_path, kits[0]["server"], durable=False)
+    mine.add("refusal", line="refused agent-1: it tells another key")
+    mine.add("roll", sure=False, round=0, present=[0, 1])
+    mine.close()
+    lines = lines_of(mine.path)
+    next(line for line in lines if line["kind"] == what)["facts"] = {"line": "nothing happened"}
+    chained(mine.path, lines)
+    AuditLog(tmp_path, kits[0]["server"], durable=False).close()
+    with pytest.raises(InputError, match=f"line {2 if what == 'refusal' else 4} of .* is not signed by the member"):
+        read(mine.path, authority)
+
+
+def test_lines_that_a_start_found_unsigned_are_counted(kits, tmp_path):
+    mine = AuditLog(tmp_path, kits[0]["server"], durable=False)
+    mine.add("roll", sure=False, round=0, present=[0, 1])  # and killed: anybody may add more
+    AuditLog(tmp_path, kits[0]["server"], durable=False).add("roll", sure=False, round=1, present=[0, 1])
+    assert unsigned(read(mine.path, kits[0]["server"].authority)) == (1, 1)
+    shown = CliRunner().invoke(app, ["federation", "audit", str(mine.path)]).output
+    assert "1 were not signed when a later start found them" in " ".join(shown.split())
 
 
 def chained(path, lines):

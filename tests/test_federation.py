@@ -111,11 +111,20 @@ def test_incoming_weights_are_columns_of_the_matrix(tmp_path):
         ((3, "add", "authority", "h:1"), "the name of who signs certificates"),
         ((3, "add", "west", "127.0.0.1:7401"), "two agents have the address"),
         ((3, "rename", "agent-1"), "unknown action"),
+        ((3, "move", "agent-1", "outbound"), "the plan has no relay, and a federation that has begun takes none"),
     ],
 )
 def test_changes_that_cannot_be_are_refused(change, words):
     with pytest.raises(InputError, match=words):
         make().change(*change)
+
+
+@pytest.mark.parametrize("how", [{}, {"now": True}])
+def test_who_is_removed_by_the_plan_already_is_said_to_be(how):
+    plan = make().change(9, "remove", "agent-1")
+    words = "removes 'agent-1' at round 9 already; .* `pisco federation change cancel agent-1` takes it back"
+    with pytest.raises(InputError, match=words):
+        plan.change(12, "remove", "agent-1", **how)
 
 
 def test_a_change_that_cuts_the_graph_is_refused_without_a_server():

@@ -222,6 +222,15 @@ def test_half_a_key_is_not_in_the_way_of_a_whole_one(tmp_path):
     keyfiles.read_key(tmp_path / "key.pem")
 
 
+@pytest.mark.parametrize(
+    "kept", ["[]", "{}", '{"rows": []}', '{"rows": {"agent-0": [1]}}', '{"rows": {}, "standing": 3}']
+)
+def test_reports_of_another_shape_are_named(tmp_path, kept):
+    (tmp_path / "reports.json").write_text(kept)
+    with pytest.raises(InputError, match=r"reports\.json is damaged; bring it back"):
+        Ledger(plan_for(2), tmp_path)
+
+
 @pytest.mark.parametrize("damage", [b"", b'{"rows": {"agen', b"\xff\xfe"])
 def test_files_that_are_damaged_are_named(tmp_path, damage):
     """One sentence with what to do: a start that fails otherwise is tried again for ever by a service manager."""

@@ -17,7 +17,7 @@ from pisco.federation.rolls import BadRoll, Chain, Roll, counted, plan_mark, rea
 from pisco.federation.runtime import reports
 from pisco.federation.runtime.guarding import Watcher, guarded_gossip, guarded_mean, moves
 from pisco.federation.runtime.replay import replay, scan
-from pisco.federation.runtime.roll_call import RollCall
+from pisco.federation.runtime.roll_call import RollCall, Word
 from pisco.federation.runtime.rolled_server import RolledServer
 from pisco.federation.runtime.routes import GossipHop, ServerHop
 from pisco.guarding.apart import sketch
@@ -302,6 +302,11 @@ def test_a_member_that_sends_poison_is_named_reported_and_left_off_the_roll(tmp_
     assert "agent-4 sends vectors up to" in caplog.text and "agent-4 is left off" in caplog.text
     assert not any(f"agent-{i} sends" in caplog.text for i in range(4))
     assert bounded(ran)
+    assert "we are left off from round" in caplog.text and "we were left off: our result is that of" in caplog.text
+    (off,) = [each for each in ran.members["server"].ledger.overview().agents if each.trouble]
+    assert off.name == "agent-4" and off.trouble.startswith("left off")
+    own = [ran.results[f"agent-{i}"].history["loss"][-1] for i in range(4)]
+    assert ran.results["server"].history["loss"][-1] == pytest.approx(np.mean(own))
     for name in ("server", "agent-0"):
         noted = [line.facts for line in audit.read(tmp_path / "state" / name / audit.FILE) if line.kind == "expulsion"]
         assert [each["members"] for each in noted] == [[4]]
@@ -352,6 +357,47 @@ def test_rolls_expel_a_minority_for_good_and_only_where_the_plan_has_a_guard():
         Chain(unguarded).add(Roll(0, 0, plan_mark(unguarded, 0), (0, 1, 2, 3), (4,)), unguarded)
     call = RollCall(plan, [], now=0.0)
     assert [call.expel(index) for index in (4, 4, 3, 2)] == [True, False, True, False]
+
+
+def ready(call):
+    for index in set(call.plan.indices.values()) - set(call.chain.head.expelled):
+        call.hear(index, Word(call.chain.count, call.chain.count, True, plan_mark(call.plan, 0), 0.1), 1.0)
+
+
+def test_who_is_left_off_does_not_count_for_the_quorum():
+    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=5)
+    call = RollCall(plan, [], now=0.0)
+    for rounds in range(3):
+        ready(call)
+        call.add(call.decide(1.0), 1.0)
+        assert call.chain.head.round == rounds
+        call.expel(4)
+    assert call.chain.head.present == (0, 1, 2, 3) and call.chain.head.expelled == (4,)
+    chain = Chain(plan, call.chain.facts())  # as members check it
+    with pytest.raises(BadRoll, match="below the quorum"):
+        chain.add(Roll(3, 0, plan_mark(plan, 0), (0, 1, 2), (4,)), plan)
+
+
+def test_a_roster_that_shrinks_keeps_who_is_left_off_and_nobody_new_where_it_would_be_no_minority():
+    plan = guarded_plan(presence="deadline", deadline=5.0, quorum=2).change(2, "remove", "agent-0")
+    call = RollCall(plan, [], now=0.0)
+    ready(call)
+    call.add(call.decide(1.0), 1.0)
+    call.expel(4)
+    ready(call)
+    call.add(call.decide(1.0), 1.0)
+    assert call.expel(3)  # of five members, and from round 2 on there are four
+    call.hear(0, Word(2, 2, True, plan_mark(plan, 2)), 1.0)
+    for index in (1, 2, 3):
+        call.hear(index, Word(2, 2, True, plan_mark(plan, 2)), 1.0)
+    call.add(call.decide(1.0), 1.0)
+    assert call.chain.head == Roll(2, 0, plan_mark(plan, 2), (1, 2, 3), (4,))
+    small = guarded_plan(presence="deadline", deadline=5.0, quorum=2)
+    for k, name in ((2, "agent-0"), (3, "agent-1"), (4, "agent-2")):
+        small = small.change(k, "remove", name)
+    chain = Chain(small)
+    for k, present in enumerate(((0, 1, 2, 3), (0, 1, 2, 3), (1, 2, 3), (2, 3), (3,))):
+        chain.add(Roll(k, 0, plan_mark(small, k), present, (4,)), small)
 
 
 def test_only_those_who_hear_a_member_have_it_left_off():

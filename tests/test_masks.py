@@ -596,6 +596,26 @@ def test_a_plan_without_masks_keeps_its_hash_and_who_joins_needs_three_who_stay(
         plan_for(3, server_sum="masked").change(2, "remove", "agent-0")
 
 
+@pytest.mark.parametrize("settings", [{}, {"presence": "deadline", "deadline": 1.0}])
+def test_a_change_after_which_nobody_gives_who_joins_a_mean_is_refused(settings):
+    masked = plan_for(3, server_sum="masked", **settings).change(2, "add", "agent-3", "127.0.0.1:9")
+    with pytest.raises(InputError, match="agent-3 would join at round 2 with the mean of 2 agents"):
+        masked.change(2, "remove", "agent-2")
+    assert len(masked.change(3, "remove", "agent-2").epochs) == 3
+    whole = plan_for(2, **settings).change(2, "add", "agent-2", "127.0.0.1:9").change(2, "remove", "agent-0")
+    with pytest.raises(
+        InputError, match=r"agent-2 would join at round 2 .*, and nobody stays; let somebody leave in a"
+    ):
+        whole.change(2, "remove", "agent-1")
+    assert whole.change(3, "remove", "agent-1").epochs[-1].names == ("agent-2",)
+
+
+def test_who_is_gone_gives_nobody_a_mean():
+    plan = plan_for(2).change(2, "add", "agent-2", "127.0.0.1:9").change(2, "remove", "agent-0")
+    with pytest.raises(InputError, match="agent-2 would join at round 2 .*, and nobody stays"):
+        plan.change(4, "remove", "agent-1", now=True)
+
+
 def test_rolls_with_masks():
     plan = plan_for(5, server_sum="masked", presence="deadline", deadline=1.0)
     assert plan.quorum_at(0) == 3 and plan.tries_server(0) and not plan.tries_server(1)

@@ -110,6 +110,17 @@ def test_rows_of_who_is_gone_for_good_may_be_lost(tmp_path):
     np.testing.assert_array_equal(book.result().history["loss"], [2.0] * 4)
 
 
+def test_rows_of_who_is_left_off_are_none_of_the_federation(tmp_path):
+    book = Ledger(plan_for(3, rounds=3), tmp_path)
+    for name, loss in (("agent-0", 1.0), ("agent-1", 3.0), ("agent-2", 1000.0)):
+        book.note(name, Report(rows=[Row(round=k, values={"loss": loss}) for k in range(4)], round=3))
+    rolls = [Roll(0, 0, "", (0, 1, 2)), Roll(1, 0, "", (0, 1), (2,)), Roll(2, 0, "", (0, 1), (2,))]
+    book.attend(lambda: rolls, lambda: (0, 1), lambda: (2,))
+    np.testing.assert_array_equal(book.result().history["loss"], [1004 / 3, 1004 / 3, 2.0, 2.0])
+    told = [each.trouble for each in book.overview().agents]
+    assert told[:2] == ["", ""] and told[2].startswith("left off every further roll")
+
+
 def test_nobody_holds_up_what_is_over(tmp_path):
     """The last roll, that of the round after the last, calls nobody; before the first one everybody is waited for."""
     book = Ledger(plan_for(2, rounds=3), tmp_path)

@@ -159,7 +159,7 @@ def test_changes_at_once_that_cannot_be_are_refused():
         (lambda: plan.change(3, "add", "x", "10.0.0.1:7401", now=True), "takes time"),
         (lambda: plan.change(10, "remove", "agent-1", now=True), "cannot be planned"),
         (lambda: plan.change(3, "remove", "agent-1", now=True).cancel("agent-1"), "cannot be cancelled"),
-        (lambda: plan_for(4, presence="deadline", deadline=2.0).change(3, "remove", "agent-1", now=True), "nobody"),
+        (lambda: plan_for(4, presence="deadline", deadline=2.0).change(3, "remove", "agent-1", now=True), "there is a"),
         (lambda: plan_for(4, server_sum="masked").change(3, "remove", "agent-1", now=True), "would reveal its vector"),
         (lambda: plan_for(4, **words).change(3, "remove", "agent-1", now=True), "drop `sampling`"),
     ]:
@@ -198,3 +198,18 @@ def test_the_command_takes_nobody_for_gone_who_is_there(tmp_path, monkeypatch):
     pace[0], rounds[0] = 0, 20
     code, said = remove("agent-2", "--now")
     assert code == 0 and "from round 30 on: 3 agents" in said
+
+
+def test_below_the_quorum_a_change_is_said_to_wait(tmp_path, monkeypatch):
+    plan = plan_for(4, rounds=60, presence="deadline", deadline=2.0, quorum=3)
+    heard = {"agent-0": 1.0, "agent-1": 0.5, "agent-2": 40.0, "agent-3": -1.0}
+    monkeypatch.setattr(
+        timely,
+        "standing",
+        lambda kit: Overview(agents=[Standing(name=n, round=20, last_contact=s) for n, s in heard.items()]),
+    )
+    said = timely.check_round(tmp_path, plan, 30)
+    assert said is not None and said.startswith("agent-2, agent-3: not heard")
+    assert "round 20 waits for a quorum of 3, of whom 2 are there" in said
+    heard["agent-2"] = 2.0
+    assert timely.check_round(tmp_path, plan, 30) is None

@@ -10,7 +10,9 @@ from pisco.engines import checkpoint
 from pisco.engines.job import Job, Run, Segment
 from pisco.engines.scan import ScanEngine
 from pisco.federation import kits
+from pisco.federation.runtime.ledger import Ledger
 from pisco.federation.runtime.peers import Stopped
+from pisco.federation.runtime.wire_pb2 import Report
 
 from federations import Running, free_ports, make_kits, plan_for, quadratic_of
 from worlds import Quadratics, coins
@@ -102,6 +104,96 @@ def test_a_move_stops_the_old_process_and_the_new_one_continues(tmp_path, x64):
     calm = plan_for(2, rounds=12, dtype="float64", network={"graph": "path", "server_prob": 0.3})
     other = Running(tmp_path / "calm", calm, lambda i: quadratic_of(i, WORLD, "float64")).join()
     np.testing.assert_array_equal(ran.params(), other.params())
+
+
+def problem_of(agent):
+    return quadratic_of(agent, WORLD, "float64")
+
+
+def waiting_to_join(tmp_path, **settings):
+    """A member that joins three others at round 4 and was started before them; the server is there."""
+    plan = plan_for(3, rounds=12, dtype="float64", eval_every=3, **settings)
+    plan = plan.change(4, "add", "agent-3", f"127.0.0.1:{free_ports(1)[0]}")
+    ran = Running(tmp_path, plan, problem_of, only=["agent-3"])
+    ran.wait(lambda: ran.members["agent-3"].mailroom.asking == "server")
+    return ran, plan
+
+
+def refresh(tmp_path, plan, *names):
+    for name in names:
+        kits.refresh(tmp_path, plan, tmp_path / "kits" / name)
+
+
+def test_the_plan_changes_again_at_the_round_for_which_a_member_waits(tmp_path, x64):
+    ran, plan = waiting_to_join(tmp_path)
+    later = plan.change(4, "remove", "agent-1").change(8, "remove", "agent-0")
+    refresh(tmp_path, later, "server", *later.names)
+    ran.wait(lambda: ran.members["agent-3"].plan.hash == later.hash)
+    for name in plan.names[:3]:
+        ran.kits[name] = kits.Kit.load(tmp_path / "kits" / name)
+        ran.start(name)
+    ran.join()
+    found = np.concatenate([ran.results[name].params for name in later.epochs[-1].names])
+    np.testing.assert_allclose(found, by_hand(later)[-1].params, rtol=0, atol=1e-12)
+    assert [ran.results[name].rounds for name in later.names] == [8, 4, 12, 12]
+
+
+@pytest.mark.parametrize(
+    ("told", "later", "words"),
+    [
+        ("agent-3", lambda plan: plan.cancel("agent-3"), "without agent-3: it was to join, and that was cancelled"),
+        ("server", lambda plan: plan.cancel("agent-3"), "refuses us: it was to join, and that was cancelled"),
+        (
+            "agent-3",
+            lambda plan: plan.cancel("agent-3").change(6, "add", "agent-3", "127.0.0.1:9"),
+            "adds agent-3 at round 6, at 127.0.0.1:9; type the command again",
+        ),
+    ],
+)
+def test_who_waits_to_join_stops_when_that_is_cancelled_or_changed(tmp_path, x64, told, later, words):
+    ran, plan = waiting_to_join(tmp_path)
+    reports = ran.members["server"].ledger
+    ran.wait(lambda: reports.overview().agents[3].last_contact >= 0)
+    refresh(tmp_path, later(plan), told)
+    ran.join("agent-3", fine=False)
+    assert isinstance(ran.errors["agent-3"], Stopped) and words in str(ran.errors["agent-3"])
+    ran.stop()
+
+
+def told(ledger, **rounds):
+    for name, round_ in rounds.items():
+        ledger.note(name.replace("_", "-"), Report(round=round_))
+
+
+def test_nobody_has_got_as_far_as_who_waits_to_join(tmp_path):
+    plan = plan_for(3, rounds=40)
+    for i in (3, 4):
+        plan = plan.change(30, "add", f"agent-{i}", f"127.0.0.1:{i + 9}")
+    ledger = Ledger(plan, tmp_path)
+    told(ledger, agent_0=8, agent_1=8, agent_2=9, agent_3=30, agent_4=30)
+    assert ledger.front() == 9 and ledger.line() == "5 of 5 agents, rounds 8 to 9 of 40"
+    told(ledger, agent_0=31, agent_1=31, agent_2=30)
+    assert ledger.front() == 31
+    alone = plan_for(1, rounds=40).change(30, "add", "agent-1", "127.0.0.1:9")
+    ledger = Ledger(alone, tmp_path / "alone")
+    told(ledger, agent_0=8, agent_1=30)
+    assert ledger.front() == 8 and not ledger.cancelled("agent-1")
+    ledger.adopt(alone.cancel("agent-1"))
+    assert ledger.cancelled("agent-1") and not ledger.cancelled("agent-0")
+
+
+def test_a_server_does_not_miss_who_joins_later(tmp_path, x64):
+    ran, _ = waiting_to_join(tmp_path, patience=1.5)
+    server = ran.members["server"]
+    ran.wait(lambda: server.ledger.overview().agents[3].last_contact >= 0)
+    ran.stop("agent-3")
+    ran.join("agent-3", fine=False)
+    ran.wait(lambda: server.ledger.silent(["agent-3"]))
+    assert not server.over(["agent-3"]) and ran.alive() == ["server"]
+    told(server.ledger, agent_0=5, agent_1=5, agent_2=5)
+    with pytest.raises(Stopped, match="heard nothing from agent-3"):
+        server.over(["agent-3"])
+    ran.stop()
 
 
 @pytest.mark.parametrize("name", ["pisco", "dsgt", "kgt"])

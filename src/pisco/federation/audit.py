@@ -14,7 +14,8 @@ chain; lines cut off at the end are missed by who has noted a later hash.
 | revoked | serial numbers of certificates |
 | stop | nothing: the process ends, and was not killed |
 
-Rolls come too often to be signed one by one; the next line of another kind signs them with itself.
+Rolls come too often to be signed one by one; the next line of another kind signs them with itself. Where that is a
+start, after a kill, somebody else may have written them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,7 +128,7 @@ def lines(path: Path, authority: bytes | None = None, plan: Federation | None = 
     if not path.exists():
         return
     first = made = None
-    certificate, signed = b"", (b"", "")
+    certificate = b""
     with path.open(errors="replace", newline="\n") as file:
         for number, line in enumerate(file, 1):
             if not line.endswith("\n"):
@@ -139,22 +140,29 @@ def lines(path: Path, authority: bytes | None = None, plan: Federation | None = 
                     raise BadLine("was changed, or lines before it are missing")
                 if made.kind != ROLL and not made.signed:
                     raise BadLine("is not signed")
-                if made.signed:
-                    signed = base64.b64decode(said["signature"]), made.hash
                 first = first or made
                 if authority is not None and made.kind == START:
                     certificate = _signer(made.facts, first.facts["member"], authority, plan)
-                    _check(certificate, *signed)  # so all lines until here are signed
+                if authority is not None and made.signed:
+                    # Each, not the last alone: the member's next start signs whatever stands in the file by then.
+                    _check(certificate, base64.b64decode(said["signature"]), made.hash)
             except BadLine as error:
                 raise InputError(f"line {number} of {path} {error}; ask who could write to it") from None
             except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"line {number} of {path} cannot be read; ask who could write to it") from None
             yield made
-    if authority is not None and made is not None:
-        try:
-            _check(certificate, *signed)
-        except BadLine as error:
-            raise InputError(f"the last line of {path} that is signed {error}; ask who could write to it") from None
+
+
+def unsigned(lines: Sequence[Noted]) -> tuple[int, int]:
+    """How many lines stand without a signature before a later start, and how many at the end.
+
+    The start's own signature says only that the member found them there.
+    """
+    before = open_ = 0
+    for line in lines:
+        before += open_ if line.kind == START else 0
+        open_ = 0 if line.signed else open_ + 1
+    return before, open_
 
 
 def _hash(before: str, at: str, kind: str, facts: dict[str, Any]) -> str:

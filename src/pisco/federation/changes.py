@@ -70,12 +70,23 @@ def changed(
         index, present = max(known) + 1, {member.index for member in last.members}
         present.add(index)
     else:
+        left = next((each for each in plan.changes if (each.name, each.action) == (name, "remove")), None)
+        if left is not None:
+            raise InputError(
+                f"the plan removes {name!r} at round {left.round} already; while that round is ahead, "
+                f"`pisco federation change cancel {name}` takes it back"
+            )
         index, present = last.member(name).index, {member.index for member in last.members}
         if action == "remove":
             present.remove(index)
     if (address is None) != (action == "remove"):
         needs = "takes no address" if address else f'needs the address where the agent listens, or "{OUTBOUND}"'
         raise InputError(f"to {action} {name!r} {needs}, as in host:port")
+    if address == OUTBOUND and not plan.relays:
+        raise InputError(
+            f"{name!r} cannot be outbound: the plan has no relay, and a federation that has begun takes none; plan one "
+            "from the start, as in `pisco federation init --relay server=HOST:PORT`"
+        )
     if weight is not None and action != "add":
         raise InputError(f"to {action} {name!r} takes no weight; an agent keeps the one that it came with")
     if certificate is not None and action != "add":
@@ -138,8 +149,8 @@ def _check_urgent(plan: Federation, change: Change) -> None:
         )
     if plan.presence == "deadline":
         raise InputError(
-            f'{change.name!r} does not have to be changed at once: with presence = "deadline" nobody waits for it; '
-            "leave out `now`"
+            f'{change.name!r} cannot be changed at once: with presence = "deadline" nobody waits for it as long as '
+            "there is a quorum, and below that all wait until enough are back; leave out `now`"
         )
     if change.action == "remove" and plan.server_sum:
         raise InputError(

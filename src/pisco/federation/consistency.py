@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,6 +60,25 @@ def check(plan: Federation) -> None:
         masking.check(plan)
     for epoch in plan.epochs:
         _check_epoch(plan, epoch)
+    for before, after in itertools.pairwise(plan.epochs):
+        _check_joining(plan, before, after)
+
+
+def _check_joining(plan: Federation, before: Epoch, after: Epoch) -> None:
+    """Who joins starts from the mean of those who stay: without enough of them the round never begins."""
+    there, join = set(after.names) - plan.gone_at(after.start), set(after.names) - set(before.names)
+    stay, who = len(there - join), ", ".join(sorted(there & join))
+    if not who or stay >= plan.fewest_reporters:
+        return
+    if not plan.server_sum:
+        raise InputError(
+            f"{who} would join at round {after.start} with the mean of those who stay, and nobody stays; "
+            "let somebody leave in a later round"
+        )
+    raise InputError(
+        f"{who} would join at round {after.start} with the mean of {stay} agents, and "
+        f'server_sum = "masked" needs at least {plan.fewest_reporters}; plan the change while more of them stay'
+    )
 
 
 def _check_certificates(plan: Federation) -> None:

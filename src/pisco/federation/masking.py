@@ -21,10 +21,3 @@ def check(plan: Any) -> None:
             f'quorum = {plan.quorum} is too small for server_sum = "masked", which hides a vector among at least '
             f"{FEWEST}; take quorum = {FEWEST} or more"
         )
-    for before, after in zip(plan.epochs, plan.epochs[1:], strict=False):
-        stay, join = set(before.names) & set(after.names), set(after.names) - set(before.names)
-        if join and len(stay) < FEWEST and plan.presence == "all":
-            raise InputError(
-                f"{', '.join(sorted(join))} would join at round {after.start} with the mean of {len(stay)} agents, and "
-                f'server_sum = "masked" needs at least {FEWEST}; plan the change while more of them stay'
-            )

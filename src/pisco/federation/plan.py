@@ -20,7 +20,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -221,8 +221,7 @@ class Federation(Table):
     def hash_at(self, round_index: int) -> str:
         """The hash of what holds in a round: without changes that come later, and without `closing`.
 
-        So agents that already have a new file and agents that still have the old one understand each other until the
-        change takes effect.
+        So agents with a new file and agents with the old one understand each other until the change takes effect.
         """
         return self._hashes[self.epochs.index(self.epoch_at(round_index))]
 
@@ -249,6 +248,11 @@ class Federation(Table):
     def indices(self) -> dict[str, int]:
         """The index of every agent that is ever a member, founders first."""
         return {member.name: member.index for epoch in self.epochs for member in epoch.members}
+
+    @functools.cached_property
+    def starts(self) -> dict[str, int]:
+        """The first round of every agent that is ever a member."""
+        return {name: epoch.start for epoch in reversed(self.epochs) for name in epoch.names}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -284,10 +288,10 @@ class Federation(Table):
         """What members do with messages that lie too far away."""
         return self.network.build_guard()
 
-    def quorum_at(self, round_index: int) -> int:
-        """How many must be present in a round; a roster that shrank below the quorum needs all of them."""
-        members = len(self.epoch_at(round_index).members)
-        return min(members, self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
+    def quorum_at(self, round_index: int, expelled: Collection[int] = ()) -> int:
+        """How many must be present in a round; fewer members than the quorum who are not expelled are all needed."""
+        there = {member.index for member in self.epoch_at(round_index).members}.difference(expelled)
+        return min(len(there), self.quorum or max(self.fewest_reporters, len(self.roster) // 2 + 1))
 
     @property
     def fewest_reporters(self) -> int:
@@ -364,8 +368,7 @@ class Federation(Table):
           address: where the agent listens from then on; "outbound" where nobody can dial it.
           weight: how much a new agent counts, where the others have weights.
           certificate: the DNS name in a new agent's certificate, where the others have those of another authority.
-          now: the agent is gone already. To remove it: the rounds until then do without it. To move it: it is at its
-            new address in all of them.
+          now: it is gone already: the rounds until then do without it (remove), or have it at its new address (move).
         """
         made = changed(self, round_index, action, name, address, weight, certificate, now=now)
         return checked(Federation, made, "the federation")

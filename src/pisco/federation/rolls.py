@@ -155,7 +155,7 @@ class Chain:
             raise OtherPlan(f"round {roll.round} has another plan there than here; copy the newest federation.toml")
         if not set(self.head.expelled) <= set(roll.expelled) or set(roll.expelled) & set(roll.present):
             raise BadRoll(f"the roll of round {roll.round} calls somebody back who was expelled")
-        if roll.expelled and not may_expel(plan, roll.round, roll.expelled):
+        if roll.expelled != self.head.expelled and not may_expel(plan, roll.round, roll.expelled):
             raise BadRoll(f"the roll of round {roll.round} expels {list(roll.expelled)}, which the plan does not allow")
         if roll.round == plan.rounds:
             if roll.present:
@@ -164,7 +164,7 @@ class Chain:
         members = [member.index for member in plan.epoch_at(roll.round).members]
         if list(roll.present) != sorted(set(roll.present) & set(members)):
             raise BadRoll(f"the roll of round {roll.round} calls {list(roll.present)}, the members are {members}")
-        if len(roll.present) < plan.quorum_at(roll.round):
+        if len(roll.present) < plan.quorum_at(roll.round, roll.expelled):
             raise BadRoll(f"the roll of round {roll.round} has {len(roll.present)} members, below the quorum")
         stay = set(roll.present) & self.joined
         if len(stay) < plan.fewest_reporters:

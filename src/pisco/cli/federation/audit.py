@@ -30,7 +30,7 @@ def audit(
 
     from pisco.cli.agent import open_kit
     from pisco.errors import InputError, suggest
-    from pisco.federation.audit import read
+    from pisco.federation.audit import read, unsigned
 
     if not log.is_file():
         raise InputError(f"there is no file {log}; give the audit.jsonl of a member's state folder")
@@ -51,7 +51,10 @@ def audit(
         return
     member = _plain(str(lines[0].facts.get("member", "?")))
     signed = "chain and signatures are whole" if kit else "the chain is whole; give --kit to check signatures"
-    after = next((at for at, line in enumerate(reversed(lines)) if line.signed), len(lines))
+    before, after = unsigned(lines)
+    signed += (
+        f"; {before} were not signed when a later start found them, and anybody may have written them" if before else ""
+    )
     signed += f"; the last {after} are not signed yet, and anybody may have written them" if after else ""
     say(f"{member}: {len(lines)} lines from {lines[0].at[:19]} to {lines[-1].at[:19]}; {signed}")
     if kind is None:

@@ -127,6 +127,9 @@ def try_(
                 time.sleep(0.4)
 
             here.wait(600.0 + 20.0 * agents, watch)
+    except KeyboardInterrupt:
+        note(f"interrupted; logs so far are in {folder}, and the same command with another --out starts anew")
+        raise typer.Exit(130) from None
     finally:
         here.stop()
     result = here.result(time.perf_counter() - began)

@@ -70,7 +70,7 @@ class Agent(MemberProcess):
         self.done = self.kept_rounds()
         self._heeded: set[tuple[str, int]] = set()
         self._check_past()
-        self._enter(self._first_epoch())
+        self.enter(self._first_epoch())
         self.address = self.address_at(self.done)
         self.metrics = by_column(problem.metrics)
         self._problem, self.num_samples, self.spending = problem, problem.num_samples, self._protect(problem)
@@ -87,6 +87,7 @@ class Agent(MemberProcess):
         self.timing = self.mailroom.timing = Timing()
         self.history = reports.Rows.restore(self.found)
         self.state: Any = self.kept_state()
+        self.joining = self.found is None and self.done > 0  # it has begun nothing: any plan that has it will do
 
     def _protect(self, problem: Problem) -> Spending | None:
         """The count of what private gradients spend; None where they are plain."""
@@ -152,7 +153,7 @@ class Agent(MemberProcess):
         before = self.plan.epoch_at(self.done - 1)
         return before if self.found and self.name in before.names else self.plan.epoch_at(self.done)
 
-    def _enter(self, epoch: Epoch) -> None:
+    def enter(self, epoch: Epoch) -> None:
         """Take the links of an epoch."""
         self.epoch = epoch
         network = self.plan.network_of(epoch)
@@ -177,12 +178,12 @@ class Agent(MemberProcess):
 
     @property
     def reached(self) -> int:
-        return self.done
+        return 0 if self.joining else self.done
 
     def adopt(self, plan: Federation) -> None:
         membership.check(plan)
         super().adopt(plan)
-        if self._unheeded():
+        if self._unheeded() or self.joining:
             self.mailroom.interrupt()
 
     def _unheeded(self) -> list[Change]:
@@ -268,7 +269,7 @@ class Agent(MemberProcess):
     def _cross(self, epoch: Epoch) -> None:
         """Into the next epoch. Nothing is kept before the first round there is done: a restart crosses again."""
         self.state = membership.cross(self, epoch)
-        self._enter(epoch)
+        self.enter(epoch)
 
     def _round(self, k: int) -> None:
         self._phase, self._round_on_wire, self.k = 0, wire(k), k

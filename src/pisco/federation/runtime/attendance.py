@@ -227,6 +227,12 @@ class Attendance:
         before, place = self.chain.head, self.chain.count - 1
         counts = self.chain.add(roll, self.agent.plan)
         note_roll(self.agent.audit, self.chain, before)
+        if self.agent.index in set(roll.expelled) - set(before.expelled):
+            log.warning(
+                "we are left off from round %d on: others named our vectors as too far off; no further round has our "
+                "part, so ask the coordinator, and look at the data and the program here",
+                roll.round,
+            )
         if place + 1 == self.done:
             self.counted = counts
         elif counts and self.agent.index in before.present and self.done <= place:

@@ -12,6 +12,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from pisco.federation.plan import Federation
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime.timing import COMPUTE, LATENCY
 
@@ -26,6 +27,16 @@ class Holdup(NamedTuple):
 
     name: str = ""
     why: str = ""
+
+
+def furthest(plan: Federation, standing: Mapping[str, int]) -> int:
+    """The furthest round that anybody can be in, by what all say of themselves."""
+    # One who claims a round far ahead must not make a change of the roster, its own removal say, come too late.
+    # Who waits to join stands at its first round, and nobody else has got that far.
+    begun = {name: round_ for name, round_ in standing.items() if round_ > plan.starts.get(name, math.inf)}
+    first, second = sorted((0, 0, *begun.values()))[:-3:-1]
+    here = plan.epoch_at(second + 1).names
+    return begun.get(here[0], 0) if len(here) == 1 else min(first, second + 1)
 
 
 def holdup(names: Sequence[str], standing: Mapping[str, Mapping[str, Any]], silence: Mapping[str, float]) -> Holdup:

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from pisco.errors import InputError
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Roll
 from pisco.federation.roster import SERVER
 from pisco.federation.runtime import reports
-from pisco.federation.runtime.holdup import Holdup, holdup
+from pisco.federation.runtime.holdup import Holdup, furthest, holdup
 from pisco.federation.runtime.traffic import costs
 from pisco.federation.runtime.wire_pb2 import Overview, Report, Standing
 from pisco.files import atomic_write, read_json
@@ -31,6 +32,7 @@ log = logging.getLogger("pisco.federation")
 
 FILE = "reports.json"
 SAVE_EVERY = 5.0
+LEFT_OFF = "left off every further roll: it was named for vectors that are too far off"
 METRIC = re.compile(r"[A-Za-z0-9_ .:-]{1,60}")
 """Names that may go into a table or onto a terminal."""
 MEASURED = re.compile(r"loss|epsilon|test_[A-Za-z0-9_ .:-]{1,55}")
@@ -41,6 +43,7 @@ MOST_SAMPLES = 1 << 48
 MOST_LEAVES = 10_000
 MOST_COLUMNS = 50
 LEAF = re.compile(r"[A-Za-z0-9_ .:/-]{1,200}")
+Indices = Callable[[], Collection[int] | None]
 
 
 class Ledger:
@@ -61,25 +64,31 @@ class Ledger:
         self._samples: dict[str, int] = {}
         self._mean = 0.0  # of the founders' samples, once it is known
         self._rolls: Callable[[], list[Roll]] | None = None
-        self._called: Callable[[], Collection[int] | None] = lambda: None
+        self._called: Indices = lambda: None
+        self._expelled: Indices = tuple
         self._saved_at = time.monotonic()
         if self.path.exists():
-            kept = read_json(self.path, "bring it back from a copy, or move it away: members report their rows again")
-            for name, rows in kept["rows"].items():
-                self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
-            self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
-            self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
-            self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
-            self._samples = kept.get("samples", {})
-            self._mean = kept.get("mean_samples", 0.0)
+            fix = "bring it back from a copy, or move it away: members report their rows again"
+            kept = read_json(self.path, fix)
+            try:
+                for name, rows in kept["rows"].items():
+                    self._rows[name] = [(int(round_), _measured(values)) for round_, values in rows]
+                self._standing = {n: each for n, each in kept["standing"].items() if each["round"] <= plan.rounds}
+                self._sizes = {n: each for n, each in kept["sizes"].items() if n in plan.names}
+                self._columns = by_column(Metric(**facts) for facts in kept.get("columns", ()))
+                self._samples = kept.get("samples", {})
+                self._mean = kept.get("mean_samples", 0.0)
+            except (KeyError, TypeError, ValueError, AttributeError):
+                raise InputError(f"{self.path} is damaged; {fix}") from None
             self._contact = dict.fromkeys(self._standing, time.monotonic())  # patience starts again
 
-    def attend(self, rolls: Callable[[], list[Roll]], called: Callable[[], Collection[int] | None]) -> None:
+    def attend(self, rolls: Callable[[], list[Roll]], called: Indices, expelled: Indices = tuple) -> None:
         """Who took part is known by these rolls, one a round; the others are as they last measured themselves.
 
-        `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others.
+        `called` gives the indices of those on the newest roll, if there is one: nobody waits for the others. `expelled`
+        gives those that it leaves off for good.
         """
-        self._rolls, self._called = rolls, called
+        self._rolls, self._called, self._expelled = rolls, called, expelled
 
     def adopt(self, plan: Federation) -> None:
         """Take a newer plan, with agents who join later."""
@@ -284,9 +293,12 @@ class Ledger:
             return self._front()
 
     def _front(self) -> int:
-        # One who claims a round far ahead must not make a change of the roster, its own removal say, come too late.
-        first, second = sorted((0, 0, *(each["round"] for each in self._standing.values())))[:-3:-1]
-        return first if len(self.plan.names) == 1 else min(first, second + 1)
+        return furthest(self.plan, {name: each["round"] for name, each in self._standing.items()})
+
+    def cancelled(self, name: str) -> bool:
+        """Whether somebody who waited to join is not in the plan any more."""
+        with self._lock:
+            return name in self._standing and name not in self.plan.starts
 
     def _going(self) -> list[str]:
         """Who is or will be a member; those who left are not shown any more."""
@@ -300,6 +312,8 @@ class Ledger:
     def _told(self, name: str) -> dict[str, Any]:
         """What a member is believed to say of itself, with the privacy that it has spent among its numbers."""
         said, rows = self._believed(name), self._rows[name]
+        if self.plan.indices[name] in (self._expelled() or ()):
+            said |= {"trouble": LEFT_OFF}
         spent = rows[-1][1].get("epsilon") if rows else None
         return said if spent is None else said | {"times": said.get("times", {}) | {"epsilon": spent}}
 
@@ -307,7 +321,7 @@ class Ledger:
         """The same in one line."""
         with self._lock:
             names = self._going()
-            rounds = [self._standing[name]["round"] for name in names if name in self._standing]
+            rounds = [self._believed(name)["round"] for name in names if name in self._standing]
         if not rounds:
             return "no agent has reported yet"
         here = f"{len(rounds)} of {len(names)} agents"
@@ -329,7 +343,10 @@ class Ledger:
         def measuring(k: int) -> list[str]:
             # Who is gone for good cannot tell again what a killed server had not kept yet.
             gone = self.plan.gone_at(k - 1)
-            members = (name for name in self._measuring(k) if name not in gone or k in rows[name])
+            members = (name for name in self.plan.epoch_at(k - 1).names if name not in gone or k in rows[name])
+            # Who was left off for poison has numbers of its own, which are none of the federation's.
+            off = rolls[k - 1].expelled if rolls is not None and 0 < k <= len(rolls) else ()
+            members = (name for name in members if self.plan.indices[name] not in off)
             return [name for name in members if rolls is None or rows[name]]
 
         rounds = [
@@ -370,10 +387,6 @@ class Ledger:
             for before, k in itertools.pairwise(every):
                 if k not in each and before in each:
                     each[k] = each[before]
-
-    def _measuring(self, done: int) -> tuple[str, ...]:
-        """Who measures after this many rounds: the members of the last one."""
-        return self.plan.epoch_at(done - 1).names
 
 
 def _measured(values: Mapping[str, float]) -> dict[str, float]:

@@ -48,6 +48,7 @@ LATER = 5.0
 GONE = 1 << 60
 """The round that a member has reached who needs nothing more."""
 
+CANCELLED = "it was to join, and that was cancelled; it can join once it is added again"
 GONE_WITHOUT = "it was gone and removed, and the others went on without it; it can join again under another name"
 
 
@@ -129,7 +130,7 @@ class MemberProcess(ABC):
         return self.last_round(self.name)
 
     def _first(self, name: str) -> int:
-        return next((epoch.start for epoch in self.plan.epochs if name in epoch.names), self.plan.rounds)
+        return self.plan.starts.get(name, self.plan.rounds)
 
     def peer(self, name: str, k: int) -> Peer:
         """A member at the address it has in round k."""

@@ -23,9 +23,9 @@ from pisco.federation.roster import SERVER, Change, Epoch
 from pisco.federation.runtime import parting
 from pisco.federation.runtime.codec import MessageLayout
 from pisco.federation.runtime.lines import printable
-from pisco.federation.runtime.member import BOUNDARY, GONE, GONE_WITHOUT, wire
+from pisco.federation.runtime.member import BOUNDARY, CANCELLED, GONE, GONE_WITHOUT, wire
 from pisco.federation.runtime.news import EVERY
-from pisco.federation.runtime.peers import Patience, Peer, Stopped
+from pisco.federation.runtime.peers import Dropped, Patience, Peer, Received, Stopped
 from pisco.federation.runtime.programs import sent_of
 from pisco.federation.runtime.routes import Routes, ServerHop
 from pisco.federation.runtime.sums import Reporting
@@ -69,18 +69,32 @@ def boundary(plan: Federation, k: int) -> ServerHop | None:
 
 def mean_of_others(agent: Agent) -> Any:
     """The parameters with which an agent joins; it waits as long as it takes the others to get there."""
-    layout, round_ = MessageLayout.of(agent.programs.sent_like), wire(agent.done)
     log.info("waiting to join at round %d", agent.done)
-    received = agent.mailroom.pull(
-        {0: agent.peer(SERVER, agent.done)},
-        agent.where(round_, BOUNDARY),
-        layout=layout,
-        limit=layout.size,
-        patience=math.inf,
-    )
+    received = None
+    while received is None:
+        received = _ask_to_join(agent, agent.plan)
+    agent.joining = False
     if agent.spending is not None:
-        agent.spending.heard(BOUNDARY, received[0].arrays)
-    return agent.programs.params_of(received[0].arrays)
+        agent.spending.heard(BOUNDARY, received.arrays)
+    return agent.programs.params_of(received.arrays)
+
+
+def _ask_to_join(agent: Agent, plan: Federation) -> Received | None:
+    """The mean by a plan; None once there is a newer one, which may change our first round too."""
+    if agent.name not in plan.starts:
+        raise Stopped(f"the new plan is without {agent.name}: {CANCELLED}")
+    epoch = plan.epoch_at(plan.starts[agent.name])
+    own = epoch.member(agent.name)
+    if epoch.start != agent.done or own != agent.epoch.member(agent.name):
+        raise Stopped(f"the new plan adds {agent.name} at round {epoch.start}, at {own.at}; type the command again")
+    agent.enter(epoch)
+    layout, where = MessageLayout.of(agent.programs.sent_like), agent.where(wire(agent.done), BOUNDARY)
+    how: dict[str, Any] = {"layout": layout, "limit": layout.size, "patience": math.inf}
+    try:
+        server = agent.peer(SERVER, agent.done)
+        return agent.mailroom.pull({0: server}, where, wanted=lambda: agent.plan is plan, **how)[0]
+    except Dropped:
+        return None
 
 
 def cross(agent: Agent, epoch: Epoch) -> Any:

@@ -60,6 +60,7 @@ class RollCall:
         self._blamers: dict[int, set[int]] = {}  # who has waited for each that was done
         self._noted = 0  # rolls whose paces are noted
         self._expelled: set[int] = set()  # to be left off from the next roll on
+        self.lacks = ""  # why no roll was called, when it was last tried
         for roll in rolls:
             self._add(roll)
         if self.chain.count:
@@ -159,6 +160,8 @@ class RollCall:
     def _roll(self, round_: int, attempt: int, stay: Iterable[int], now: float) -> Roll | None:
         """A roll of those who stay and of those who come, or None without a quorum."""
         mark, expelled = plan_mark(self.plan, round_), {*self.chain.head.expelled, *self._expelled}
+        if not may_expel(self.plan, round_, sorted(expelled)):
+            expelled = {*self.chain.head.expelled}  # those that were just named are too many once the roster shrinks
         off = tuple(sorted(expelled))
         if round_ == self.plan.rounds:
             return Roll(round_, 0, mark, (), off)
@@ -167,13 +170,17 @@ class RollCall:
         fits = plan_mark(self.plan, self.chain.head.round + 1)
         stay = {i for i in stay if i in members and self._here(i, now) and self._words[i].plan == fits}
         come = set(self._ready(self.chain.head.round + 1, now)) & members - set(self.chain.head.present)
-        quorum, fewest = self.plan.quorum_at(round_), self.plan.fewest_reporters
+        quorum, fewest = self.plan.quorum_at(round_, off), self.plan.fewest_reporters
         if not self.plan.tries_server(attempt):
             stay, come = stay & self.chain.joined, come & self.chain.joined  # who joins asks the server for a mean
         called = {i for i in stay | come if self._rests.get(i, now) <= now}
         if len(called) < quorum or len(called & self.chain.joined) < fewest:
             called = stay | come
-        if len(called) < quorum or len(called & self.chain.joined) < fewest:
+        before = called & self.chain.joined
+        if len(called) < quorum or len(before) < fewest:
+            few = len(called) < quorum
+            need, there, who = (quorum, called, "are ready in time") if few else (fewest, before, "took part before")
+            self.lacks = f"round {round_} waits: it needs {need} members who {who}, and {len(there)} are there"
             return None
         if not attempt and self.chain.repeats(round_, called, self.plan):
             return self._roll(round_, 1, stay, now)  # without the server
@@ -191,7 +198,7 @@ class RollCall:
         named = [*(self._words[i].waits_for for i in waiting), server_waits_for]
         waited_for = Counter(index for index in named if index in present)
         worst = max(waited_for, key=lambda i: (waited_for[i], not self._done(i), i), default=None)
-        spare = len(present) - self.plan.quorum_at(self.chain.head.round)
+        spare = len(present) - self.plan.quorum_at(self.chain.head.round, self.chain.head.expelled)
         if worst is None:  # they wait for the server, and it for nobody: its average does not get through to them
             return set(waiting) if len(waiting) <= spare else set()
         if not self._done(worst) or worst == server_waits_for:

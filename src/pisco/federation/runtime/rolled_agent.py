@@ -166,7 +166,7 @@ class RolledAgent(Agent):
         plan = self.plan
         epoch, self._begun_by = plan.epoch_at(k), plan_mark(plan, k)
         if epoch.start != self.epoch.start:
-            self._enter(epoch)
+            self.enter(epoch)
         if epoch.member(self.name).at != self.address:
             at = epoch.member(self.name).at
             raise Stopped(f"{self.name} moves to {at} at round {epoch.start}; start it there with its state folder")
@@ -332,6 +332,9 @@ class RolledAgent(Agent):
             self.state = self.base.state
         if self.done == self.plan.rounds and self.state is not None:
             self._measure()
+        if self.index in self.chain.head.expelled:
+            took_part = self.base.round + 1 if self.base is not None else 0
+            log.warning("we were left off: our result is that of round %d, and no part of the federation's", took_part)
         reporter.finish()
         self.look_for_plan()
         if self.closes():

@@ -53,7 +53,11 @@ class RolledServer(Server):
         self.signature = b""
         self._calls: dict[int, object] = {}  # the newest question of every member
         self._said, self._began = -SELDOM, time.monotonic()
-        self.ledger.attend(self.attended, lambda: self.chain.head.present if self.chain.count else None)
+        self.ledger.attend(
+            self.attended,
+            lambda: self.chain.head.present if self.chain.count else None,
+            lambda: self.chain.head.expelled,
+        )
 
     @property
     def chain(self) -> Any:
@@ -82,6 +86,7 @@ class RolledServer(Server):
 
     def _roll(self, name: str, request: Ready, context: grpc.ServicerContext) -> Rolls:
         self.look_for_plan()
+        self.refuse_gone(name, context)
         if name not in self.plan.names:
             self.door.refuse(context, name, "it is not in the roster")
         if request.leaving:
@@ -196,8 +201,7 @@ class RolledServer(Server):
         if self.chain.head.round >= self.plan.rounds or opened is None:
             return
         if now - opened - deadline > SELDOM:
-            quorum = self.plan.quorum_at(self.reached)
-            self._say(now, f"round {self.reached} waits: it needs {quorum} members who are ready in time")
+            self._say(now, self.call.lacks)
 
     def _say(self, now: float, line: str) -> None:
         if now - self._said > SELDOM:
@@ -257,7 +261,7 @@ class RolledServer(Server):
                     found |= answer.result()
                 if place not in found:
                     log.warning("%s did not give its parameters in time", peers[place].name)
-        if len(found) < min(self.plan.quorum_at(self.plan.rounds - 1), len(peers)):
+        if len(found) < min(self.plan.quorum_at(self.plan.rounds - 1, self.chain.head.expelled), len(peers)):
             raise Dropped  # the next question tries again
         return found
 
@@ -305,8 +309,9 @@ class RolledServer(Server):
         silent = self.ledger.silent(missing, unknown=began)
         if self.chain.head.round >= self.plan.rounds:
             return len(silent) == len(missing)
-        members = self.plan.epoch_at(self.reached).names
-        if len(set(members) - set(silent)) < self.plan.quorum_at(self.reached):
+        off = self.chain.head.expelled
+        members = {each.name for each in self.plan.epoch_at(self.reached).members if each.index not in off}
+        if len(members - set(silent)) < self.plan.quorum_at(self.reached, off):
             raise Waited(
                 f"heard nothing from {', '.join(silent)} for {self.plan.patience:g} s, and the others are fewer than "
                 "the quorum; the state is kept, type the command again once they are back"

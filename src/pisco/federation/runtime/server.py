@@ -26,11 +26,12 @@ from pisco.federation.runtime.desk import Desk
 from pisco.federation.runtime.ending import EndModel
 from pisco.federation.runtime.guarding import Watcher
 from pisco.federation.runtime.ledger import Ledger
-from pisco.federation.runtime.member import BOUNDARY, CLOSING, LIMIT, MemberProcess
+from pisco.federation.runtime.member import BOUNDARY, CANCELLED, CLOSING, LIMIT, MemberProcess
 from pisco.federation.runtime.peers import Dropped, Peer, Received, Stopped, Waited
 from pisco.federation.runtime.routes import Routes, ServerHop, without_gone
 from pisco.federation.runtime.store import kept_layout
 from pisco.federation.runtime.sums import SUMS
+from pisco.federation.runtime.transport import grpc
 from pisco.federation.runtime.updates import Incoming
 from pisco.results import Result
 from pisco.seeds import seed_key, streams
@@ -181,6 +182,11 @@ class Server(MemberProcess):
             self._averaging[round_, phase] = name
         threading.Thread(target=self._average, args=(round_, phase), daemon=True, name="average").start()
 
+    def refuse_gone(self, name: str, context: grpc.ServicerContext) -> None:
+        super().refuse_gone(name, context)
+        if self.ledger.cancelled(name):
+            self.door.refuse(context, name, CANCELLED, grpc.StatusCode.FAILED_PRECONDITION)
+
     def arrived(self, name: str, where: Where) -> None:
         round_, phase = where.round, where.phase
         try:
@@ -252,7 +258,9 @@ class Server(MemberProcess):
         """
         at, where = (round_ == 0, phase), self.where(round_, phase)
         how: dict[str, Any] = {"patience": self.patience(round_, phase)}
-        how["wanted"] = lambda: self.wanted(round_) and self.plan.urgent == urgent
+        how["wanted"] = lambda: (
+            self.wanted(round_) and self.plan.urgent == urgent and self.where(round_, phase) == where
+        )
         how["copies"] = (self.incoming, phase) if self.incoming.codecs and round_ and phase < BOUNDARY else None
         if at not in self._layouts:
             found = self.gather(peers, where, layout=None, limit=0, pushed=pushed, **how)
@@ -359,7 +367,9 @@ class Server(MemberProcess):
 
     def over(self, missing: list[str]) -> bool:
         """Whether to end without those who have not said goodbye; raises where they have been silent for too long."""
-        silent = self.ledger.silent(missing)
+        # Who joins later need not be there yet.
+        reached = self.reached
+        silent = self.ledger.silent(name for name in missing if self._first(name) <= reached)
         if silent:
             raise Waited(
                 f"heard nothing from {', '.join(silent)} for {self.plan.patience:g} s; the state is kept, "

@@ -80,7 +80,9 @@ def check_round(kit: Path, plan: Federation, at: int, known: Pace | None = None,
     front = max(agent.round for agent in found.agents)
     if at <= front:
         raise InputError(f"round {at} is past, somebody is in round {front}; take a later one, with time to copy files")
-    if now or plan.presence == "deadline":  # nobody goes on before all have it, or who has not is absent
+    if plan.presence == "deadline":  # who has not got it by then is absent
+        return _below_quorum(found, plan, front)
+    if now:  # nobody goes on before all have it
         return None
     known = known or pace(kit) or Pace(front, 0)
     if at < known.front + known.more:
@@ -94,4 +96,18 @@ def check_round(kit: Path, plan: Federation, at: int, known: Pace | None = None,
     return (
         f'{", ".join(silent)}: not heard for a while; with presence = "all" no later round is reached before they '
         "are back, or removed or moved with --now"
+    )
+
+
+def _below_quorum(found: Overview, plan: Federation, front: int) -> str | None:
+    """What to know where so many are away that no later round is reached."""
+    k = min(front, plan.rounds - 1)
+    heard = {agent.name for agent in found.agents if 0 <= agent.last_contact < GONE}
+    away = [name for name in plan.epoch_at(k).names if name not in heard]
+    there, quorum = len(plan.epoch_at(k).names) - len(away), plan.quorum_at(k)
+    if there >= quorum:
+        return None
+    return (
+        f"{', '.join(away)}: not heard for a while, and round {k} waits for a quorum of {quorum}, of whom {there} are "
+        "there; no later round, and so no change, is reached before enough are back"
     )
