@@ -188,6 +188,11 @@ def test_bad_settings(tiny, settings, sentence):
     assert not Path("x").exists()
 
 
+@pytest.mark.parametrize("command", ["compare", "tune", "plan", "diagnose"])
+def test_seeds_that_a_command_would_not_use(tiny, command):
+    fails(command, "tiny.toml", "--set", "run.seeds=2", saying="run.seeds counts in `pisco run` alone")
+
+
 def test_bad_files(tiny):
     fails("run", "quik", saying="did you mean 'quick'?")
     fails("run", "nowhere.toml", saying="there is no file nowhere.toml")
