@@ -121,7 +121,7 @@ def test_lines_that_a_start_found_unsigned_are_counted(kits, tmp_path):
     AuditLog(tmp_path, kits[0]["server"], durable=False).add("roll", sure=False, round=1, present=[0, 1])
     assert unsigned(read(mine.path, kits[0]["server"].authority)) == (1, 1)
     shown = CliRunner().invoke(app, ["federation", "audit", str(mine.path)]).output
-    assert "1 were not signed when a later start found them" in " ".join(shown.split())
+    assert "1 line not signed when a later start came may be anybody's" in " ".join(shown.split())
 
 
 def chained(path, lines):
@@ -203,7 +203,7 @@ def test_the_command(kits, log):
     run = CliRunner().invoke
     good = run(app, ["federation", "audit", str(log), "--kit", str(kits[1] / "kits" / "agent-0")])
     assert good.exit_code == 0 and "server: 9 lines" in good.output and "signatures are whole" in good.output
-    assert "the last 3 are not signed yet" in " ".join(good.output.split())
+    assert "3 lines at the end, not signed yet" in " ".join(good.output.split())
     head = lines_of(log)[-1]["hash"]
     assert head in good.output
     shown = run(app, ["federation", "audit", str(log), "--kind", "refusal"]).output

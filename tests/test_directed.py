@@ -171,6 +171,7 @@ def test_a_digraph_in_numbers_and_as_a_picture(tmp_path):
 
 def test_pictures_and_reports_say_which_way_links_go():
     graph = pisco.Graph(4, [(0, 1), (2, 1), (2, 3), (3, 2)], positions=circle(4), one_way=True)
+    assert "4 one-way links" in repr(graph)
     places = places_of(graph)
     triangles = [head for each in heads(graph, places, segments(graph, places)) for head in each]
     assert len(triangles) == 4 and triangles[0].shape == (4, 2)

@@ -230,14 +230,14 @@ def test_the_server_says_which_round_waits_and_for_what():
     call = begun(plan_of(4, quorum=3), 4)
     words(call, 2.5, 0, 1, done=0, waits_for=3)
     assert call.decide(3.0) is None
-    assert call.lacks == "round 0 waits: it needs 3 members who are ready in time, and 2 are there"
+    assert call.lacks == "round 0 waits: it needs 3 members ready in time, and has 2"
     plan = plan_of(3, quorum=3, server_sum="masked").change(1, "add", "agent-3", "127.0.0.1:9")
     call = begun(plan, 3)
     words(call, 0.1, 0, 1, 2)
     call.lose(2, now=0.2)
     words(call, 9.0, 0, 1, 3)
     assert call.decide(9.0) is None
-    assert call.lacks == "round 1 waits: it needs 3 members who took part before, and 2 are there"
+    assert call.lacks == "round 1 waits: it needs 3 members that took part before, and has 2"
 
 
 def test_who_comes_back_is_called_to_the_next_roll_and_rests_if_it_made_others_wait():

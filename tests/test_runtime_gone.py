@@ -1,18 +1,23 @@
 """A member that is gone, where everybody waits for everybody: it is removed, or moved, while the others wait."""
 
+import io
 import logging
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import pisco
+from pisco.cli.federation.follow import _live
 from pisco.cli.main import app
 from pisco.federation import kits
 from pisco.federation.authority import Authority
 from pisco.federation.runtime import news, peers, timely
 from pisco.federation.runtime.agent import Agent
+from pisco.federation.runtime.holdup import furthest
+from pisco.federation.runtime.ledger import LEFT_OFF
 from pisco.federation.runtime.peers import Stopped
 from pisco.federation.runtime.wire_pb2 import Overview, Standing
 from test_runtime_membership import WORLD, stacked_round
@@ -210,6 +215,24 @@ def test_below_the_quorum_a_change_is_said_to_wait(tmp_path, monkeypatch):
     )
     said = timely.check_round(tmp_path, plan, 30)
     assert said is not None and said.startswith("agent-2, agent-3: not heard")
-    assert "round 20 waits for a quorum of 3, of whom 2 are there" in said
+    assert "round 20 waits for a quorum of 3 and has 2; no later" in said
     heard["agent-2"] = 2.0
     assert timely.check_round(tmp_path, plan, 30) is None
+
+
+def test_who_is_gone_does_not_hold_the_front_back():
+    plan = plan_for(2, rounds=120).change(80, "remove", "agent-1", now=True)
+    assert furthest(plan, {"agent-0": 90, "agent-1": 79}) == 90
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_the_live_table_keeps_its_numbers_in_a_narrow_terminal(width):
+    usual = {"loss": 0.12345, "bytes_sent": 123_000_000, "bytes_received": 123_000_000, "times": {"epsilon": 1.25}}
+    found = Overview(rounds=200, federation_name="clinics")
+    found.agents.append(Standing(name="hospital-of-the-north-west", round=112, trouble=LEFT_OFF, **usual))
+    found.agents.append(Standing(name="b", round=113, waiting_for="hospital-of-the-north-west", **usual))
+    shown = Console(file=io.StringIO(), width=width, color_system=None)
+    shown.print(_live(found, width))
+    words = shown.file.getvalue().split()
+    assert {"112", "113", "lag", "received"} <= set(words) and words.count("0.1235") == words.count("1.25") == 2
+    assert "clinics:" in words and words.count("MB") == 4

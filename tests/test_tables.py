@@ -50,6 +50,7 @@ def test_tabs_separate_the_columns_of_a_tsv(tmp_path):
     np.testing.assert_array_equal(data.load(packed).features, same.features)
     with pytest.raises(InputError, match="are separated by ','; separate them with tabs"):
         data.load(write(tmp_path, PETS, "commas.tsv"))
+    assert len(data.load(write(tmp_path, PETS, "was.tsv.csv")).labels) == 4  # the last ending counts
 
 
 @pytest.mark.parametrize(

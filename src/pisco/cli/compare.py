@@ -111,11 +111,15 @@ def compare(
       pisco compare a9a --algorithms pisco,pisco-one-exchange,dsgd --rounds 300
     """
     from pisco.algorithms import ALGORITHMS
+    from pisco.errors import InputError
     from pisco.experiments import compare as comparing
     from pisco.experiments.folders import writable
     from pisco.experiments.tune import GRID, RULE
     from pisco.targets import parse_targets
 
+    for name in [setting.split("=")[0].strip() for setting in settings or ()]:
+        if name in ("run.seed", "run.seeds"):
+            raise InputError(f"{name} is not used here; say how many seeds with --seeds")
     base, goals = load_experiment(experiment, settings, rounds), parse_targets(targets)
     folder = folder or Path(f"compare-{base.name}")
     methods = [name.strip() for name in algorithms.split(",")] if algorithms is not None else comparing.USUAL
@@ -198,7 +202,7 @@ def _print(entries: Sequence[Entry], records: Sequence[dict[str, Any]], goals: T
         ]
         rows.append([*cells, *ends])
         if entry.tuned.failed:
-            note(f"{entry.method}: no step size works on every tuning seed; {entry.tuned.failed} fail at this one")
+            note(f"{entry.method}: no step size works on every tuning seed; this one fails on {entry.tuned.failed}")
     seeds = "One seed" if len(first.seeds) == 1 else f"Medians of {len(first.seeds)} seeds (95% intervals)"
     title = f"{seeds}; seeds that did not get there count as more than that"
     print_table(title, ("method", "η_l", *headers, "final ‖∇f‖²", *agents.values()), rows, right=range(1, 20))

@@ -160,14 +160,35 @@ WHOLE = 20
 """Cells of a table that are no longer than this stay on one line; longer ones may break where there is no room."""
 
 
-def table(
+def tables(
     columns: Sequence[str], rows: Iterable[Sequence[str]], right: Container[int] = (), room: float = math.inf
-) -> Table:
-    """A table that fits into `room` signs, where its numbers and short words do; `right` names columns of numbers."""
+) -> list[Table]:
+    """A table that fits into `room` signs, in parts if it must, each with the first column.
+
+    Numbers and short words stay whole; `right` names columns of numbers.
+    """
+    rows = [tuple(row) for row in rows]
+    parts: list[list[int]] = [[0]]
+    least = _widths(columns, rows, room)[1]
+    for at in range(1, len(least)):
+        if len(parts[-1]) > 1 and _total([least[other] for other in [*parts[-1], at]]) > room:
+            parts.append([0])
+        parts[-1].append(at)
+    return [
+        _table(
+            [columns[at] for at in part],
+            [[row[at] for at in part] for row in rows],
+            [part.index(at) for at in part if at in right],
+            room,
+        )
+        for part in parts
+    ]
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Container[int], room: float) -> Table:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    rows = [tuple(row) for row in rows]
     made = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     made.show_header = any(columns)
     widths, least = _widths(columns, rows, room)
@@ -191,7 +212,7 @@ def _widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: float) 
     least = [min(WHOLE, max([0, *head, *cell])) for head, cell in zip(heads, cells, strict=True)]
     # A long head may break, also where there is room: its numbers are short.
     likes = [max([least[at], min(WHOLE, cell_len(column)), *cells[at]]) for at, column in enumerate(columns)]
-    least[0] = int(min(likes[0], max(least[0], 0.6 * room)))
+    least[0] = int(min(likes[0], max(WHOLE // 2, min(0.6 * room, room - 4 - max(least[1:], default=0)))))
     return likes, least
 
 
@@ -209,25 +230,14 @@ def print_table(
     """
     from rich.text import Text
 
-    rows, console = [tuple(row) for row in rows], out()
+    console = out()
     room = console.width if console.is_terminal else math.inf
     console.print(Text(title, style="table.title"), soft_wrap=room == math.inf)
     console.width = 10_000  # rich would cut what is wider than it thinks that the terminal is
-    for part in _parts(_widths(columns, rows, room)[1], room):
-        some = [[row[at] for at in part] for row in rows]
-        console.print(table([columns[at] for at in part], some, [part.index(at) for at in part if at in right], room))
+    for part in tables(columns, rows, right, room):
+        console.print(part)
     if caption:
         say(caption)
-
-
-def _parts(least: Sequence[int], room: float) -> list[list[int]]:
-    """Which columns stand in each part of a table: as many as fit, and at least one beside the first."""
-    parts: list[list[int]] = [[0]]
-    for at in range(1, len(least)):
-        if len(parts[-1]) > 1 and _total([least[other] for other in [*parts[-1], at]]) > room:
-            parts.append([0])
-        parts[-1].append(at)
-    return parts
 
 
 def cell(value: float | None, form: str = ".4g") -> str:

@@ -32,12 +32,8 @@ PriceGossip = Annotated[float, typer.Option(min=0, help="Price of a message betw
 
 
 def load_experiment(experiment: str, settings: list[str] | None, rounds: int | None) -> Config:
-    """The experiment with settings replaced, for commands with seeds of their own."""
-    from pisco.errors import InputError
+    """The experiment with settings replaced."""
     from pisco.experiments.loading import load
 
-    for name in [setting.split("=")[0].strip() for setting in settings or ()]:
-        if name in ("run.seed", "run.seeds"):
-            raise InputError(f"{name} counts in `pisco run` alone; leave it out here (tune and compare take --seeds)")
     extra = [] if rounds is None else [f"run.rounds={rounds}"]
     return load(experiment, [*(settings or ()), *extra])

@@ -15,6 +15,7 @@ from pisco.display import plural
 from pisco.errors import InputError, path_of, suggest
 
 SUFFIXES = (".csv", ".tsv", ".parquet")
+TABBED = (".tsv", ".tsv.gz", ".tsv.bz2", ".tsv.xz")
 
 Columns = dict[str, np.ndarray]
 """Every column by its name, as numbers or as texts."""
@@ -106,7 +107,7 @@ def _check_numbers(path: Path, name: str, column: np.ndarray) -> None:
 
 
 def _csv(path: Path) -> Columns:
-    mark, marks = ("\t", "tabs") if ".tsv" in path.suffixes else (",", "commas")
+    mark, marks = ("\t", "tabs") if path.name.endswith(TABBED) else (",", "commas")
     try:
         text = read_bytes(path).decode("utf-8-sig")
         lines = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)

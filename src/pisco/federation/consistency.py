@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError
 from pisco.federation import masking
 from pisco.federation.changes import check_changes
@@ -76,7 +77,7 @@ def _check_joining(plan: Federation, before: Epoch, after: Epoch) -> None:
             "let somebody leave in a later round"
         )
     raise InputError(
-        f"{who} would join at round {after.start} with the mean of {stay} agents, and "
+        f"{who} would join at round {after.start} with the mean of {plural(stay, 'agent')}, and "
         f'server_sum = "masked" needs at least {plan.fewest_reporters}; plan the change while more of them stay'
     )
 

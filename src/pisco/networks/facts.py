@@ -24,9 +24,9 @@ def facts(network: Network, server_probs: Sequence[float] = (0.0, 0.01, 0.1, 0.3
     >>> found["edges"], found["components"], round(found["mixing_rate"], 3), found["expected_mixing_rate"]["1"]
     (6, 1, 0.556, 1.0)
     """
-    graph, one_way = network.graph, network.push is not None
+    graph, one_way = network.graph, network.graph.one_way
     degrees = {"out_degree": graph.out_degrees, "in_degree": graph.in_degrees} if one_way else {"degree": graph.degrees}
-    smallest = least_real_part(network.weights) if one_way else eigenvalue_extremes(network.weights)[0]
+    smallest = least_real_part(network.weights) if network.push is not None else eigenvalue_extremes(network.weights)[0]
     return {
         "network": graph.name,
         "weights": network.weights_name,

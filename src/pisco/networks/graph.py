@@ -64,7 +64,14 @@ class Graph:
             object.__setattr__(self, "positions", positions)
 
     def __repr__(self) -> str:
-        return f"Graph({self.name}, {plural(self.num_agents, 'agent')}, {plural(self.num_edges, 'edge')})"
+        return f"Graph({self.name}, {plural(self.num_agents, 'agent')}, {self.links})"
+
+    @property
+    def links(self) -> str:
+        """How many there are, in words."""
+        if self.arcs is not None:
+            return plural(len(self.arcs), "one-way link")
+        return plural(self.num_edges, "edge")
 
     def called(self, name: str) -> Graph:
         """The same by this name, unless it has one of its own."""

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from pisco.display import card, plural, span
+from pisco.display import card, span
 from pisco.errors import InputError, check_number, choose
 from pisco.networks import directed, graphs, spectral
 from pisco.networks import weights as weighting
@@ -357,6 +357,6 @@ class Network:
     def __repr__(self) -> str:
         unusual = "".join(f"{name}={text}, " for name, text in self._unusual.items())
         return (
-            f"Network({self.graph.name}, {plural(self.graph.num_edges, 'edge')}, "
+            f"Network({self.graph.name}, {self.graph.links}, "
             f"weights={self.weights_name}, {unusual}server={self.server!r})"
         )

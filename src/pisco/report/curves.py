@@ -119,6 +119,7 @@ def _network(result: Result, budget: int) -> dict[str, Any]:
         drawn["heads"] = [rounded(column, 4) for column in np.concatenate([np.zeros((0, 2)), *tips]).T]
         drawn["note"] = "Links go one way, as their arrows show."
     if "edges" not in known:
+        drawn["degrees"] = []
         drawn["note"] = "The links are too many to be drawn."
     if "frame_errors" in known:
         drawn["frames"] = _frames(result, budget)

@@ -48,6 +48,7 @@ def heads(graph: Graph, places: np.ndarray, lines: Sequence[np.ndarray]) -> list
     found: list[list[np.ndarray]] = [[] for _ in lines]
     if graph.arcs is None:
         return found
+    most = 0.08 * min(1.0, (200 / max(1, len(graph.arcs))) ** 0.5)
     keys = graph.edges[:, 0] * graph.num_agents + graph.edges[:, 1]
     for sender, receiver in graph.arcs.tolist():
         at = int(np.searchsorted(keys, min(sender, receiver) * graph.num_agents + max(sender, receiver)))
@@ -56,7 +57,7 @@ def heads(graph: Graph, places: np.ndarray, lines: Sequence[np.ndarray]) -> list
         if length > 1e-12:
             share = max(0.62, 1 - 0.45 / length)
             tip, before = _along(line, share), _along(line, share - 0.02)
-            ahead = (tip - before) / np.hypot(*(tip - before)) * min(0.08, 0.25 * length)
+            ahead = (tip - before) / np.hypot(*(tip - before)) * min(most, 0.25 * length)
             aside = 0.4 * np.array([-ahead[1], ahead[0]])
             found[at].append(np.stack([tip, tip - ahead + aside, tip - ahead - aside, tip]))
     return found

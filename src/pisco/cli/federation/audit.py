@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from pisco.cli.console import print_table, say, say_json
+from pisco.display import plural
 
 
 def audit(
@@ -52,10 +53,8 @@ def audit(
     member = _plain(str(lines[0].facts.get("member", "?")))
     signed = "chain and signatures are whole" if kit else "the chain is whole; give --kit to check signatures"
     before, after = unsigned(lines)
-    signed += (
-        f"; {before} were not signed when a later start found them, and anybody may have written them" if before else ""
-    )
-    signed += f"; the last {after} are not signed yet, and anybody may have written them" if after else ""
+    signed += f"; {plural(before, 'line')} not signed when a later start came may be anybody's" if before else ""
+    signed += f"; {plural(after, 'line')} at the end, not signed yet, may be anybody's" if after else ""
     say(f"{member}: {len(lines)} lines from {lines[0].at[:19]} to {lines[-1].at[:19]}; {signed}")
     if kind is None:
         print_table("", ("kind", "lines"), [(_plain(each), str(count)) for each, count in counts.items()], right=(1,))

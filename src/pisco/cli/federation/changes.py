@@ -227,7 +227,7 @@ def change(
     renewed = refresh_kits(home, changed)
     present = changed.epochs[-1]
     say(f"from round {at} on: {plural(len(present.members), 'agent')}, {', '.join(present.names)}")
-    say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
+    say(f"plan: {home / PLAN}, {changed.hash[:12]} ({plural(renewed, 'kit')} here renewed)")
     if action == "add":
         say(f"next: pisco federation issue {name} --dir {quote(str(home))}")
     if now:
@@ -250,7 +250,7 @@ def _cancel(home: Path, plan: Federation, name: str) -> None:
     signed.save(home, changed, home / PLAN)
     renewed = refresh_kits(home, changed)
     say(f"cancelled: to {plan.changes[-1].action} {name} at round {at}")
-    say(f"plan: {home / PLAN}, {changed.hash[:12]} ({renewed} kits here renewed)")
+    say(f"plan: {home / PLAN}, {changed.hash[:12]} ({plural(renewed, 'kit')} here renewed)")
     note("copy federation.toml into the server's kit, if that is elsewhere; members take it from the server")
 
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pisco.cli.completion import listed
-from pisco.cli.console import err, note, out, print_table, say, say_json, size, table
+from pisco.cli.console import err, note, out, print_table, say, say_json, size, tables
 from pisco.display import plural
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Group
 
 
 REPORTED = ["round", "lag", "loss", "epsilon", "bytes_sent", "bytes_received", "waiting_for", "trouble", "held_up_by"]
@@ -50,7 +50,7 @@ def status(
     if once or not out().is_terminal:
         print_table(**_standing(found))
         return
-    with Live(_live(found), console=out(), refresh_per_second=4) as live:
+    with Live(_live(found, out().width), console=out(), refresh_per_second=4) as live:
         while any(agent.round < found.rounds for agent in found.agents):
             time.sleep(1.0)
             try:
@@ -58,7 +58,7 @@ def status(
             except InputError as error:
                 note(f"{error}")
                 return
-            live.update(_live(found))
+            live.update(_live(found, out().width))
 
 
 def try_(
@@ -100,7 +100,7 @@ def try_(
     from pisco.federation.runtime.asking import overview
     from pisco.report.numbers import endings
 
-    folder = folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
+    asked, folder = folder is not None, folder or unused(Path("results") / f"federation-{datetime.now():%Y%m%d-%H%M%S}")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty; choose a new folder with --out")
     began = time.perf_counter()
@@ -121,14 +121,15 @@ def try_(
 
             def watch() -> None:
                 try:
-                    live.update(_live(overview(opened, timeout=1.0)))
+                    live.update(_live(overview(opened, timeout=1.0), err().width))
                 except InputError:
                     return  # not up yet, or already done
                 time.sleep(0.4)
 
             here.wait(600.0 + 20.0 * agents, watch)
     except KeyboardInterrupt:
-        note(f"interrupted; logs so far are in {folder}, and the same command with another --out starts anew")
+        again = "the same command with another --out" if asked else "the same command"
+        note(f"interrupted; logs so far are in {folder}, and {again} starts anew")
         raise typer.Exit(130) from None
     finally:
         here.stop()
@@ -203,10 +204,13 @@ def _standing(found: Any) -> dict[str, Any]:
     }
 
 
-def _live(found: Any) -> Table:
+def _live(found: Any, room: float) -> Group:
+    from rich.console import Group
     from rich.text import Text
 
     given = _standing(found)
-    shown = table(given["columns"], given["rows"], given["right"], room=out().width)
-    shown.title, shown.caption = (Text(given[name], justify="left") for name in ("title", "caption"))
-    return shown
+    return Group(
+        Text(given["title"], style="table.title"),
+        *tables(given["columns"], given["rows"], given["right"], room),
+        Text(given["caption"]),
+    )

@@ -9,6 +9,7 @@ import typer
 
 from pisco.cli.console import note, say
 from pisco.cli.federation.home import AUTHORITY, KITS, PLAN, Home, open_plan, refresh_kits
+from pisco.display import plural
 
 Certificate = Annotated[
     Path | None, typer.Option(help="The member's certificate, if those of the plan come from another authority.")
@@ -125,5 +126,5 @@ def revoke(
     for each in chosen:
         say(f"revoked: {name}, serial {each.serial_number:x}")
     renewed = refresh_kits(home, plan)
-    say(f"list:    {home / AUTHORITY / 'revoked.pem'} ({renewed} kits here renewed)")
+    say(f"list:    {home / AUTHORITY / 'revoked.pem'} ({plural(renewed, 'kit')} here renewed)")
     note("copy revoked.pem into the server's kit, if that is elsewhere: members take it there, with no restart")

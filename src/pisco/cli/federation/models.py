@@ -63,7 +63,7 @@ def _ask(home: Path) -> None:
     closed = plan.closed()
     signed.save(home, closed, home / PLAN)
     renewed = refresh_kits(home, closed)
-    say(f"after the last round everybody gives the server its parameters ({renewed} kits here renewed)")
+    say(f"after the last round everybody gives the server its parameters ({plural(renewed, 'kit')} here renewed)")
     say("next: start the server and the agents that are done once more, with their usual commands")
     note("copy federation.toml into the server's kit, if that is elsewhere, and into those of agents that are done")
 

@@ -9,6 +9,7 @@ import typer
 
 from pisco.cli.console import note, private_files, say
 from pisco.cli.federation.home import pairs
+from pisco.display import plural
 
 
 def replay(
@@ -66,7 +67,8 @@ def replay(
     states = again.replay(plan, problems, rolls, mean_samples=mean)
     params = {name: state.params for name, state in states.items()}
     rounds = len(counted(rolls))
-    say(f"{plan.name}: {rounds} rounds again, {len(rolls) - rounds - (rounds == plan.rounds)} attempts did not count")
+    void = plural(len(rolls) - rounds - (rounds == plan.rounds), "attempt")
+    say(f"{plan.name}: {plural(rounds, 'round')} again, {void} did not count")
     objection = again.why_not_scan(plan, rolls, problems)
     if objection is None:
         simulated = again.scan(plan, problems, rolls, mean, eval_every=rounds)

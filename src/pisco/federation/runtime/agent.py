@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from pisco.display import plural
 from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
@@ -392,6 +393,7 @@ def check_problem(problem: Problem, batch_size: int | None) -> None:
         raise InputError(f"the problem has {problem.num_agents} agents, expected one, with its own data")
     if batch_size is not None and batch_size > problem.min_size:
         raise InputError(
-            f"the federation's batch_size is {batch_size}, but this agent has only {problem.min_size} samples; "
+            f"the federation's batch_size is {batch_size}, but this agent has only "
+            f"{plural(problem.min_size, 'sample')}; "
             "bring more data, or agree on a smaller batch"
         )

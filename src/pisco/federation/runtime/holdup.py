@@ -35,7 +35,8 @@ def furthest(plan: Federation, standing: Mapping[str, int]) -> int:
     # Who waits to join stands at its first round, and nobody else has got that far.
     begun = {name: round_ for name, round_ in standing.items() if round_ > plan.starts.get(name, math.inf)}
     first, second = sorted((0, 0, *begun.values()))[:-3:-1]
-    here = plan.epoch_at(second + 1).names
+    gone = plan.gone_at(second + 1)
+    here = [name for name in plan.epoch_at(second + 1).names if name not in gone]
     return begun.get(here[0], 0) if len(here) == 1 else min(first, second + 1)
 
 

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from pisco.display import plural
 from pisco.federation.plan import Federation
 from pisco.federation.rolls import Chain, Roll, may_expel, plan_mark
 
@@ -179,8 +180,8 @@ class RollCall:
         before = called & self.chain.joined
         if len(called) < quorum or len(before) < fewest:
             few = len(called) < quorum
-            need, there, who = (quorum, called, "are ready in time") if few else (fewest, before, "took part before")
-            self.lacks = f"round {round_} waits: it needs {need} members who {who}, and {len(there)} are there"
+            need, there, who = (quorum, called, "ready in time") if few else (fewest, before, "that took part before")
+            self.lacks = f"round {round_} waits: it needs {plural(need, 'member')} {who}, and has {len(there)}"
             return None
         if not attempt and self.chain.repeats(round_, called, self.plan):
             return self._roll(round_, 1, stay, now)  # without the server

@@ -11,6 +11,7 @@ from pisco.errors import InputError
 from pisco.federation.kits import Kit
 from pisco.federation.plan import Federation
 from pisco.federation.runtime.asking import overview
+from pisco.federation.runtime.ledger import LEFT_OFF
 from pisco.federation.runtime.wire_pb2 import Overview
 
 SILENT, GONE = 30.0, 10.0
@@ -103,11 +104,14 @@ def _below_quorum(found: Overview, plan: Federation, front: int) -> str | None:
     """What to know where so many are away that no later round is reached."""
     k = min(front, plan.rounds - 1)
     heard = {agent.name for agent in found.agents if 0 <= agent.last_contact < GONE}
-    away = [name for name in plan.epoch_at(k).names if name not in heard]
-    there, quorum = len(plan.epoch_at(k).names) - len(away), plan.quorum_at(k)
+    off = {agent.name for agent in found.agents if agent.trouble == LEFT_OFF}
+    names = [name for name in plan.epoch_at(k).names if name not in off]
+    away = [name for name in names if name not in heard]
+    quorum = plan.quorum_at(k, [plan.indices[name] for name in off])
+    there = len(names) - len(away)
     if there >= quorum:
         return None
     return (
-        f"{', '.join(away)}: not heard for a while, and round {k} waits for a quorum of {quorum}, of whom {there} are "
-        "there; no later round, and so no change, is reached before enough are back"
+        f"{', '.join(away)}: not heard for a while, and round {k} waits for a quorum of {quorum} and has {there}"
+        "; no later round, and so no change, is reached before enough are back"
     )

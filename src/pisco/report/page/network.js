@@ -84,7 +84,7 @@ function drawFrame() {
   slider.setAttribute("aria-valuetext", words);
   if (frames && frames.round.length > 1) Plotly.relayout(byId("strip"), { shapes: [cursor(frames)] });
   if (byId("agents-details").open) {
-    byId("agents-table").replaceChildren(table(`Agents after round ${frames ? frames.round[frame] : 0}`, ["Agent", ...(net.heads ? ["Sends to", "Hears"] : ["Neighbours"]), "‖xᵢ − x̄‖², about"],
+    byId("agents-table").replaceChildren(table(`Agents after round ${frames ? frames.round[frame] : 0}`, ["Agent", ...(net.degrees.length > 1 ? ["Sends to", "Hears"] : net.degrees.length ? ["Neighbours"] : []), "‖xᵢ − x̄‖², about"],
       values.map((level, agent) => [String(agent), ...net.degrees.map((each) => String(each[agent])), frames ? (level ? apart(level) : `≤ ${apart(0)}`) : "–"])));
   }
 }
