@@ -1,5 +1,7 @@
 """The mean model at the end: of those who are there, and asked for when all is over."""
 
+import time
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from pisco.engines.job import seed_key, streams
 from pisco.federation import kits, signed
 from pisco.federation.plan import Federation
 from pisco.federation.runtime.programs import Programs
+from pisco.federation.runtime.server import Server
 
 from federations import Running, make_kits, plan_for, quadratic_of
 
@@ -29,6 +32,24 @@ def test_with_a_deadline_it_is_the_mean_of_those_in_the_last_round(tmp_path):
     ran.join()  # the server ends when it has not heard of the third for long
     (found,) = ran.results["server"].params.values()
     np.testing.assert_array_equal(found, mean_of(ran, there))
+
+
+@pytest.mark.parametrize("presence", ["all", "deadline"])
+def test_a_server_does_not_end_before_its_last_answers(tmp_path, monkeypatch, presence):
+    """Agents whose goodbye was cut off went on asking a server that had ended, for as long as they have patience."""
+    plan = plan_for(2, rounds=4, patience=60.0, network={"graph": "path", "server_prob": 0.3}, **PRESENCE[presence])
+    real = Server.farewell
+
+    def slow(self, name, round_):
+        real(self, name, round_)
+        time.sleep(3.0)
+
+    monkeypatch.setattr(Server, "farewell", slow)
+    ran = Running(tmp_path, plan, quadratic_of)
+    ran.join("server")
+    ended = time.monotonic()
+    ran.join()
+    assert time.monotonic() - ended < plan.patience / 2
 
 
 @pytest.mark.parametrize("presence", ["all", pytest.param("deadline", marks=pytest.mark.slow)])

@@ -48,6 +48,8 @@ LATER = 5.0
 GONE = 1 << 60
 """The round that a member has reached who needs nothing more."""
 
+LAST_ANSWERS = 10.0
+"""Seconds for which a process that ends still answers goodbyes."""
 CANCELLED = "it was to join, and that was cancelled; it can join once it is added again"
 GONE_WITHOUT = "it was gone and removed, and the others went on without it; it can join again under another name"
 
@@ -76,6 +78,7 @@ class MemberProcess(ABC):
         self._revoked = kit.revoked
         self.bytes_sent = 0
         self._listening: Any = None
+        self._goodbyes: list[threading.Event] = []
         self._close_ways: Callable[[], None] = lambda: None
         self.news: Newsreader | None = None
         self._plan_path = str(kit.folder / PLAN)
@@ -101,6 +104,9 @@ class MemberProcess(ABC):
             self.news.close()
         self.pushing.close()
         self.mailroom.close()
+        end = time.monotonic() + LAST_ANSWERS
+        for answered in self._goodbyes:  # who does not hear ours goes on asking for as long as it has patience
+            answered.wait(max(0.0, end - time.monotonic()))
         if self._listening is not None:
             self._listening.stop(grace=1.0).wait()
         self._close_ways()
@@ -204,9 +210,16 @@ class MemberProcess(ABC):
         if objection is not None:
             self.door.refuse(context, name, objection)
         if request.round > end and request.phase != CLOSING:
+            self.let_answer(context)
             self.farewell(name, request.round)
         else:
             yield from self._answer(name, request, context)
+
+    def let_answer(self, context: grpc.ServicerContext) -> None:
+        """We do not end before this goodbye is answered."""
+        answered = threading.Event()
+        if context.add_callback(answered.set):
+            self._goodbyes = [*(each for each in self._goodbyes if not each.is_set()), answered]
 
     def refuse_gone(self, name: str, context: grpc.ServicerContext) -> None:
         """Refuse a member that was removed while it was gone."""

@@ -90,6 +90,7 @@ class RolledServer(Server):
         if name not in self.plan.names:
             self.door.refuse(context, name, "it is not in the roster")
         if request.leaving:
+            self.let_answer(context)
             self.farewell(name, self.farewell_round(name))
             return Rolls()
         index = self.plan.indices[name]
