@@ -178,7 +178,7 @@ def test_the_command_says_it_and_goes_on(tmp_path):
         code, said, _ = outcome(agent("agent-1"), tmp_path)
         assert code == 2 and "Traceback" not in said, said
         (told,) = [line for line in said.splitlines() if line.startswith("error")]  # gRPC may log lines of its own
-        assert told.startswith("error: the data fail at samples") and "the disk is gone" in told
+        assert told.startswith("error: the data fail at sample 1") and "the disk is gone" in told
         (tmp_path / "agent-1" / "mended").touch()
         for process in [*others, agent("agent-1")]:
             code, said, _ = outcome(process, tmp_path)
