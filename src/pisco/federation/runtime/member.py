@@ -219,7 +219,7 @@ class MemberProcess(ABC):
         """We do not end before this goodbye is answered."""
         answered = threading.Event()
         if context.add_callback(answered.set):
-            self._goodbyes = [*(each for each in self._goodbyes if not each.is_set()), answered]
+            self._goodbyes.append(answered)
 
     def refuse_gone(self, name: str, context: grpc.ServicerContext) -> None:
         """Refuse a member that was removed while it was gone."""
